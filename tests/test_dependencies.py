@@ -19,12 +19,13 @@ INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 DEMO = ("dlog/demo/", "dlog/cli/demo.py")
 OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests"}
-DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
+DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio", "opentelemetry": "opentelemetry-api"}
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
     "build",
     "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
     "ruff", "types-grpcio", "types-protobuf",
+    "opentelemetry-sdk",  # modules of the same name as those of its API
 }  # fmt: skip
 ENCRYPTION = {"dlog/envelope.py", "dlog/encryption/files.py", "dlog/encryption/keyring.py"}
 LOADED_BY = {"dlog/testing/plugin.py": {"pytest"}}
@@ -70,8 +71,8 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    extras = (None, "spark", "demo", "tls", "console", "encryption")
-    core, spark, demo, tls, console, encryption = map(declared, extras)
+    extras = (None, "spark", "demo", "tls", "console", "encryption", "otel")
+    core, spark, demo, tls, console, encryption, otel = map(declared, extras)
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -85,6 +86,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
             and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
         )
         and not (name in demo and user.startswith(DEMO))
+        and not (name in otel and user == "dlog/spans.py")
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -103,6 +105,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("tls").keys() <= imported("dlog/tls").keys()
     assert declared("console").keys() <= imported("dlog/console").keys()
     assert declared("encryption").keys() <= imported("dlog").keys()
+    assert declared("otel").keys() <= imported("dlog").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
 

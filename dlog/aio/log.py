@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog import spans
 from dlog.aio.connecting import connect
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.seal import seal
@@ -93,9 +94,10 @@ class Log:
                 owner=this_process() if owner is None else owner,
                 expected_epoch=expected_epoch,
             )
-            writer = LogWriter(
-                ledgers, node, await driver.run(), now_ms=now_ms, term=term, heal_s=heals_s
-            )
+            with spans.span("dlog.open", log=name) as span:
+                opened = await driver.run()
+                spans.describe(span, epoch=opened.manifest.epoch)
+            writer = LogWriter(ledgers, node, opened, now_ms=now_ms, term=term, heal_s=heals_s)
         except BaseException:
             if owns:
                 await ledgers.close()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, assert_never
 
-from dlog import metrics
+from dlog import metrics, spans
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end
 from dlog.aio.store.manifests import ManifestNode
@@ -248,9 +248,11 @@ class ChunkReader:
         entries, self._fetched = self._fetched, ()
         if not entries or entries[0].entry_id != effect.first:
             self._look_for_tail(tail, effect.first - 1)
-            entries = await tail.read_some(
-                effect.first, bytes_max=self._bytes_max(), wait_s=self._wait_s
-            )
+            with spans.span("dlog.read", log=self._node.log, ledger=tail.ledger_id) as span:
+                entries = await tail.read_some(
+                    effect.first, bytes_max=self._bytes_max(), wait_s=self._wait_s
+                )
+                spans.describe(span, first_entry=effect.first, entries=len(entries))
         if not entries:
             if tail.last_entry is not None and effect.first > tail.last_entry:
                 return protocol.SegmentEnded()

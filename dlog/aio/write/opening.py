@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from dlog import metrics
+from dlog import metrics, spans
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store.manifests import ManifestNode
@@ -72,7 +72,11 @@ class TakeoverDriver:
         begin: protocol.TakeoverEvent = protocol.OpenRequested()
         began = time.monotonic()
         try:
-            await run_in_turn(self._machine, begin, self._answer, time_passed=protocol.TimePassed())
+            with spans.span("dlog.takeover", log=self._node.log, why=self._why) as span:
+                passed = protocol.TimePassed()
+                await run_in_turn(self._machine, begin, self._answer, time_passed=passed)
+                if (opened := self._opened) is not None:
+                    spans.describe(span, segment=opened.segment, ledger=opened.ledger.ledger_id)
         except BaseException:
             metrics.TAKEOVERS.add(self._why, "failed")
             if self._ledger is not None:

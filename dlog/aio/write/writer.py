@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
-from dlog import metrics
+from dlog import metrics, spans
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
@@ -336,6 +336,10 @@ class LogWriter:
             metrics.BATCH_BYTES.observe(len(payload))
             sent_at = self._loop.time()
             future.add_done_callback(partial(self._on_added, ledger, len(payload), sent_at))
+            if (span := spans.begin("dlog.append")) is not None:
+                facts = {"epoch": self.epoch, "ledger": ledger.ledger_id, "records": group.count}
+                spans.describe(span, log=self.log, bytes=len(payload), **facts)
+                future.add_done_callback(partial(_end_span, span))
 
     def _on_added(
         self,
@@ -443,6 +447,13 @@ class LogWriter:
         self._leaving.discard(task)
         if not task.cancelled():
             self._run.post(protocol.LedgersLetGo())
+
+
+def _end_span(span: "spans.Span", future: asyncio.Future[EntryId]) -> None:
+    error = asyncio.CancelledError() if future.cancelled() else future.exception()
+    if error is None:
+        spans.describe(span, entry=future.result())
+    spans.end(span, error)
 
 
 def _failed(effect: protocol.Work, error: LogError) -> protocol.WritingEvent:
