@@ -50,6 +50,9 @@ ENTRY_CHARGE_MIN: Final = 256
 however small it is."""
 PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
 """So that no writer has more entries in flight than bookies take for possible."""
+_PUBLISH_TURNS: Final = 4
+"""So many turns of the loop the LAC waits for an entry that carries it: as many as it takes to tell
+who waits for the last one, and to get what he adds then."""
 
 _log = get_logger(__name__)
 
@@ -210,7 +213,7 @@ class LedgerWriter:
             case protocol.SendAdds():
                 self._send(effect)
             case protocol.PublishLac():
-                self._publish(effect)
+                self._publish_soon(effect, _PUBLISH_TURNS)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
             case shared.ChooseReplacements():
@@ -273,6 +276,14 @@ class LedgerWriter:
 
     def _build(self, ids: Sequence[int]) -> list[AddRun]:
         return runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX)
+
+    def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
+        """Publish after so many turns, unless an entry was added that carries as much: its caller
+        would wait for three messages that nobody needs."""
+        if turns:
+            self._loop.call_soon(self._publish_soon, effect, turns - 1)
+        elif self.last_add_pushed == effect.last_add_confirmed:
+            self._publish(effect)
 
     def _publish(self, effect: protocol.PublishLac) -> None:
         frame = encode_lac(

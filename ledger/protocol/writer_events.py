@@ -104,7 +104,8 @@ class SendAdds:
 class PublishLac:
     """Send the LAC by itself to *bookies*: the writer is idle, and a tail wants the last entry.
 
-    Nothing is reported: a bookie that misses it is met by the next add."""
+    Nothing is reported: a bookie that misses it is met by the next add. May be left out once an
+    entry above it is on its way, which carries it."""
 
     last_add_confirmed: EntryId
     length: int

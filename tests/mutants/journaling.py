@@ -7,6 +7,7 @@ _PUBLISHING = "tests/bookie/storage/test_publishing.py::test_"
 _WINDOW = "tests/ledger/test_transport_window.py::test_"
 _TRANSPORT = "tests/ledger/test_transport.py::test_"
 _JOURNAL = "tests/bookie/journal/test_journal.py::test_"
+_HANDLE = "tests/simulation/scenarios/test_handle.py::test_"
 
 mutant(
     "lets the loop wait for a disk that it does not know",
@@ -92,4 +93,11 @@ mutant(
     old="    if extend(crc32c(columns), frames) != header.crc:\n",
     new="    if False:\n",
     test=_JOURNAL + "every_byte_of_a_journal_flipped_is_found_or_was_never_needed",
+)
+mutant(
+    "publishes a LAC that an entry carries",
+    "ledger/writer.py",
+    old="        elif self.last_add_pushed == effect.last_add_confirmed:\n",
+    new="        else:\n",
+    test=_HANDLE + "no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_the_last",
 )

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from ledger.cluster import make_namespace
-from ledger.entry import access_key
+from ledger.entry import access_key, parse_header
 from ledger.environment import Credentials, Environment
 from ledger.errors import HandleClosed, LedgerFenced
 from ledger.ids import BookieId, EntryId
@@ -34,6 +34,7 @@ from ledger.requests import (
 )
 from ledger.writer import LedgerWriter
 from tests.ledger.serving import until
+from tests.waiting import settled
 
 DEADLINE_S = 10.0
 B1, B2, B3 = (BookieId(name) for name in ("b1", "b2", "b3"))
@@ -44,11 +45,15 @@ class Bookies:
 
     def __init__(self) -> None:
         self.taken: dict[BookieId, list[int]] = {}
+        self.told: dict[BookieId, list[int]] = {}
+        """Which LAC came by itself."""
         self.holds = False
         self._held: list[Callable[[Status], None]] = []
 
     def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        if not run.explicit_lac:
+        if run.explicit_lac:
+            self.told.setdefault(bookie, []).append(parse_header(run.frames).last_add_confirmed)
+        else:
             self.taken.setdefault(bookie, []).extend(run.entries)
         if self.holds:
             self._held.append(on_done)
@@ -118,6 +123,44 @@ def test_3806_an_answer_that_overtakes_the_sending_takes_the_entry_from_nobody()
             assert await asyncio.gather(*adds) == [0, 1]
             assert (await writing.close()).last_entry == 1
             assert bookies.taken == {B1: [0, 1], B2: [0, 1], B3: [0, 1]}
+
+    asyncio.run(scenario())
+
+
+def test_no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_the_last() -> None:
+    """The next entry carries it; the caller would only wait for three messages more."""
+
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            for _ in range(10):
+                await asyncio.ensure_future(_added(writing))  # a turn later than its caller
+            assert bookies.told == {}
+
+            await until(lambda: bookies.told == {B1: [9], B2: [9], B3: [9]})
+            await writing.close()
+
+    asyncio.run(scenario())
+
+
+async def _added(writing: LedgerWriter) -> None:
+    await writing.add(b"a")
+
+
+def test_an_entry_that_is_not_confirmed_yet_carries_the_lac_of_before() -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            await writing.add(b"a")
+            bookies.holds = True
+            add = writing.add(b"b")
+            await until(lambda: bookies.taken == {B1: [0, 1], B2: [0, 1], B3: [0, 1]})
+            await settled()
+            assert bookies.told == {}
+
+            bookies.answer(Status.OK)
+
+            await add
+            await until(lambda: bookies.told == {B1: [1], B2: [1], B3: [1]})
+            await writing.close()
 
     asyncio.run(scenario())
 
