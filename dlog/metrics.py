@@ -68,6 +68,7 @@ FAILED_RECORDS: Final = METRICS.tally(
     "dlog_failed_records_total",
     "Records whose append failed: certainly not in the log (refused), or nobody knows (unknown).",
     "outcome",
+    known=[("refused",), ("unknown",)],
 )
 APPEND_S: Final = METRICS.spread(
     "dlog_append_seconds",
@@ -103,6 +104,7 @@ TAKEOVERS: Final = METRICS.tally(
     "Takeovers that ended, by why they were begun (open, heal) and how they ended (done, failed).",
     "why",
     "how",
+    known=[(why, how) for why in ("open", "heal") for how in ("done", "failed")],
 )
 TAKEOVER_S: Final = METRICS.spread(
     "dlog_takeover_seconds", "How long takeovers took that were done.", SECONDS

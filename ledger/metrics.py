@@ -47,7 +47,10 @@ REPAIR_HINTS: Final = METRICS.tally(
 # Recoveries.
 
 RECOVERIES: Final = METRICS.tally(
-    "dlog_ledger_recoveries_total", "Recoveries of ledgers that ended, by how: done, failed.", "how"
+    "dlog_ledger_recoveries_total",
+    "Recoveries of ledgers that ended, by how: done, failed.",
+    "how",
+    known=[("done",), ("failed",)],
 )
 RECOVERY_S: Final = METRICS.spread(
     "dlog_ledger_recovery_seconds", "How long recoveries took that were done.", SECONDS

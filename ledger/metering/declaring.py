@@ -108,11 +108,16 @@ class Declarations(Generic[Source]):
     def histogram(self, name: str, says: str, read: Callable[[Source], Buckets]) -> None:
         self._declare(Metric(name, Kind.HISTOGRAM, says, (), read))
 
-    def tally(self, name: str, says: str, *labels: str) -> Tally:
-        """Declare a counter of this process; return it."""
+    def tally(
+        self, name: str, says: str, *labels: str, known: Iterable[tuple[str, ...]] = ()
+    ) -> Tally:
+        """Declare a counter of this process; return it.
+
+        *known*: labels that are shown as 0 from the start. A series that appears with its first
+        event has not increased in the eyes of Prometheus: an alert would miss it."""
         tally = Tally()
-        if not labels:
-            tally.add(by=0)
+        for values in known if labels else [()]:
+            tally.add(*values, by=0)
         self.counter(name, says, lambda _: tally.values, *labels)
         return tally
 

@@ -63,6 +63,15 @@ def test_a_tally_is_there_from_the_start_and_has_a_number_for_each_label() -> No
     assert found.get_sample_value("dlog_labelled_total", {"how": "well"}) == 2
 
 
+def test_labels_that_are_known_are_shown_before_their_first_event() -> None:
+    declared: Declarations[None] = Declarations()
+    ended = declared.tally("dlog_ended_total", "Ended.", "how", known=[("done",), ("failed",)])
+    found = registry(declared)
+    ended.add("done")
+    assert found.get_sample_value("dlog_ended_total", {"how": "done"}) == 1
+    assert found.get_sample_value("dlog_ended_total", {"how": "failed"}) == 0
+
+
 def test_a_name_is_declared_once() -> None:
     declared: Declarations[None] = Declarations()
     declared.gauge("dlog_level", "A level.", lambda _: 1)
