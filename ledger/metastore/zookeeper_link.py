@@ -10,6 +10,9 @@ What it does not do, and is done here (found with kazoo 2.11):
       270 bytes: an event loop that calls on while kazoo is disconnected would stop there. So
       calls are made only while connected, and at most `CALLS_MAX` are under way, beside a few
       of the keeper's, which must not wait behind them;
+    - an answer that is not the one that kazoo expects (one before it never came), or that cannot
+      be read, ends kazoo's thread for ever and gives the caller a `RuntimeError` or the like: here
+      it is a connection that is lost, and another is made;
     - the session timeout that the server granted is not reported: it is read from the reply;
     - `stop` can hang: it runs on a thread that nobody has to wait for.
 """
@@ -25,6 +28,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple
 
 from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import Connect, write_string
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import ACL
@@ -118,6 +123,7 @@ class Link:
         )
         self._client.add_listener(self._listen)
         self._watch_over_connecting(session_timeout_s)
+        self._watch_over_answers()
 
     @property
     def session_id(self) -> str:
@@ -135,7 +141,7 @@ class Link:
     async def call(
         self, start: AsyncCall, *, urgent: bool = False, within_s: float | None = None
     ) -> object:
-        """Return the result of a call. Raises what kazoo gives; may wait for ever.
+        """Return the result of a call. Raises `KazooException`; may wait for ever.
 
         *urgent*: do not wait behind calls that are not. *within_s*: from when it has a slot;
         raises `TimeoutError`. A call that is given up keeps its slot until it is answered, or
@@ -218,7 +224,7 @@ class Link:
         if exception is None:
             _set_result(future, value)
         elif not future.done():
-            future.set_exception(exception)
+            future.set_exception(_understood(exception))
 
     # The next three run on kazoo's threads.
 
@@ -263,11 +269,39 @@ class Link:
         connection._invoke = invoke_in_time  # noqa: SLF001
         handler.create_connection = connect_in_time
 
+    def _watch_over_answers(self) -> None:
+        """Make the connection anew on which an answer is not what it should be."""
+        connection, silent = self._client._connection, self._client.handler.timeout_exception  # noqa: SLF001
+
+        def kept(step: Callable[[*_Ts], _R]) -> Callable[[*_Ts], _R]:
+            def step_or_drop(*arguments: *_Ts) -> _R:
+                try:
+                    return step(*arguments)
+                except (KazooException, OSError, silent):
+                    raise  # kazoo knows what to do
+                except Exception as error:
+                    _log.warning("zookeeper_answer_not_understood", exc_info=True)
+                    raise ConnectionDropped(f"answer not understood: {error}") from error
+
+            return step_or_drop
+
+        connection._invoke = kept(connection._invoke)  # noqa: SLF001
+        connection._read_socket = kept(connection._read_socket)  # noqa: SLF001
+
 
 def new_ids(parsed: ZooKeeperUri) -> tuple[str, ...]:
     """Return who may touch a namespace that is made, sorted; empty: everybody."""
     user = {digest_id(parsed.user, parsed.password)} if parsed.user else set()
     return tuple(sorted({*parsed.ids, *user}))
+
+
+def _understood(exception: Exception) -> KazooException:
+    """Return what a call ended with: if kazoo did not understand the answer, nothing is known."""
+    if isinstance(exception, KazooException):
+        return exception
+    loss = ConnectionLoss(f"answer not understood: {exception}")
+    loss.__cause__ = exception
+    return loss
 
 
 def _set_result(future: asyncio.Future[_R], value: _R) -> None:

@@ -1,17 +1,24 @@
-"""Connections on which ZooKeeper falls silent: given up in good time, and the session lives on."""
+"""Connections on which ZooKeeper's answers are lost: given up in time, and the session lives on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
 
 from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.errors import MetadataUnavailable
 from ledger.metastore import MetadataStore, Versioned
 from ledger.metastore.zookeeper_link import CALLS_MAX
 from tests.ledger.metastore.backends import Backend, settled
-from tests.ledger.metastore.zookeeper_proxy import Answers, Proxy, proxy
+from tests.ledger.metastore.zookeeper_proxy import (
+    Answers,
+    Proxy,
+    lost,
+    proxy,
+    without_content,
+)
 from tests.waiting import PATIENCE_S, until
 from tests.zookeeper import fresh_uri
 
@@ -88,3 +95,38 @@ async def test_a_connection_that_falls_silent_is_given_up_whatever_waits_on_it(
         assert {answer.value for answer in answers} == {b"v"}
         assert store.session is session
         assert not session.lost.is_set()
+
+
+@pytest.mark.parametrize("spoiled", [lost, without_content])
+async def test_after_an_answer_that_is_lost_or_damaged_others_are_not_taken_for_it(
+    spoiled: Callable[[bytes], bytes], zookeeper: ManagedZooKeeper
+) -> None:
+    """kazoo's thread ended with a RuntimeError, and so did the call."""
+    async with behind_a_proxy(zookeeper) as (store, way):
+        session, before = store.session, (await store.get("/a")).version
+        way.spoil = spoiled
+        done = await asyncio.gather(
+            store.set("/a", b"w"), store.get("/a"), store.get("/a"), return_exceptions=True
+        )
+        assert way.spoil is None
+        assert isinstance(done[0], MetadataUnavailable)
+        assert done[0].outcome_unknown
+        assert all(isinstance(each, Versioned) for each in done[1:])
+        assert (await store.get("/a")).version == before + 1
+        assert store.session is session
+        assert not session.lost.is_set()
+
+
+async def test_a_heartbeat_whose_answer_is_damaged_is_not_the_last(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    """The task that sends them ended with kazoo's error, and no session lived after that."""
+    uri = fresh_uri(zookeeper)
+    async with proxy(zookeeper.port) as way:
+        through = uri.replace(f":{zookeeper.port}", f":{way.port}")
+        async with Backend("zookeeper", through).one(session_timeout_s=4.0) as store:
+            session = store.session
+            way.spoil, seen = without_content, way.answers
+            await until(lambda: way.answers >= seen + 5)
+            assert store.session is session
+            assert not session.lost.is_set()

@@ -1,14 +1,24 @@
-"""A way to ZooKeeper that can fall silent: connections are taken, and nobody answers."""
+"""A way to ZooKeeper that can fall silent, and lose or damage single answers."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Final
 
 _HOST: Final = "127.0.0.1"
 _CHUNK_BYTES: Final = 65536
+_HEADER_BYTES: Final = 16
+
+
+def lost(_answer: bytes) -> bytes:
+    return b""
+
+
+def without_content(answer: bytes) -> bytes:
+    """Return what says to whom it answers, and nothing more."""
+    return _HEADER_BYTES.to_bytes(4, "big") + answer[4 : 4 + _HEADER_BYTES]
 
 
 class Answers(Enum):
@@ -26,7 +36,11 @@ class Proxy:
         self.port = 0
         self.next: list[Answers] = []
         """For the next connections; after these, all."""
+        self.spoil: Callable[[bytes], bytes] | None = None
+        """Once: what takes the place of the next answer to a call."""
         self.connections = 0
+        self.answers = 0
+        """Those to calls; not those to Connect, pings and the like."""
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
     def silence(self) -> None:
@@ -47,7 +61,7 @@ class Proxy:
             await _drained(reader)
         else:
             to_reader, to_writer = await asyncio.open_connection(_HOST, self._server_port)
-            back = asyncio.create_task(_answer(to_reader, writer, answers))
+            back = asyncio.create_task(self._answer(to_reader, writer, answers))
             self._open[writer] = back
             with contextlib.suppress(ConnectionError):
                 while chunk := await reader.read(_CHUNK_BYTES):
@@ -57,18 +71,27 @@ class Proxy:
         del self._open[writer]
         writer.close()
 
-
-async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers
-) -> None:
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        if answers is Answers.GREETING:
-            head = await reader.readexactly(4)
-            writer.write(head + await reader.readexactly(int.from_bytes(head, "big")))
-            await _drained(reader)
-        while chunk := await reader.read(_CHUNK_BYTES):
-            writer.write(chunk)
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers
+    ) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            writer.write(await _frame(reader))
+            if answers is Answers.GREETING:
+                await _drained(reader)
+            while True:
+                frame = await _frame(reader)
+                if int.from_bytes(frame[4:8], "big", signed=True) > 0:
+                    self.answers += 1
+                    if self.spoil is not None:
+                        frame, self.spoil = self.spoil(frame), None
+                writer.write(frame)
         writer.close()
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    """Return the next answer, with its length before it."""
+    head = await reader.readexactly(4)
+    return head + await reader.readexactly(int.from_bytes(head, "big"))
 
 
 async def _drained(reader: asyncio.StreamReader) -> None:

@@ -77,3 +77,21 @@ def a_connect_is_waited_for_as_long_as_the_session_lasts(patch: Patch) -> None:
 )
 def heartbeats_wait_for_ever(patch: Patch) -> None:
     patch.set(zookeeper_keeper, "_ANSWER_SHARE", 10.0)
+
+
+@mutation(
+    "",
+    drawn=False,
+    test=f"{_SILENCE}::test_after_an_answer_that_is_lost_or_damaged_others_are_not_taken_for_it",
+)
+def an_answer_to_another_call_ends_kazoos_thread(patch: Patch) -> None:
+    patch.set(zookeeper_link.Link, "_watch_over_answers", lambda _self: None)
+
+
+@mutation(
+    "",
+    drawn=False,
+    test=f"{_SILENCE}::test_a_heartbeat_whose_answer_is_damaged_is_not_the_last",
+)
+def callers_get_what_kazoo_stumbled_over(patch: Patch) -> None:
+    patch.set(zookeeper_link, "_understood", lambda exception: exception)
