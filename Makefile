@@ -1,5 +1,5 @@
 # Everything that is done to this project by hand or by CI. Needs GNU make and a python3 of 3.11 or newer
-# with venv; the rest comes from PyPI into .venv, at the versions of constraints.txt.
+# with venv; the rest comes from PyPI into .venv, at the versions and with the hashes of requirements/.
 
 SHELL := /bin/sh
 VENV := .venv
@@ -8,6 +8,10 @@ PY := $(BIN)/python
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_DOCS := $(VENV)/.installed-docs
+STAMP_AUDIT := $(VENV)/.installed-audit
+# All that is needed is in these files, each once: nothing else is looked for. What comes as source (PySpark) is
+# built with the setuptools of requirements/build.txt, as hashes say nothing of what pip gets to build with.
+INSTALL := $(BIN)/pip install --quiet --no-deps --require-hashes --no-build-isolation
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
@@ -21,12 +25,12 @@ LOGS ?=
 ZK ?=
 TLS ?=
 STORE ?=
-TLS ?=
+UPGRADE ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -36,6 +40,8 @@ help:
 	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
+	@echo 'make audit             known vulnerabilities of what is pinned (asks a service), and an SBOM in build/'
+	@echo 'make pins [UPGRADE=1]  write requirements/ anew: versions and hashes of all that is installed'
 	@echo 'make docs              the site, in build/site/html; a dead link is an error. Needs no network once it is installed'
 	@echo 'make fix               format and repair what can be repaired'
 	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
@@ -70,12 +76,12 @@ help:
 venv: $(STAMP)
 
 # A stamp is written last, so that an installation that was interrupted is done again.
-$(STAMP): $(STAMP_DEV)
+$(STAMP): $(STAMP_DEV) requirements/spark.txt
 	@echo 'make: installing PySpark and the demo; PySpark alone is 450 MB, so this takes a few minutes the first time'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,console,spark,demo]'
+	@$(INSTALL) --requirement requirements/spark.txt
 	@touch $@
 
-$(STAMP_DEV): pyproject.toml constraints.txt
+$(STAMP_DEV): pyproject.toml requirements/build.txt requirements/product.txt requirements/dev.txt
 	@python=; \
 	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -96,11 +102,18 @@ $(STAMP_DEV): pyproject.toml constraints.txt
 	@echo 'make: installing into $(VENV)'
 	@# What an older clone installed under the name of another project.
 	@$(BIN)/pip uninstall --quiet --yes dlog 2>/dev/null || true
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,console]'
+	@$(INSTALL) --requirement requirements/build.txt
+	@$(INSTALL) --requirement requirements/product.txt --requirement requirements/dev.txt
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(STAMP_DOCS): $(STAMP)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+$(STAMP_DOCS): $(STAMP) requirements/docs.txt
+	@$(INSTALL) --requirement requirements/docs.txt
+	@touch $@
+
+# Some of what the documents need, the auditors need as well.
+$(STAMP_AUDIT): $(STAMP_DOCS) requirements/audit.txt
+	@$(INSTALL) --requirement requirements/audit.txt
 	@touch $@
 
 check: $(STAMP)
@@ -119,6 +132,13 @@ drift: $(STAMP)
 	    cmp -s "$$fresh/$$file" "$$file" || { echo "make: $$file is stale; run make proto" >&2; stale=1; }; \
 	done; \
 	[ $$stale = 0 ] && echo 'generated code: up to date'
+
+# 1: something is vulnerable. 2: nobody could be asked.
+audit: $(STAMP_AUDIT)
+	@$(PY) -m tests.audit
+
+pins: $(STAMP_AUDIT)
+	$(PY) -m tests.pins $(if $(filter 1,$(UPGRADE)),--upgrade)
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -145,7 +165,7 @@ lakehouse: $(STAMP)
 
 dist: $(STAMP_DEV)
 	rm -rf build/dist build/lib build/bdist.*
-	$(PY) -m build --outdir build/dist .
+	$(PY) -m build --no-isolation --outdir build/dist .
 
 # From nothing but the wheel and PyPI. PySpark is 450 MB: a few minutes. DEMO=0 leaves the demo out.
 dist-test: dist
@@ -187,7 +207,7 @@ bench-spark: $(STAMP)
 	$(PY) -m benchmarks.spark $(if $(ONLY),--only $(ONLY))
 
 bench-peers: $(STAMP)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[peers]'
+	@$(INSTALL) --requirement requirements/peers.txt
 	@exec $(PY) -m benchmarks.peers $(if $(ONLY),--only $(ONLY)) $(if $(TABLE),--table)
 
 bench-hostile: $(STAMP)
@@ -198,7 +218,7 @@ bench-repair: $(STAMP)
 
 # Atheris has no wheels for some platforms; without it mutants are drawn by chance.
 fuzz: $(STAMP)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[fuzz]' || echo 'make: Atheris cannot be installed here' >&2
+	@$(INSTALL) --requirement requirements/fuzz.txt || echo 'make: Atheris cannot be installed here' >&2
 	@exec $(PY) -m tests.fuzz --seconds $(or $(FUZZ_S),60) $(ONLY)
 
 chaos: $(STAMP)

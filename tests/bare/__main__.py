@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.pins import FILES, pins_of
+
 ROOT: Final = Path(__file__).parents[2]
-CONSTRAINTS: Final = ROOT / "constraints.txt"
 INSTALL_S: Final = 900.0
 STEP_S: Final = 120.0
 DEMO_S: Final = 600.0
@@ -57,6 +58,9 @@ class Environment:
         self.home = directory / "home"
         self.home.mkdir()
         self._bin = directory / "environment" / "bin"
+        # Without their hashes: pip would want one of the wheel, too.
+        self._constraints = directory / "constraints.txt"
+        self._constraints.write_text("".join(f"{pin}\n" for file in FILES for pin in pins_of(file)))
         venv.create(directory / "environment", with_pip=True)
         kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         self._variables = {**kept, "HOME": str(self.home), "PATH": f"{self._bin}:{os.defpath}"}
@@ -81,7 +85,7 @@ class Environment:
 
     def pip(self, *arguments: str) -> None:
         command = ("pip", "install", "--quiet", "--disable-pip-version-check")
-        self.run(*command, "--constraint", str(CONSTRAINTS), *arguments, timeout_s=INSTALL_S)
+        self.run(*command, "--constraint", str(self._constraints), *arguments, timeout_s=INSTALL_S)
 
     @contextmanager
     def up(self) -> Iterator[str]:

@@ -58,8 +58,11 @@ def output(*command: object) -> str:
 
 
 def test_every_option_in_what_is_deployed_is_one_of_a_command() -> None:
-    known = {"--build", "--rm", "--reload", "--set", "--now", "--no-cache-dir", "--constraint"}
+    known = {"--build", "--rm", "--reload", "--set", "--now", "--no-cache-dir"}
     known |= {
+        "--require-hashes",
+        "--no-deps",
+        "--no-build-isolation",
         "--system",
         "--uid",
         "--create-home",

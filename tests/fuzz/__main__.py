@@ -7,6 +7,7 @@ is 1.
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,24 +54,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guided(target: Target, seconds: float) -> bool:
     """Return whether something was found, by Atheris, in a process of its own."""
+    deadline = time.monotonic() + seconds
+    tries = 0
+    found: list[bytes] = []
     with tempfile.TemporaryDirectory() as scratch:
         seeds, crashes = Path(scratch, "seeds"), Path(scratch, "crashes")
         seeds.mkdir()
-        crashes.mkdir()
         for at, seed in enumerate((*target.seeds, *target.kept)):
             (seeds / str(at)).write_bytes(seed)
-        command = [
-            sys.executable, "-m", "tests.fuzz.guided", target.name,
-            f"-max_total_time={seconds:g}", f"-max_len={BYTES_MAX}", f"-timeout={ONE_S}",
-            f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={crashes}/", "-verbosity=0",
-            "-print_final_stats=1", str(seeds),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = [path.read_bytes() for path in sorted(crashes.iterdir())]
-        tries = done.stderr.rpartition("stat::number_of_executed_units:")[2].split("\n")[0].strip()
-        if done.returncode and not found:
-            raise RuntimeError(f"{target.name}: {done.stderr[-2000:]}")
-    return report(target, found, tries)
+        while not found and (left_s := deadline - time.monotonic()) > 0:
+            shutil.rmtree(crashes, ignore_errors=True)
+            crashes.mkdir()
+            options = [f"-max_total_time={max(1, round(left_s))}", f"-artifact_prefix={crashes}/"]
+            done = atheris_with(target, *options, "-print_final_stats=1", str(seeds))
+            said = done.stderr.rpartition("stat::number_of_executed_units:")[2].split("\n")[0]
+            tries += int(said.strip() or 0)
+            suspects = sorted(crashes.iterdir())
+            if done.returncode and not suspects:
+                raise RuntimeError(f"{target.name}: {done.stderr[-2000:]}")
+            # Who took too long may have been held up by the machine: then he is quick by himself.
+            found = [
+                suspect.read_bytes()
+                for suspect in suspects
+                if atheris_with(target, str(suspect)).returncode
+            ]
+    return report(target, found, str(tries))
+
+
+def atheris_with(target: Target, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [
+        sys.executable, "-m", "tests.fuzz.guided", target.name, f"-max_len={BYTES_MAX}",
+        f"-timeout={ONE_S}", f"-rss_limit_mb={MEMORY_MB}", "-verbosity=0", *arguments,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def by_chance(target: Target, seconds: float) -> bool:
