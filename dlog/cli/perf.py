@@ -1,10 +1,13 @@
 """``dlog perf``: how fast a cluster is, as its users meet it: rates and percentiles."""
 
 import asyncio
+import secrets
+import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,11 +17,16 @@ import typer
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.render.output import print_facts, print_json
-from dlog.cli.runner import run_at, told
+from dlog.cli.runner import FAILED, run_at, told
+from dlog.config import load, resolve_uri
+from dlog.measuring import How
+from dlog.measuring.numbered import NUMBER_BYTES
+from ledger.errors import LogError
 from ledger.option_parsers import duration, size
 
 if TYPE_CHECKING:
     from dlog.aio import Log, Reader
+    from dlog.measuring.takeovers import Measured, Takeover
     from dlog.position import RecordId
 
 TIMES_MAX: Final = 100_000
@@ -26,6 +34,8 @@ TIMES_MAX: Final = 100_000
 PENDING_MAX: Final = 10_000
 """Appends that wait for their acknowledgement."""
 REPORT_S: Final = 1.0
+DELETE_S: Final = 30.0
+"""How long a log of ours may take to be deleted in the end."""
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 app = typer.Typer(no_args_is_help=True, help="Measure a cluster: how fast records go in and out.")
@@ -120,6 +130,117 @@ def tail(
     _show(run_at(uri, command()), as_json=as_json)
 
 
+@app.command(
+    epilog=examples(
+        "dlog perf standby",
+        "dlog perf standby --rounds 30 --rate 5000 --size 1K",
+        "dlog perf standby --how resign --json",
+    )
+)
+def standby(
+    *,
+    rounds: Annotated[int, typer.Option(help="How many leaders are ended.", min=1, max=1000)] = 10,
+    how: Annotated[
+        How, typer.Option(help="A leader's process is killed as by 'kill -9', or it hands over.")
+    ] = How.KILL,
+    rate: Annotated[
+        float, typer.Option(help="Records a second that a leader appends.", min=1, max=1e6)
+    ] = 1000.0,
+    record_bytes: Annotated[
+        int,
+        typer.Option(
+            "--size",
+            help="Of each record.",
+            parser=size(least=NUMBER_BYTES),
+            metavar="SIZE",
+            show_default="100",
+        ),
+    ] = 100,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOG",
+            help="Name of the log that is made for this, and deleted in the end. Default: one that "
+            "begins with perf-standby.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """End a leader under load, again and again; print how soon a warm standby has appended.
+
+    The time runs from the kill, or from the word to resign, until the standby's first append is
+    acknowledged, and is shown with the medians of its parts. Leader and standby are processes of
+    this machine: when a leader's whole machine dies, its session has to end first, which is not
+    measured here. Checks that no acknowledged record is lost and none is doubled; exits with 1 if
+    one is. A round takes some seconds, and two minutes at most. Says how far it is on stderr."""
+
+    async def command() -> dict[str, object]:
+        from dlog.aio.admin import create_log, delete_log
+        from dlog.measuring.takeovers import Load, measure
+
+        name = log or f"perf-standby-{secrets.token_hex(4)}"
+        with _ended_as_by_ctrl_c(signal.SIGTERM):
+            async with connected(uri) as client:
+                await create_log(name, client=client)
+                try:
+                    measured = await measure(
+                        client,
+                        resolve_uri(uri),
+                        name,
+                        rounds=rounds,
+                        how=how,
+                        load=Load(rate, record_bytes),
+                        lease_s=load().session_timeout_s / 2,
+                        report=_report_round,
+                    )
+                finally:
+                    try:
+                        async with asyncio.timeout(DELETE_S):
+                            await delete_log(name, client=client)
+                    except (LogError, TimeoutError):
+                        told(f"the log {name!r} was not deleted; 'dlog log delete' does it")
+        return _takeover_facts(how, measured)
+
+    facts = run_at(uri, command())
+    _show(facts, as_json=as_json)
+    if facts["lost"] or facts["doubled"]:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _ended_as_by_ctrl_c(number: signal.Signals) -> Iterator[None]:
+    """Let the signal do what Ctrl-C does: asyncio has set what that is."""
+    before = signal.signal(number, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _report_round(number: int, found: "Takeover") -> None:
+    if sys.stderr.isatty():
+        parts = ", ".join(f"{part} {1000 * s:.0f}" for part, s in found.parts_s.items())
+        told(f"round {number}: {1000 * found.took_s:.0f} ms ({parts})")
+
+
+def _takeover_facts(how: How, measured: "Measured") -> dict[str, object]:
+    found = measured.takeovers
+    facts: dict[str, object] = {
+        "how": how.value,
+        "rounds": len(found),
+        "records": measured.records,
+        "lost": measured.lost,
+        "doubled": measured.doubled,
+        **_percentiles(sorted(each.took_s for each in found)),
+    }
+    for part in dict.fromkeys(part for each in found for part in each.parts_s):
+        spent_s = sorted(each.parts_s.get(part, 0.0) for each in found)
+        facts[f"{part}_p50_ms"] = _ms(percentile(spent_s, SHARES["p50"]))
+    return facts
+
+
 async def _append(
     writer: "Log", records: int, record_bytes: int, rate: float, limit_s: float | None
 ) -> dict[str, object]:
@@ -187,10 +308,16 @@ def _facts(records: int, size_bytes: int, took_s: float, times: Times | None) ->
         "bytes_per_s": round(size_bytes / took_s, 1),
     }
     if times is not None and times.kept:
-        ascending = sorted(times.kept)
-        for name, share in SHARES.items():
-            facts[f"{name}_ms"] = round(1000 * percentile(ascending, share), 3)
+        facts.update(_percentiles(sorted(times.kept)))
     return facts
+
+
+def _percentiles(ascending: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_ms": _ms(percentile(ascending, share)) for name, share in SHARES.items()}
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)
 
 
 def _show(facts: dict[str, object], *, as_json: bool) -> None:

@@ -30,7 +30,7 @@ LOOKING_OF = {
 }
 LOOKING = {group + name for group, names in LOOKING_OF.items() for name in names.split()}
 SERVING = {"up", "demo", "console", "bookie start", "autorecovery start"}
-DATA = {"log append", "perf append", "perf tail"}
+DATA = {"log append", "perf append", "perf tail", "perf standby"}
 """What applications do, too; there may be millions."""
 FILES = {
     "init": "there is no log before there is a namespace",

@@ -1,0 +1,10 @@
+"""What `dlog perf standby` does: ends leaders, and times how soon a warm standby appends."""
+
+from enum import StrEnum
+
+
+class How(StrEnum):
+    """How a leader is ended."""
+
+    KILL = "kill"
+    RESIGN = "resign"
