@@ -2,8 +2,9 @@
 
 One bookie process; 2,000 hostile connections from 20 addresses of this machine, made by a process
 of their own; a writer of 200 entries of 1 KB a second in an open loop, so that waiting counts.
-Alone and beside them in turn. Then two tenants: one appends as fast as it can, without and with
-a quota.
+Alone, while they do the same to a process that is no bookie (the control: what they take of the
+machine), and beside them, in turn. Then two tenants: one appends as fast as it can, without and
+with a quota.
 
     python -m benchmarks.hostile [--seconds 6] [--connections 2000] [--only KIND ...]
 """
@@ -30,7 +31,14 @@ from ledger.requests import ReadQuery
 from ledger.security.quota_keeping import change_quotas
 from ledger.security.quotas import Quota, Subject
 from ledger.transport.framing import Kind, frame_header
-from ledger.transport.handshake import Hello, Purpose, encode_hello
+from ledger.transport.handshake import (
+    VERSION_MAX,
+    Hello,
+    Purpose,
+    Welcome,
+    encode_answer,
+    encode_hello,
+)
 from ledger.transport.messages import read_request
 
 ADDRESSES = 20
@@ -124,6 +132,22 @@ async def attack(kind: str, address: str, ledger_id: int, key: bytes, count: int
     await asyncio.gather(*(one(at) for at in range(count)))
 
 
+async def sink() -> None:
+    """Listen, and say on which port: greet whoever comes as a bookie does; take what is sent."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await reader.read(65536)
+            writer.write(encode_answer(Welcome(VERSION_MAX, "sink", "1")))
+            while await reader.read(65536):
+                pass
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
 async def latencies(append: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
     """Return how long appends took, in ms, each from when it was due."""
     loop = asyncio.get_running_loop()
@@ -152,21 +176,29 @@ def rss_mb(pid: int) -> float:
 
 
 @asynccontextmanager
-async def beside(*arguments: str) -> AsyncIterator[list[str]]:
-    """Run this program in another process meanwhile; yield what it prints, at the end."""
+async def other(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run this program in another process meanwhile."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.hostile", *arguments, stdout=asyncio.subprocess.PIPE
     )
-    assert process.stdout is not None
-    said: list[str] = []
     try:
-        await asyncio.sleep(2.0)  # until it is at it
-        yield said
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-        said += (await process.stdout.read()).decode().split()
         await process.wait()
+
+
+@asynccontextmanager
+async def beside(*arguments: str) -> AsyncIterator[list[str]]:
+    """The same, once it is at it; yield what it prints, at the end."""
+    said: list[str] = []
+    async with other(*arguments) as process:
+        await asyncio.sleep(2.0)  # until it is at it
+        yield said
+        process.kill()
+        assert process.stdout is not None
+        said += (await process.stdout.read()).decode().split()
 
 
 async def hostile(options: argparse.Namespace, directory: Path) -> None:
@@ -182,20 +214,29 @@ async def hostile(options: argparse.Namespace, directory: Path) -> None:
             return await writer.add(PAYLOAD)
 
         await latencies(append, 1.0)
-        print(f"{'beside':14} {'p50':>16} {'p99':>16} {'ratio':>6} {'RSS':>16}")
-        for kind in options.only or KINDS:
-            before = rss_mb(bookie.pid)
-            alone = await latencies(append, options.seconds)
-            said = (kind, bookie.address, str(large.ledger_id), key.hex())
-            async with beside("--attack", *said, "--connections", str(options.connections)):
-                took = await latencies(append, options.seconds)
-                after = rss_mb(bookie.pid)
-            print(
-                f"{kind:14} {statistics.median(alone):6.1f} to {statistics.median(took):4.1f} ms "
-                f"{p99(alone):6.1f} to {p99(took):4.1f} ms {p99(took) / p99(alone):5.1f}x "
-                f"{before:5.0f} to {after:4.0f} MB",
-                flush=True,
-            )
+        ratios = "to alone, control"
+        print(f"{'p99, ms, beside':16} {'alone':>6} {'control':>8} {'beside':>7} {ratios:>18} RSS")
+        async with other("--sink") as sinking:
+            assert sinking.stdout is not None
+            port = (await sinking.stdout.readline()).decode().strip()
+            for kind in options.only or KINDS:
+                before = rss_mb(bookie.pid)
+                alone = await latencies(append, options.seconds)
+                after, p99s = before, []
+                for address in (f"127.0.0.1:{port}", bookie.address):
+                    said = (kind, address, str(large.ledger_id), key.hex())
+                    async with beside("--attack", *said, "--connections", str(options.connections)):
+                        took = await latencies(append, options.seconds)
+                        after = rss_mb(bookie.pid)
+                    p99s.append(p99(took))
+                    await asyncio.sleep(1.0)  # until they are gone
+                control, hostile_p99 = p99s
+                ratios = f"{hostile_p99 / p99(alone):.1f}x {hostile_p99 / control:.1f}x"
+                print(
+                    f"{kind:16} {p99(alone):6.1f} {control:8.1f} {hostile_p99:7.1f} {ratios:>18} "
+                    f"{before:.0f} to {after:.0f} MB",
+                    flush=True,
+                )
         await client.close()
 
 
@@ -249,6 +290,7 @@ def main() -> None:
     parser.add_argument("--no-hostile", action="store_true")
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     parser.add_argument("--attack", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--greedy", help=argparse.SUPPRESS)
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -256,6 +298,8 @@ def main() -> None:
     if options.attack:
         kind, address, ledger_id, key = options.attack
         asyncio.run(attack(kind, address, int(ledger_id), bytes.fromhex(key), options.connections))
+    elif options.sink:
+        asyncio.run(sink())
     elif options.greedy:
         asyncio.run(greedy(options.greedy))
     else:

@@ -69,6 +69,12 @@ class Adding:
     def unblocked(self) -> None:
         self._stream.look()
 
+    def eased(self) -> None:
+        """Nothing waits for that."""
+
+    def look(self, now: float) -> None:
+        """Nor for this: adds are answered as they become durable."""
+
     def shut(self) -> None:
         """Take nothing more; what was taken is still answered."""
         self._shut = True

@@ -16,13 +16,15 @@ from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
-from bookie.server.answering import Answering, Room
+from bookie.server.answering import KEPT_BYTES, Answering
 from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
 from bookie.server.limits import ClientLimits
 from bookie.server.pace import Pace
 from bookie.server.places import Places, Why
+from bookie.server.room import Room
 from bookie.server.service import BookieService
+from bookie.server.turns import ALL_BYTES_MAX
 from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage, TransportMismatch
 from ledger.log_events import get_logger
@@ -31,7 +33,7 @@ from ledger.security.names import Identity
 from ledger.security.settings import TlsMode
 from ledger.security.taking import Taker
 from ledger.transport.connection import Backlog, Connection, new_scratch
-from ledger.transport.framing import Budget, Frame
+from ledger.transport.framing import Budget, Frame, FrameReader
 from ledger.transport.handshake import (
     Purpose,
     Refusal,
@@ -44,14 +46,22 @@ from ledger.transport.handshake import (
 _ADDERS_MAX: Final = 1024
 _PIECE_S_MAX: Final = 10.0
 """So long the rest of a frame, or of 1 MiB of a longer one, may take."""
+_STALLED_S: Final = 1.0
+"""Whose message has not grown for so long makes room for other messages, if there is none left."""
+_ROOM_SHARE: Final = 8
+"""This part of all room is made at once: to look for who has to make it takes a while."""
 _IDLE_S_MAX: Final = 120.0
 """Who asks for nothing, and waits for nothing, for so long makes room for others."""
-_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
+_BACKLOG_BYTES_MAX: Final = ALL_BYTES_MAX
 """Of all clients. Once a second the slowest of them are ended until no more is due."""
+_CROWDED_S_MAX: Final = 5.0
+"""So long, instead of `ClientLimits.slow_s_max`, while others wait for what the slow ones keep."""
 _DRAIN_S_MAX: Final = 2.0
 _AGES: Final = 2.0
 """A client exchanges its connections by itself; one that does not is ended when it could have."""
 _LOOK_S: Final = 1.0
+_LOOKED_AT_ONCE: Final = 64
+"""Connections, in one pass of the loop: thousands take longer than an add should wait."""
 _TELL_S: Final = 1.0
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -73,6 +83,7 @@ class BookieServer:
         self.security = security
         self.connections: dict[_ClientConnection, None] = {}
         self.budget = Budget()
+        self.budget.make_room = self._make_room
         self.backlog = Backlog()
         self.room = Room(self.backlog, self.limits.questions_per_client_max)
         self.scratch = new_scratch()
@@ -81,7 +92,7 @@ class BookieServer:
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._taker: Taker | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Handle | None = None
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
         self.shown_out = Counter[Why]()
@@ -193,11 +204,19 @@ class BookieServer:
 
     def _look(self) -> None:
         """Show out who takes too long."""
+        self._look_at(tuple(self.connections), 0)
+
+    def _look_at(self, connections: "tuple[_ClientConnection, ...]", begin: int) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(_LOOK_S, self._look)
         now = loop.time()
-        for connection in tuple(self.connections):
-            connection.look(now)
+        end = begin + _LOOKED_AT_ONCE
+        for connection in connections[begin:end]:
+            if not connection.is_lost:
+                connection.look(now)
+        if end < len(connections):
+            self._looking = loop.call_soon(self._look_at, connections, end)
+            return
+        self._looking = loop.call_later(_LOOK_S, self._look)
         if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:
             self._end_the_slowest()
 
@@ -209,6 +228,22 @@ class BookieServer:
                 return
             due_bytes -= connection.unsent_bytes
             connection.cut(Why.SLOW, "it is the slowest, and too much is due to all clients")
+
+    def _make_room(self, reader: FrameReader, size_bytes: int) -> None:
+        """End connections whose messages are not whole: first those that wait for more, the oldest
+        first; then the largest, unless that is who asks."""
+        budget, now = self.budget, asyncio.get_running_loop().time()
+        holding = [each for each in self.connections if each.reader.paid_bytes]
+        holding = [each for each in holding if each.reader is not reader]
+        needed_bytes = max(size_bytes, budget.bytes_max // _ROOM_SHARE)
+        for each in sorted(holding, key=lambda one: one.since):
+            if budget.left_bytes >= needed_bytes or now - each.since < _STALLED_S:
+                break
+            each.cut(Why.STALLED, "no more of a message came, and others need the room")
+        for each in sorted(holding, key=lambda one: one.reader.paid_bytes, reverse=True):
+            if budget.left_bytes >= size_bytes or each.reader.paid_bytes <= reader.paid_bytes:
+                break
+            each.cut(Why.STALLED, "its message is the largest that is not whole, and room is short")
 
     def _stop_looking(self) -> None:
         if self._looking is not None:
@@ -225,10 +260,10 @@ class _ClientConnection(Connection):
         self._server = server
         self._handler: Adding | Answering | None = None
         self._is_adder = False
-        self._since = self._made_at = asyncio.get_running_loop().time()
+        self.since = self._made_at = asyncio.get_running_loop().time()
         """When what is waited for began."""
         self._progress = 0
-        self.pace = Pace(self._since)
+        self.pace = Pace(self.since)
         self._finish_by: float | None = None
 
     def made(self) -> None:
@@ -273,6 +308,7 @@ class _ClientConnection(Connection):
             server.adders += 1
             self._handler = Adding(server.service, self, self._refuse, door, delaying)
         else:
+            self.keep_unsent(KEPT_BYTES)
             self._handler = Answering(server.service, self, server.room, door, delaying)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
@@ -306,6 +342,10 @@ class _ClientConnection(Connection):
         if self._handler is not None:
             self._handler.unblocked()
 
+    def eased(self) -> None:
+        if self._handler is not None:
+            self._handler.eased()
+
     def settled(self) -> None:
         if self._finish_by is not None and (self._handler is None or self._handler.is_done):
             self.end()
@@ -334,6 +374,8 @@ class _ClientConnection(Connection):
             self._server.tell("connection_ended", self, Why.EXPIRED, reason)
             self.finish()
             return
+        if self._handler is not None:
+            self._handler.look(now)
         overdue = self._overdue(now)
         if overdue is not None:
             self.cut(*overdue)
@@ -343,6 +385,7 @@ class _ClientConnection(Connection):
         self._server.tell("connection_cut", self, why, reason)
         self._server.places.leave(self)
         self.is_deaf = True
+        self.reader.drop()
         self.abort()
 
     def _expired(self, now: float) -> str:
@@ -362,21 +405,24 @@ class _ClientConnection(Connection):
             late = now > self._finish_by
             return (Why.SLOW, "it did not take its answers") if late else None
         if self.is_greeting:
-            late = now - self._since > limits.handshake_s_max
+            late = now - self.since > limits.handshake_s_max
             reason = f"it said nothing of use within {limits.handshake_s_max:g} s"
             return (Why.HANDSHAKE, reason) if late else None
         waits_s = self.pace.waits_s(now, sent_bytes=self.sent_bytes, unsent_bytes=self.unsent_bytes)
-        if waits_s > limits.slow_s_max:
+        slow_s_max = limits.slow_s_max
+        if self._server.room.is_crowded:
+            slow_s_max = min(slow_s_max, _CROWDED_S_MAX)
+        if waits_s > slow_s_max:
             due = f"{self.unsent_bytes} bytes are due to it"
-            return Why.SLOW, f"it takes too little within {limits.slow_s_max:g} s; {due}"
+            return Why.SLOW, f"it takes too little within {slow_s_max:g} s; {due}"
         progress, reader = self._progress, self.reader
         self._progress = reader.progress
         idle = not reader.is_under_way and (self._handler is None or self._handler.is_done)
         if progress != reader.progress or not (idle or (self.is_reading and reader.is_under_way)):
-            self._since = now
-        elif idle and now - self._since > _IDLE_S_MAX:
+            self.since = now
+        elif idle and now - self.since > _IDLE_S_MAX:
             return Why.IDLE, f"it asked for nothing within {_IDLE_S_MAX:g} s"
-        elif not idle and now - self._since > _PIECE_S_MAX:
+        elif not idle and now - self.since > _PIECE_S_MAX:
             return Why.STALLED, f"no more of a message came within {_PIECE_S_MAX:g} s"
         return None
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from bookie.server.committing import CommitPlace
 from bookie.server.core import (
@@ -69,6 +69,16 @@ class ServiceConfig:
     checkpoint_bytes: int = 64 * 1024 * 1024
     """A checkpoint is due early when so much came in since the last one."""
     read_threads: int = 4
+
+
+class Turn(Protocol):
+    """When a read may be served, for whoever has to share with others."""
+
+    async def take(self) -> bool:
+        """Wait for it; return False if that takes too long."""
+        ...
+
+    def give_back(self) -> None: ...
 
 
 class BookieService:
@@ -143,18 +153,19 @@ class BookieService:
         self._streams[stream] = None
         return stream
 
-    async def read(self, query: ReadQuery) -> ReadAnswer:
-        answer = await self._read(query)
+    async def read(self, query: ReadQuery, turn: Turn | None = None) -> ReadAnswer:
+        """*turn* was taken. It is given back while the read waits for something to be confirmed."""
+        answer = await self._read(query, turn)
         self.reads[answer.status] += 1
         self.read_entries += len(answer.entries)
         self.read_bytes += len(answer.frames)
         return answer
 
-    async def _read(self, query: ReadQuery) -> ReadAnswer:
+    async def _read(self, query: ReadQuery, turn: Turn | None) -> ReadAnswer:
         if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
             return ReadAnswer(Status.TOO_MANY_REQUESTS)
         try:
-            return await self._drive(self._core.read(query), query.wait_ms)
+            return await self._drive(self._core.read(query), query.wait_ms, turn)
         except (StorageError, OSError) as error:
             _log.error("read_failed", ledger_id=query.ledger_id, reason=str(error))
             return ReadAnswer(Status.IO_ERROR)
@@ -232,7 +243,9 @@ class BookieService:
     def forget(self, stream: "AddStream") -> None:
         self._streams.pop(stream, None)
 
-    async def _drive(self, steps: Generator[Need, Resume, _Answer], wait_ms: int) -> _Answer:
+    async def _drive(
+        self, steps: Generator[Need, Resume, _Answer], wait_ms: int, turn: Turn | None = None
+    ) -> _Answer:
         deadline = self._loop.time() + min(wait_ms, _WAIT_MS_MAX) / 1000
         resume: Resume = None
         try:
@@ -248,7 +261,7 @@ class BookieService:
                     case UntilDurable(ticket, wait_s):
                         resume = await self._durable(ticket, wait_s)
                     case UntilChanged(ledger_id):
-                        resume = await self._changed(ledger_id, deadline)
+                        resume = await self._changed(ledger_id, deadline, turn)
                     case Loaded(ledger_id):
                         resume = await self.on_reader(self._storage.load, ledger_id)
                     case FromDisk(query):
@@ -344,7 +357,14 @@ class BookieService:
             if waiting in self._until_durable:
                 self._until_durable.remove(waiting)
 
-    async def _changed(self, ledger_id: int, deadline: float) -> bool:
+    async def _changed(self, ledger_id: int, deadline: float, turn: Turn | None) -> bool:
+        """Who finds no turn to look at what changed is told that nothing did."""
+        if turn is None:
+            return await self._until(ledger_id, deadline)
+        turn.give_back()
+        return await self._until(ledger_id, deadline) and await turn.take()
+
+    async def _until(self, ledger_id: int, deadline: float) -> bool:
         if self.stopping.is_set():
             return False
         future: asyncio.Future[bool] = self._loop.create_future()

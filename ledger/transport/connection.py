@@ -123,6 +123,9 @@ class Connection(asyncio.BufferedProtocol):
     def unblocked(self) -> None:
         """More may be written."""
 
+    def eased(self) -> None:
+        """The other end has taken something that had to wait."""
+
     def settled(self) -> None:
         """Something was answered."""
 
@@ -185,6 +188,13 @@ class Connection(asyncio.BufferedProtocol):
         for name, value in options:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def keep_unsent(self, size_bytes: int) -> None:
+        """Let the system keep about so much, 0: as it likes, of what it cannot send yet."""
+        if self._transport is None or (sock := self._transport.get_extra_info("socket")) is None:
+            return
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size_bytes)
 
     @property
     def is_reading(self) -> bool:
@@ -275,6 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_blocked and self.unsent_bytes <= _UNSENT_BYTES_LOW:
             self.is_blocked = False
             self.unblocked()
+        self.eased()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True

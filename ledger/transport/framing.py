@@ -4,10 +4,12 @@ A frame is a header of `HEADER_BYTES` and a body: a message of `ledger.transport
 header has a checksum of its own, so a damaged length is never waited for.
 
 Bodies are received where they stay: `FrameReader.room` is where the next bytes go. A body is held
-in pieces that come into being as it arrives, so a peer that promises much and sends nothing
-takes nothing. What is beyond the first piece is drawn from a budget that all connections share.
+in pieces that come into being as it arrives, each as large as all that came before it: so a peer
+takes what it has sent, and not what it promises. A peer whose bodies came whole is believed as much
+again. What is beyond a few KiB is drawn from a budget that all connections share.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -23,8 +25,10 @@ HEADER_BYTES: Final = _HEADER.size + _CRC.size
 SCRATCH_BYTES: Final = 256 * 1024
 """What is read at once, at most; not more than a piece."""
 PIECE_BYTES_MAX: Final = 1024 * 1024
+BELIEVED_BYTES: Final = 16 * 1024
+"""Held of a body at its first byte, if it promises as much, and drawn from no budget."""
 PIECES_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Held of all frames that have more than one piece and are not whole yet."""
+"""Held of all frames that are not whole yet, beyond that."""
 
 
 class Kind(IntEnum):
@@ -61,6 +65,17 @@ class Budget:
 
     def __init__(self, bytes_max: int = PIECES_BYTES_MAX) -> None:
         self.left_bytes = self.bytes_max = bytes_max
+        self.make_room: Callable[[FrameReader, int], None] | None = None
+        """Called before a reader is refused so many bytes; may drop what others hold."""
+
+    def draw(self, reader: "FrameReader", size_bytes: int) -> bool:
+        """Return whether there is so much."""
+        if size_bytes > self.left_bytes and self.make_room is not None:
+            self.make_room(reader, size_bytes)
+        if size_bytes > self.left_bytes:
+            return False
+        self.left_bytes -= size_bytes
+        return True
 
 
 class FrameReader:
@@ -69,7 +84,9 @@ class FrameReader:
     Invariants:
         bytes that were received and are not part of a returned frame: less than a header, or
             the pieces of one body of at most *body_bytes_max* bytes
-        pieces of a body of more than one piece are paid for by *budget*
+        pieces are not larger than what came of the body, or of a body before it on the connection,
+            unless they are of `BELIEVED_BYTES`
+        what is beyond these is paid for by *budget*
     """
 
     def __init__(
@@ -83,10 +100,12 @@ class FrameReader:
     ) -> None:
         """*scratch* may be shared by all connections of a thread: nothing stays in it.
 
-        *piece_bytes_max*: so much may be held of a body at its first byte; by default
-        `PIECE_BYTES_MAX`. *blocks*: where bodies of one piece are received, if they have room."""
+        *piece_bytes_max*: so much is held of a body at its first byte, if the peer is believed; by
+        default it is not, beyond `BELIEVED_BYTES`. *blocks*: where bodies of one piece are
+        received, if they have room."""
         self._blocks = blocks
         self._piece_bytes_max = piece_bytes_max or PIECE_BYTES_MAX
+        self._believed_bytes = piece_bytes_max or BELIEVED_BYTES
         assert len(scratch) <= self._piece_bytes_max
         self.progress = 0
         """Grows with each piece that begins and each frame that ends."""
@@ -97,7 +116,8 @@ class FrameReader:
         self._kind = self._number = self._left_bytes = 0
         self._pieces: list[bytearray | memoryview] = []
         self._filled_bytes = 0
-        self._paid_bytes = 0
+        self.paid_bytes = 0
+        """Drawn from the budget."""
 
     @property
     def is_under_way(self) -> bool:
@@ -136,8 +156,8 @@ class FrameReader:
 
     def drop(self) -> None:
         """Give back what is held."""
-        self._budget.left_bytes += self._paid_bytes
-        self._paid_bytes = 0
+        self._budget.left_bytes += self.paid_bytes
+        self.paid_bytes = 0
         self._pieces.clear()
         self._head.clear()
 
@@ -156,8 +176,8 @@ class FrameReader:
             frames.append(Frame(kind, number, bytes(data[at:end])))
             return end
         self._kind, self._number, self._left_bytes = kind, number, length
-        self._new_piece()
         here = len(data) - at
+        self._new_piece(here)
         self._pieces[-1][:here] = data[at:]
         self._filled_bytes = here
         return len(data)
@@ -167,21 +187,24 @@ class FrameReader:
         if self._filled_bytes < piece_bytes:
             return
         self._left_bytes -= piece_bytes
+        came_bytes = sum(map(len, self._pieces))
         if self._left_bytes:
-            self._new_piece()
+            self._new_piece(came_bytes)
             return
+        self._believed_bytes = max(self._believed_bytes, min(came_bytes, self._piece_bytes_max))
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self.drop()
         self.progress += 1
         frames.append(Frame(self._kind, self._number, body))
 
-    def _new_piece(self) -> None:
-        size_bytes = min(self._left_bytes, self._piece_bytes_max)
-        if self._pieces or size_bytes < self._left_bytes:
-            if size_bytes > self._budget.left_bytes:
+    def _new_piece(self, came_bytes: int) -> None:
+        """*came_bytes*: of the body, up to now; at its beginning they are to find room here."""
+        believed_bytes = max(self._believed_bytes, came_bytes * (1 if self._pieces else 2))
+        size_bytes = min(self._left_bytes, self._piece_bytes_max, believed_bytes)
+        if self._pieces or size_bytes > BELIEVED_BYTES:
+            if not self._budget.draw(self, size_bytes):
                 raise BadMessage("Frame", "there is no room for large messages; send it again")
-            self._budget.left_bytes -= size_bytes
-            self._paid_bytes += size_bytes
+            self.paid_bytes += size_bytes
         piece = None
         if self._blocks is not None and not self._pieces and size_bytes == self._left_bytes:
             piece = self._blocks.take(size_bytes)

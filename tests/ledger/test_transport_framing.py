@@ -1,11 +1,14 @@
 """Frames on a connection: pure, and between a peer made by hand and a served bookie."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.server.places import Why
 from ledger.entry import ENTRY_BYTES_MAX
 from ledger.errors import BadMessage
 from ledger.requests import ReadQuery, Status
@@ -22,8 +25,8 @@ from ledger.transport.framing import (
 from ledger.transport.messages import batch_message
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.by_hand import greeted
-from tests.ledger.serving import BOOKIE, add, serving, transport_to, until
+from tests.ledger.by_hand import Peer, greeted
+from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, until
 from tests.waiting import PATIENCE_S
 
 FRAMES = st.lists(
@@ -104,13 +107,31 @@ def test_a_body_takes_memory_as_it_arrives_and_not_as_its_header_says() -> None:
     scratch = memoryview(bytearray(1000))
     reader = FrameReader(scratch, body_bytes_max=1 << 31, budget=budget)
     received(reader, frame_header(Kind.ADD, 1, 1 << 31) + b"x")
-    assert budget.bytes_max - budget.left_bytes == PIECE_BYTES_MAX
+    assert (reader.paid_bytes, budget.left_bytes) == (0, budget.bytes_max), "a few KiB at most"
+    came_bytes = 1
+    while came_bytes < 5 * PIECE_BYTES_MAX:
+        received(reader, bytes(1000))
+        came_bytes += 1000
+        assert reader.paid_bytes <= came_bytes + min(came_bytes, PIECE_BYTES_MAX)
+    assert budget.bytes_max - budget.left_bytes == reader.paid_bytes
+
+
+def test_whose_body_came_whole_is_believed_as_much_again() -> None:
+    reader = FrameReader(memoryview(bytearray(1000)), body_bytes_max=1 << 31, budget=Budget())
+    assert received(reader, sent(Frame(Kind.ADD, 1, bytes(300_000))))
+    received(reader, frame_header(Kind.ADD, 2, 1 << 30) + b"x")
+    assert reader.paid_bytes == 300_000
+    reader.drop()
+    assert received(reader, sent(Frame(Kind.ADD, 3, bytes(3 * PIECE_BYTES_MAX))))
+    received(reader, frame_header(Kind.ADD, 4, 1 << 30) + b"x")
+    assert reader.paid_bytes == PIECE_BYTES_MAX
 
 
 def test_all_connections_together_hold_no_more_than_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(framing, "PIECE_BYTES_MAX", 40)
+    monkeypatch.setattr(framing, "BELIEVED_BYTES", 1)
     budget = Budget(100)
     one, other = reader_of(budget), reader_of(budget)
     begun = frame_header(Kind.ADD, 1, 100) + bytes(41)
@@ -119,7 +140,7 @@ def test_all_connections_together_hold_no_more_than_the_budget(
     with pytest.raises(BadMessage, match="no room for large messages"):
         received(other, begun)
     other = reader_of(budget)
-    assert received(other, sent(Frame(Kind.ADD, 1, bytes(40)))), "a small one needs none of it"
+    assert received(other, sent(Frame(Kind.ADD, 1, bytes(20)))), "a small one needs none of it"
     one.drop()
     assert received(other, begun + bytes(59)) == [Frame(Kind.ADD, 1, bytes(100))]
     assert budget.left_bytes == 100
@@ -152,17 +173,44 @@ async def test_a_message_that_is_never_completed_does_not_keep_its_room(
         assert not bookie.server.connections
 
 
-async def test_the_clients_of_a_bookie_share_its_budget() -> None:
-    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
+ROOM_BYTES = 256 * 1024
+
+
+@asynccontextmanager
+async def half_a_message(came_bytes: int) -> AsyncIterator[tuple[Bookie, Peer]]:
+    """Yield a bookie with little room for messages that are not whole, and who has sent so much
+    of a large one."""
+    async with serving() as bookie, greeted(bookie.address) as peer, asyncio.timeout(PATIENCE_S):
         budget = bookie.server.budget
-        budget.left_bytes = budget.bytes_max = 3 * PIECE_BYTES_MAX // 2
-        async with greeted(bookie.address) as first, greeted(bookie.address) as second:
-            first.send(Kind.ADD, 1, bytes(10), length=2 * PIECE_BYTES_MAX)
-            await until(lambda: budget.left_bytes == PIECE_BYTES_MAX // 2)
-            second.send(Kind.ADD, 1, bytes(10), length=2 * PIECE_BYTES_MAX)
-            assert await second.rest() == b""
-            first.writer.transport.abort()
-            await until(lambda: budget.left_bytes == budget.bytes_max)
+        budget.left_bytes = budget.bytes_max = ROOM_BYTES
+        peer.send(Kind.ADD, 1, bytes(came_bytes), length=2 * PIECE_BYTES_MAX)
+        await until(lambda: ROOM_BYTES - budget.left_bytes >= came_bytes)
+        yield bookie, peer
+        peer.writer.transport.abort()
+        await until(lambda: budget.left_bytes == budget.bytes_max)
+
+
+async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_goes() -> None:
+    async with half_a_message(100_000) as (bookie, first), greeted(bookie.address) as second:
+        second.send(Kind.ADD, 1, bytes(250_000), length=2 * PIECE_BYTES_MAX)
+        assert await second.rest() == b""
+        assert not first.reader.at_eof()
+    async with half_a_message(200_000) as (bookie, first), greeted(bookie.address) as second:
+        second.add(1, run_of(0, payload=bytes(150_000)))
+        assert (await second.frame()).kind == Kind.ADDED
+        assert await first.rest() == b""
+        assert bookie.server.shown_out == {Why.STALLED: 1}
+
+
+async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.listening._STALLED_S", 0.0)
+    async with half_a_message(80_000) as (bookie, first), greeted(bookie.address) as second:
+        second.add(1, run_of(0, payload=bytes(200_000)))
+        assert (await second.frame()).kind == Kind.ADDED
+        assert await first.rest() == b""
+        assert bookie.server.shown_out == {Why.STALLED: 1}
 
 
 async def test_batches_arrive_however_slowly_their_bytes_do() -> None:

@@ -185,26 +185,40 @@ mutant(
     "bookie/server/listening.py",
     old="body_bytes_max=0, budget=server.budget",
     new="body_bytes_max=0, budget=Budget()",
-    test=_FRAMING + "the_clients_of_a_bookie_share_its_budget",
+    test=_FRAMING + "the_clients_of_a_bookie_share_its_room_and_the_largest_message_goes",
+)
+mutant(
+    "believes what a header promises",
+    "ledger/transport/framing.py",
+    old="self._believed_bytes = piece_bytes_max or BELIEVED_BYTES",
+    new="self._believed_bytes = self._piece_bytes_max",
+    test=_FRAMING + "a_body_takes_memory_as_it_arrives_and_not_as_its_header_says",
+)
+mutant(
+    "lets messages that do not grow keep others out",
+    "bookie/server/listening.py",
+    old="now - each.since < _STALLED_S",
+    new="True",
+    test=_FRAMING + "who_sends_no_more_of_a_message_makes_room_for_who_does",
 )
 mutant(
     "does not give back what an unfinished message took",
     "ledger/transport/framing.py",
-    old="        self._budget.left_bytes += self._paid_bytes\n",
+    old="        self._budget.left_bytes += self.paid_bytes\n",
     new="",
     test=_FRAMING + "all_connections_together_hold_no_more_than_the_budget",
 )
 mutant(
     "waits for ever for the rest of a message",
     "bookie/server/listening.py",
-    old="elif not idle and now - self._since > _PIECE_S_MAX:",
+    old="elif not idle and now - self.since > _PIECE_S_MAX:",
     new="elif False:",
     test=_FRAMING + "a_message_that_is_never_completed_does_not_keep_its_room",
 )
 mutant(
     "waits for ever for a hello",
     "bookie/server/listening.py",
-    old="late = now - self._since > limits.handshake_s_max",
+    old="late = now - self.since > limits.handshake_s_max",
     new="late = False",
     test=_HANDSHAKE + "who_says_nothing_is_shown_out_and_who_says_it_slowly_too",
 )
@@ -258,13 +272,6 @@ mutant(
     test=_CONNECTIONS + "no_acks_are_made_for_a_writer_that_does_not_take_them",
 )
 mutant(
-    "makes long answers for a client that does not take them",
-    "bookie/server/answering.py",
-    old="        if due_bytes > UNSENT_BYTES_MAX:\n",
-    new="        if False:\n",
-    test=_CONNECTIONS + "a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later",
-)
-mutant(
     "ends a connection before what waits to be sent",
     "ledger/transport/connection.py",
     old="        self._ended = True\n        if not self._waiting:\n",
@@ -289,8 +296,8 @@ mutant(
 mutant(
     "keeps a question that nobody waits for any more",
     "bookie/server/answering.py",
-    old="                task.cancel()\n            return",
-    new="                pass\n            return",
+    old="                task.cancel()\n            elif",
+    new="                pass\n            elif",
     test=_CONNECTIONS + "a_read_that_is_cancelled_ends_at_the_bookie_too",
 )
 mutant(
@@ -455,9 +462,9 @@ mutant(
 )
 mutant(
     "lets one connection ask all questions",
-    "bookie/server/answering.py",
-    old="        is_crowded = room.left <= 0 or len(self._open) >= room.per_client_max",
-    new="        is_crowded = room.left <= 0",
+    "bookie/server/room.py",
+    old="return min(self.per_client_max, -(-self.left // 2))",
+    new="return self.left",
     test=_HOSTILE + "one_connection_cannot_take_all_questions",
 )
 mutant(
@@ -475,9 +482,58 @@ mutant(
     test=_HOSTILE + "when_too_much_is_due_to_all_the_slowest_are_ended",
 )
 mutant(
+    "reads on for a client that takes nothing",
+    "bookie/server/turns.py",
+    old="        return due_bytes < window_bytes and",
+    new="        return",
+    test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
+)
+mutant(
+    "reads for everybody who waits when an entry comes, whatever he takes",
+    "bookie/server/service.py",
+    old="return await self._until(ledger_id, deadline) and await turn.take()",
+    new="return await self._until(ledger_id, deadline)",
+    test=_HOSTILE + "an_entry_wakes_readers_of_one_that_takes_nothing_without_reading_for_them",
+)
+mutant(
+    "forgets who waits until less is due to others",
+    "bookie/server/answering.py",
+    old="        self._room.leave(self)\n        self._room.eased()\n",
+    new="        self._room.leave(self)\n",
+    test=_HOSTILE + "a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_gone",
+)
+mutant(
+    "leaves slow readers their time while others wait",
+    "bookie/server/listening.py",
+    old="        if self._server.room.is_crowded:\n",
+    new="        if False:\n",
+    test=_HOSTILE + "while_others_wait_for_it_a_slow_reader_has_less_time",
+)
+mutant(
+    "lets those who ask for much take all questions",
+    "bookie/server/room.py",
+    old="return min(self.per_client_max, -(-self.left // 2))",
+    new="return self.per_client_max if self.left else 0",
+    test=_HOSTILE + "many_who_ask_for_much_leave_questions_to_who_asks_for_little",
+)
+mutant(
+    "lets who came last pass those who wait",
+    "bookie/server/turns.py",
+    old="        if self._waiting:\n            return False\n",
+    new="",
+    test="tests/bookie/server/test_turns.py::test_nobody_passes_those_who_wait",
+)
+mutant(
     "makes answers of one turn as if each were alone",
     "bookie/server/answering.py",
-    old="        self._room.backlog.unsent_bytes += size_bytes\n",
+    old="        self._made_bytes += size_bytes\n",
     new="",
-    test=_HOSTILE + "while_much_is_due_to_all_one_that_takes_its_answers_gets_them",
+    test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
+)
+mutant(
+    "begins all questions that came at once",
+    "bookie/server/answering.py",
+    old="            self._starting += 1\n",
+    new="            self._starting += 0\n",
+    test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
 )

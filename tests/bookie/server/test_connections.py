@@ -187,26 +187,6 @@ def _all_cancelled(bookie: Bookie) -> bool:
     return all(future.cancelled() for _, future in bookie.service._until_durable)
 
 
-async def test_a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bookie.server.answering.UNSENT_BYTES_MAX", 4_000_000)
-    async with serving() as bookie:
-        async with transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0, payload=bytes(3_000_000))) is Status.OK
-        async with greeted(bookie.address, Purpose.ASKS) as peer:
-            request = read_request(ReadQuery(7, KEY, 0, 0))
-            for number in range(1, 13):
-                peer.send(Kind.READ, number, request)
-            await until(lambda: not only_connection(bookie).is_reading)
-            statuses = []
-            for _ in range(12):
-                frame = await peer.frame()
-                statuses.append(read_answer(frame.body, request).status)
-            assert set(statuses) == {Status.OK, Status.TOO_MANY_REQUESTS}
-            await until(lambda: only_connection(bookie).is_reading)
-
-
 async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from bookie.server.answering import QUESTIONS_MAX
+from bookie.server.answering import Answering
 from bookie.server.limits import ClientLimits
 from bookie.server.places import Why
+from bookie.server.room import QUESTIONS_MAX
 from ledger.requests import ReadQuery, Status
 from ledger.transport.framing import Kind, frame_header
 from ledger.transport.handshake import Hello, Purpose, encode_hello
@@ -109,9 +110,9 @@ async def test_when_too_much_is_due_to_all_the_slowest_are_ended(
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with slow_reader(bookie), slow_reader(bookie):
-            await until(lambda: bookie.server.backlog.unsent_bytes > 30_000_000)
-            monkeypatch.setattr("bookie.server.listening._BACKLOG_BYTES_MAX", 20_000_000)
-            await until(lambda: bookie.server.backlog.unsent_bytes < 20_000_000)
+            await until(lambda: bookie.server.backlog.unsent_bytes > 14_000_000)
+            monkeypatch.setattr("bookie.server.listening._BACKLOG_BYTES_MAX", 10_000_000)
+            await until(lambda: bookie.server.backlog.unsent_bytes < 10_000_000)
             assert bookie.server.shown_out[Why.SLOW] >= 1
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
 
@@ -121,12 +122,119 @@ async def test_while_much_is_due_to_all_one_that_takes_its_answers_gets_them(
 ) -> None:
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
-        monkeypatch.setattr("bookie.server.answering.BACKLOG_BYTES_HIGH", 1_000_000)
+        assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
-            await until(lambda: bookie.server.room.left == QUESTIONS_MAX)
-            assert bookie.server.backlog.unsent_bytes < 10_000_000, "one of four answers"
+            monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
+
+
+async def test_a_client_that_takes_nothing_is_read_for_once_however_much_it_asks() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as quick:
+        assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        async with slow_reader(bookie, questions=100):
+            await until(lambda: bookie.server.room.left == QUESTIONS_MAX - 99)
+            assert [each for each in bookie.server.connections if not each.is_reading]
+            assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
+            assert bookie.service.read_entries == 2
+            handlers = [each._handler for each in bookie.server.connections]
+            assert not [each for each in handlers if isinstance(each, Answering) and each._open]
+        await until(lambda: bookie.server.room.left == QUESTIONS_MAX)
+
+
+async def test_a_client_gets_what_it_asked_for_as_it_takes_what_it_got() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as quick:
+        assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        request = read_request(ReadQuery(7, KEY, 0, 0))
+        async with greeted(bookie.address, Purpose.ASKS) as peer:
+            for number in range(1, 9):
+                peer.send(Kind.READ, number, request)
+            for number in range(1, 9):
+                frame = await peer.frame()
+                assert frame.number == number
+                assert read_answer(frame.body, request).status is Status.OK
+            (connection,) = (each for each in bookie.server.connections if each.sent_bytes > 1e6)
+            await until(lambda: connection.is_reading)
+
+
+async def test_who_takes_too_little_is_told_to_ask_again_later_and_not_read_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.answering.TURN_S_MAX", 0.0)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    async with serving() as bookie, transport_to(bookie.address) as quick:
+        assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        request = read_request(ReadQuery(7, KEY, 0, 0))
+        async with greeted(bookie.address, Purpose.ASKS) as peer:
+            sent = [frame_header(Kind.READ, at, len(request)) + request for at in range(1, 5)]
+            peer.writer.write(b"".join(sent))
+            await until(lambda: bookie.service.read_entries == 1)
+            await until(lambda: bookie.server.room.left == QUESTIONS_MAX)
+            statuses = []
+            for _ in range(4):
+                frame = await peer.frame()
+                statuses.append(read_answer(frame.body, request).status)
+            assert statuses == [Status.OK] + 3 * [Status.TOO_MANY_REQUESTS]
+            peer.send(Kind.READ, 5, request)
+            assert read_answer((await peer.frame()).body, request).status is Status.OK
+
+
+async def test_a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as bookie, transport_to(bookie.address) as quick:
+        assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
+        async with slow_reader(bookie):
+            await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
+            reading = asyncio.ensure_future(quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0)))
+            await until(lambda: bookie.server.room.is_crowded)
+            assert not reading.done()
+        assert (await reading).status is Status.OK
+        assert not bookie.server.room.is_crowded
+
+
+async def test_while_others_wait_for_it_a_slow_reader_has_less_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.listening._CROWDED_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    async with serving() as bookie, transport_to(bookie.address) as quick:
+        assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        async with slow_reader(bookie):
+            await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
+            monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
+            assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
+            assert bookie.server.shown_out == {Why.SLOW: 1}
+
+
+async def test_an_entry_wakes_readers_of_one_that_takes_nothing_without_reading_for_them() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as writer:
+        assert await add(writer, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        waiting = read_request(ReadQuery(7, KEY, 1, 1, wait_ms=60_000))
+        async with slow_reader(bookie, questions=1, before=[waiting] * 20):
+            await until(lambda: bookie.service.read_entries == 1)
+            await until(lambda: len(bookie.service._until_changed.get(7, ())) == 20)
+            assert await add(writer, run_of(1)) is Status.OK
+            assert await add(writer, run_of(2, lac=1)) is Status.OK
+            await until(lambda: not bookie.service._until_changed)
+            assert (await writer.read(BOOKIE, ReadQuery(7, KEY, 1, 1))).status is Status.OK
+            assert bookie.service.read_entries == 2
+
+
+async def test_many_who_ask_for_much_leave_questions_to_who_asks_for_little() -> None:
+    async with serving() as bookie, AsyncExitStack() as stack:
+        waiting = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
+        bookie.server.room.left = 100
+        for _ in range(5):
+            peer = await stack.enter_async_context(greeted(bookie.address, Purpose.ASKS))
+            for number in range(1, 101):
+                peer.send(Kind.READ, number, waiting)
+            await peer.frame()
+        modest = await stack.enter_async_context(greeted(bookie.address, Purpose.ASKS))
+        modest.send(Kind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0)))
+        answer = read_answer((await modest.frame()).body, read_request(ReadQuery(7, KEY, 0, 0)))
+        assert answer.status is Status.NO_SUCH_LEDGER
 
 
 async def test_nonsense_ends_its_connection_and_no_other(
@@ -145,8 +253,11 @@ async def test_nonsense_ends_its_connection_and_no_other(
 
 
 @asynccontextmanager
-async def slow_reader(bookie: Bookie) -> AsyncIterator[socket.socket]:
-    """Yield a client that has asked four times for an entry of ledger 7, and takes nothing."""
+async def slow_reader(
+    bookie: Bookie, questions: int = 4, before: Sequence[bytes] = ()
+) -> AsyncIterator[socket.socket]:
+    """Yield a client that has asked for *before*, then several times for an entry of ledger 7; and
+    takes nothing."""
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.setblocking(False)
@@ -154,7 +265,7 @@ async def slow_reader(bookie: Bookie) -> AsyncIterator[socket.socket]:
         await loop.sock_connect(slow, ("127.0.0.1", bookie.port))
         await loop.sock_sendall(slow, encode_hello(Hello(Purpose.ASKS, BOOKIE)))
         assert await loop.sock_recv(slow, 1)
-        body = read_request(ReadQuery(7, KEY, 0, 0))
-        asked = [frame_header(Kind.READ, number, len(body)) + body for number in range(1, 5)]
+        bodies = [*before, *[read_request(ReadQuery(7, KEY, 0, 0))] * questions]
+        asked = [frame_header(Kind.READ, at, len(body)) + body for at, body in enumerate(bodies, 1)]
         await loop.sock_sendall(slow, b"".join(asked))
         yield slow
