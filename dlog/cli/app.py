@@ -15,6 +15,7 @@ from dlog.cli import (
     changes,
     completing,
     consumer,
+    debug,
     janitor,
     keys,
     leader,
@@ -84,6 +85,7 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(quota.app, name="quota")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
+app.add_typer(debug.app, name="debug")
 app.add_typer(tls.app, name="tls")
 app.add_typer(keys.app, name="key")
 note_commands(app)

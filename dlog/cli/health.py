@@ -45,24 +45,26 @@ def doctor(uri: Uri = None, as_json: Json = False) -> None:
     _examine(uri, deep=True, as_json=as_json)
 
 
+async def report_of(uri: str | None, *, deep: bool) -> "Report":
+    """Return what 'dlog status' says, or 'dlog doctor' if *deep*. Raises `CallerError`."""
+    from dlog.health.checks import examine, unreachable
+    from ledger.security.certificates import Security
+
+    settings = load()
+    security = Security.of(settings.secured)
+    try:
+        async with opened_store(uri, made=False) as store:
+            return await examine(
+                store, deep=deep, timeout_s=settings.bookie_timeout_s, security=security
+            )
+    except CallerError:
+        raise
+    except LogError as error:
+        return unreachable(resolve_uri(uri), error)
+
+
 def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
-    async def command() -> "Report":
-        from dlog.health.checks import examine, unreachable
-        from ledger.security.certificates import Security
-
-        settings = load()
-        security = Security.of(settings.secured)
-        try:
-            async with opened_store(uri, made=False) as store:
-                return await examine(
-                    store, deep=deep, timeout_s=settings.bookie_timeout_s, security=security
-                )
-        except CallerError:
-            raise
-        except LogError as error:
-            return unreachable(resolve_uri(uri), error)
-
-    report = run_at(uri, command())
+    report = run_at(uri, report_of(uri, deep=deep))
     if as_json:
         print_json(report.shown())
     else:

@@ -136,7 +136,7 @@ def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
             found = await marked_ledgers(store)
         if as_json:
             for each in found:
-                print_json(_mark_facts(each))
+                print_json(mark_facts(each))
         elif found:
             print_table(
                 ("ledger", "lacks", "since", "attempts", "next", "why"),
@@ -162,7 +162,7 @@ def _shown_next(marked: "MarkedLedger") -> str:
     return shown_time(marked.mark.not_before_ms) if marked.mark.not_before_ms else "at once"
 
 
-def _mark_facts(marked: "MarkedLedger") -> dict[str, object]:
+def mark_facts(marked: "MarkedLedger") -> dict[str, object]:
     mark = marked.mark
     return {
         "ledger": marked.ledger_id,

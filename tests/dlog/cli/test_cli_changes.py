@@ -22,6 +22,7 @@ LOOKING_OF = {
     "access ": "list check",
     "quota ": "list",
     "tls ": "show",
+    "debug ": "bundle",
     "bookie ": "list status ready where check mark",
     "bookie entrylog ": "dump",
     "bookie index ": "dump",

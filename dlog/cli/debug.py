@@ -1,0 +1,104 @@
+"""``dlog debug``: what a report of trouble needs."""
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import run, told
+from dlog.health.signs import counted
+
+app = typer.Typer(no_args_is_help=True, help="Gather what a report of trouble needs.")
+
+
+@app.callback()
+def _debug() -> None:
+    """Make `bundle` a command of its own, although it is the only one."""
+
+
+@app.command(
+    epilog=examples(
+        "dlog debug bundle",
+        "dlog debug bundle --out trouble.tar.gz --log-file /var/log/dlog/bookie.log",
+        "dlog debug bundle --metrics bookie-1:9100 --metrics bookie-2:9100",
+    )
+)
+def bundle(
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The archive that is made; must not exist. Default: dlog-debug-TIME.tar.gz here.",
+            show_default=False,
+        ),
+    ] = None,
+    log_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--log-file",
+            metavar="FILE",
+            help="Take the last MiB of this log too; repeat it for several.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Take metrics and health of the process that serves them there; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Put what a report of trouble needs into one archive, which only its owner can read.
+
+    Versions, settings, what 'dlog status' and 'dlog doctor' say, bookies and ledgers that lack
+    copies, and metrics and logs of the processes that are named. No payload and no key of any
+    record is in it. Secrets of the settings are left out, and what looks like one in logs; have a
+    look yourself before you send it. Whatever cannot be had is in MISSING.txt, with why: the
+    archive is made also if the metadata store or bookies cannot be reached. It holds 64 MiB at
+    most, and takes two minutes at most. Says how far it is on stderr."""
+
+    async def command() -> tuple[Path, int, dict[str, str]]:
+        from dlog.cli.bundling.archive import Bundle
+        from dlog.cli.bundling.gathering import Wanted, gather, secrets_known
+        from dlog.cli.bundling.redacting import Redactor
+
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        path = out if out is not None else Path(f"dlog-debug-{at}.tar.gz")
+        _check_free(path)
+        made = Bundle(Redactor(secrets_known(uri)))
+        wanted = Wanted(uri, metrics or (), log_files or ())
+        await gather(made, wanted, _report)
+        return path, made.write(path), made.missing
+
+    path, size_bytes, missing = run(command())
+    if as_json:
+        print_json({"file": str(path), "bytes": size_bytes, "missing": missing})
+    else:
+        typer.echo(str(path))
+    if missing:
+        told(f"{counted(len(missing), 'thing')} could not be had: see MISSING.txt in it")
+
+
+def _report(done: str) -> None:
+    if sys.stderr.isatty():
+        told(done)
+
+
+def _check_free(path: Path) -> None:
+    """Refuse before minutes are spent on what could not be written."""
+    if path.exists() or path.is_symlink():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
