@@ -58,7 +58,7 @@ help:
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
 	@echo 'make deploy-tools      Helm, the reader of Compose files and schemas, for the tests of deploy/; needs Go'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
-	@echo 'make screenshots       draw the console for the documents; needs a Chromium (apt install chromium)'
+	@echo 'make screenshots       draw the console and the site for the documents; needs a Chromium (apt install chromium)'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make drawings          draw docs/drawings/*.txt anew'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
@@ -191,8 +191,10 @@ mutations: $(STAMP)
 transcripts: $(STAMP)
 	$(PY) -m tests.transcripts
 
-screenshots: $(STAMP)
+screenshots: $(STAMP_DOCS)
 	$(PY) -m tests.browser.shots docs/images
+	$(PY) -m docs.site
+	$(PY) -m tests.browser.site_shots build/site/html docs/images
 
 metrics: $(STAMP)
 	$(PY) -m tests.documents.metrics_page

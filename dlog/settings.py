@@ -32,13 +32,15 @@ _ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))
 _KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
 _COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
 _SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
+_WITH_UNITS: Final = ("record_bytes_max", "roll_bytes", "retention_bytes", *_SECONDS)
 _SWITCHES: Final = ("retention_waits_for_consumers", "degraded_writes")
 _SECOND_MIN: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Raises `InvalidSettings` if a value is out of its range."""
+    """Sizes may be given as text, as "256M", and times as "7d" (`ledger.values`). Raises
+    `InvalidSettings` if a value is out of its range."""
 
     quorum: Quorum = field(default_factory=Quorum)
     """Replication of the log's ledgers."""
@@ -74,6 +76,8 @@ class LogSettings:
     copies. False: wait for bookies."""
 
     def __post_init__(self) -> None:
+        for name in (name for name in _WITH_UNITS if isinstance(getattr(self, name), str)):
+            object.__setattr__(self, name, _PARSERS[name](name, getattr(self, name)))
         for name, kind in _KINDS:
             value = getattr(self, name)
             if not isinstance(value, kind):

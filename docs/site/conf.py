@@ -17,6 +17,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = html_show_sphinx = html_copy_source = False
 highlight_language = "text"
+smartquotes_action = "q"  # "--json" is an option, and no dash
 default_role = "py:obj"  # what a docstring names is linked if it is here, and else shown as code
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]

@@ -14,7 +14,7 @@ from dlog import AppendOutcomeUnknown, Log, LostOwnership
 from dlog.aio.maintain.janitor import JanitorConfig
 from dlog.errors import InvalidPosition, InvalidSettings
 from dlog.position import DLSN, Start, Timestamp, Txid
-from dlog.settings import parse_settings
+from dlog.settings import LogSettings, parse_settings
 from dlog.spark.bounds import parse_bounds
 from dlog.spark.errors import InvalidOption
 from dlog.spark.options import SourceOptions
@@ -26,6 +26,45 @@ from ledger.errors import InvalidUri, InvalidValue, NoNamespace, NotEnoughBookie
 from ledger.option_parsers import directory
 from tests.waiting import PATIENCE_S
 
+ROOT: Final = Path(__file__).parents[2]
+ELSEWHERE: Final = {
+    "1, a dead bookie is invisible": (
+        "dlog/cli/test_cli_health.py::test_a_bookie_that_died_is_missed_and_so_are_its_copies",
+        "dlog/cli/test_cli_operating.py::"
+        "test_a_bookie_that_does_not_answer_is_told_and_the_others_are_shown",
+    ),
+    "2, a start beyond the end, a misspelt log": (
+        "dlog/spark/test_spark_source.py::"
+        "test_a_start_beyond_the_end_is_refused_and_skips_nothing_later",
+        "dlog/spark/test_spark_source.py::test_a_misspelt_log_in_a_streams_start_is_refused",
+    ),
+    "9, what kcat does": (
+        "dlog/cli/test_cli_records.py::test_the_namespace_may_be_named_before_the_command",
+        "dlog/cli/test_cli_records.py::test_a_long_list_has_end_size_rate_and_leader",
+        "dlog/cli/test_cli_records.py::test_what_tail_prints_as_json_is_appended_as_a_copy",
+        "dlog/cli/test_cli_records.py::"
+        "test_keys_and_other_ends_than_the_lines_are_taken_as_kcat_takes_them",
+        "dlog/cli/test_cli_records.py::test_a_format_prints_what_kcat_would",
+        "dlog/cli/test_cli_records.py::test_a_format_shows_no_sentinel_for_what_a_record_has_not",
+    ),
+    "10, records and batches are mixed": (
+        "dlog/sync/test_sync_log.py::test_records_batches_and_chunks_may_be_mixed_while_reading",
+        "dlog/aio/test_aio_reader.py::test_batches_records_and_chunks_can_be_mixed",
+    ),
+    "11, how fast it is, and a report of trouble": (
+        "dlog/cli/test_cli_records.py::test_a_cluster_is_measured_by_its_users",
+        "dlog/cli/test_cli_perf_standby.py::"
+        "test_rounds_are_timed_with_their_parts_and_leave_nothing_behind",
+        "dlog/cli/test_cli_debug.py::"
+        "test_a_bundle_with_a_dead_bookie_has_everything_else_and_no_secret",
+    ),
+    "12, defaults of disk and entry logs": (
+        "bookie/test_start_options.py::test_the_help_shows_the_defaults_that_count",
+        "bookie/storage/test_storage_config.py::"
+        "test_an_entry_log_is_a_small_share_of_the_smallest_disk",
+    ),
+}
+"""Frictions whose tests stand beside others of what they are about."""
 TAKEN_OVER: Final = (LostOwnership, AppendOutcomeUnknown)
 
 
@@ -136,6 +175,10 @@ def test_units_are_understood_everywhere_and_so_are_numbers(made: Cluster) -> No
     with Log.tail("units", uri=made.uri, start="end") as reader:
         assert not reader.read_batch(timeout_s="1ms")
     assert parse_settings({"retention_age_s": "7d"}) == parse_settings({"retention_age_s": 604800})
+    texts = LogSettings(roll_bytes="10M", retention_age_s="7d")  # type: ignore[arg-type]
+    assert texts == LogSettings(roll_bytes=10 << 20, retention_age_s=604800.0)
+    with pytest.raises(InvalidSettings, match="roll_age_s='soon': use seconds, or 250ms"):
+        LogSettings(roll_age_s="soon")  # type: ignore[arg-type]
     assert ClientConfig(bookie_timeout_s="250ms").bookie_timeout_s == 0.25  # type: ignore[arg-type]
     given = {"logs": "a", "maxBytesPerTrigger": "10M", "pollMs": "2s"}
     options = SourceOptions.parse(given)
@@ -228,3 +271,12 @@ def test_the_reason_for_being_read_only_is_named() -> None:
     said = str(NotEnoughBookies(3, [], read_only={"b0": "the disk is full", "b1": ""}))
     assert "3 bookies are needed, available: none; read-only: b0 (the disk is full), b1" in said
     assert "'dlog bookie status' says why" in said
+
+
+# Those that are tested elsewhere.
+
+
+@pytest.mark.parametrize("place", [place for places in ELSEWHERE.values() for place in places])
+def test_each_friction_that_is_not_tried_here_has_its_test(place: str) -> None:
+    file, _, name = place.partition("::")
+    assert f"def {name}(" in (ROOT / "tests" / file).read_text()

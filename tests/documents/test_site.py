@@ -4,6 +4,7 @@
 known without."""
 
 import re
+import runpy
 from pathlib import Path
 from re import DOTALL, MULTILINE
 from typing import Any
@@ -158,3 +159,8 @@ def test_figures_of_the_front_page_are_those_of_the_comparison() -> None:
         section = measured.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
         for system, median in zip(systems, medians, strict=True):
             assert f"| {system} | {median} (" in section, (what, system)
+
+
+def test_an_option_keeps_its_two_dashes_on_the_site() -> None:
+    """Sphinx makes a dash of them otherwise: what is copied from the page would not run."""
+    assert "D" not in runpy.run_path(str(DOCS / "site" / "conf.py"))["smartquotes_action"]

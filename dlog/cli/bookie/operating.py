@@ -24,6 +24,7 @@ from dlog.cli.render.output import print_json
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
+from dlog.health.signs import counted
 from ledger.errors import LogError
 from ledger.ids import BookieId
 
@@ -145,9 +146,10 @@ async def _print_open_work(uri: str | None) -> None:
         work = await open_work(store)
     if work.ledgers:
         left = f", {shown_duration(work.left_s)} left" if work.left_s else ""
+        lack = "lacks" if work.ledgers == 1 else "lack"
         sys.stdout.write(
-            f"\n{work.ledgers} ledgers lack copies: {shown_size(work.bytes_per_s)}/s are copied"
-            f"{left}; see 'dlog autorecovery status'\n"
+            f"\n{counted(work.ledgers, 'ledger')} {lack} copies: "
+            f"{shown_size(work.bytes_per_s)}/s are copied{left}; see 'dlog autorecovery status'\n"
         )
 
 

@@ -102,9 +102,9 @@ def test_the_overview_says_what_is_left_to_repair_and_when_it_will_be_done(
     cluster: Cluster,
 ) -> None:
     with a_ledger_that_b1_lacks(cluster.uri):
-        said = "1 ledgers lack copies: 1.0 MiB/s are copied, 2.0 s left; see 'dlog"
+        said = "1 ledger lacks copies: 1.0 MiB/s are copied, 2.0 s left; see 'dlog"
         assert said in cluster.dlog("status").stdout
-    assert "lack copies" not in cluster.dlog("status").stdout
+    assert "copies:" not in cluster.dlog("status").stdout
 
 
 def test_the_status_of_a_bookie_says_what_is_left_to_repair_of_what_it_should_hold(
