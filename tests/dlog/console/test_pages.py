@@ -64,8 +64,12 @@ async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
         writer = await filled(at, "orders")
         consumer = await Log.consumer("billing", "orders", client=at.client)
         await consumer.close()
+
+        async def shows_the_consumer() -> bool:  # it may have been looked at just before
+            return "billing" in await at.page("/log", name="orders")
+
+        await eventually(shows_the_consumer)
         page = await at.page("/log", name="orders")
-        assert "billing" in page
         assert 'class="open"' in page
         assert "None is known of" in page
         another = await Log.open("orders", client=at.client)
