@@ -77,7 +77,7 @@ def init(
         if as_json:
             print_json(made.shown())
             return
-        done = "made" if made.made else "was there already"
+        done = "was made" if made.made else "was there already"
         typer.echo(f"dlog: the namespace {made.uri} {done}", err=True)
         print_facts(
             {
