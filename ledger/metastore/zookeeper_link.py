@@ -25,7 +25,7 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple
+from typing import ClassVar, Final, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, KazooException
@@ -38,6 +38,7 @@ from ledger.metastore.acl import acl_of, digest_id
 from ledger.metastore.uri import ZooKeeperUri
 
 _Ts = TypeVarTuple("_Ts")
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 CALLS_MAX: Final = 100
@@ -273,10 +274,10 @@ class Link:
         """Make the connection anew on which an answer is not what it should be."""
         connection, silent = self._client._connection, self._client.handler.timeout_exception  # noqa: SLF001
 
-        def kept(step: Callable[[*_Ts], _R]) -> Callable[[*_Ts], _R]:
-            def step_or_drop(*arguments: *_Ts) -> _R:
+        def kept(step: Callable[_P, _R]) -> Callable[_P, _R]:
+            def step_or_drop(*arguments: _P.args, **named: _P.kwargs) -> _R:
                 try:
-                    return step(*arguments)
+                    return step(*arguments, **named)
                 except (KazooException, OSError, silent):
                     raise  # kazoo knows what to do
                 except Exception as error:
