@@ -59,7 +59,10 @@ async def _run(
     uri: str, log_path: Path | None, metrics: tuple[str, int] | None, tls: TlsSettings
 ) -> int:
     with ExitStack() as opened:
-        log = None if log_path is None else opened.enter_context(log_path.open("ab"))
+        log = None
+        if log_path is not None:
+            log_path.touch(mode=0o600)  # noqa: ASYNC240 - no file is quicker
+            log = opened.enter_context(log_path.open("ab"))
         child = await _start(uri, log, metrics, tls)
     try:
         return await child.wait()

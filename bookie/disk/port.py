@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from bookie.disk.birth import birth_time, running_system
 from bookie.errors import DirectoryInUse, DirectoryUnusable
+from ledger.private_files import make_private
 
 LOCK_FILE: Final = "LOCK"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -208,7 +209,7 @@ class RealDisk:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.root)
         self._lock: int | None = None
 
     def lock(self) -> None:
@@ -261,7 +262,7 @@ class RealDisk:
 
     def make_directory(self, path: str) -> None:
         with _reporting_full(path):
-            (self.root / path).mkdir(parents=True, exist_ok=True)
+            make_private(self.root / path)
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

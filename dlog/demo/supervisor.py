@@ -130,6 +130,7 @@ class Supervisor:
     async def start(self, name: str, *arguments: str) -> RunningRole:
         """Start role *name* as a process of its own."""
         log = self._directory / f"{name}.log"
+        log.touch(mode=0o600)
         with log.open("ab") as stderr:  # of all the lives of a role that is started again
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

@@ -37,6 +37,7 @@ from ledger.errors import MetricsNotServed
 from ledger.metastore import MetadataStore, open_store
 from ledger.metering.options import PORT_MAX
 from ledger.metering.serving import address_of, reason_of
+from ledger.private_files import make_private
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.security.access import ANYTHING, Grant, Role, Rules
 from ledger.security.certificates import Security, own_name
@@ -184,7 +185,7 @@ class LocalCluster:
 
     async def _start(self) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.directory)
             self._stack.enter_context(_locked(self.directory))
         except OSError as error:
             raise InvalidCluster(f"{self.directory} cannot be used: {error.strerror}") from error
@@ -323,7 +324,9 @@ async def _end(processes: Iterable[BookieProcess]) -> None:
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Hold the directory for this process; the lock goes with the process, however it ends."""
-    with (directory / "cluster.lock").open("a+") as lock:
+    path = directory / "cluster.lock"
+    path.touch(mode=0o600)
+    with path.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.local.errors import JavaMissing
+from ledger.private_files import make_private
 
 VERSION_MIN: Final = 17
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
@@ -112,10 +113,10 @@ exec {shlex.quote(str(java.executable))} "$@"
             return home
     except OSError:
         pass  # not made yet
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private(target.parent)
     draft = target.with_name(f"java.{os.getpid()}.{secrets.token_hex(4)}")
+    draft.touch(mode=0o700)
     draft.write_text(script)
-    draft.chmod(0o755)
     draft.replace(target)  # in one step: others may start Java now
     return home
 
@@ -124,7 +125,7 @@ def _cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     directory = Path(base) / "dlog"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="dlog-"))
     return directory

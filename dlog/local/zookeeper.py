@@ -16,6 +16,7 @@ from typing import IO, Final, Self
 from dlog.local.child import dying_with_parent
 from dlog.local.errors import ChildFailed, ZooKeeperMissing
 from dlog.local.java import find_java
+from ledger.private_files import CHILD_UMASK, make_private
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsSettings
 
@@ -99,7 +100,7 @@ class ManagedZooKeeper:
         assert not self.running, "already started"
         class_path = _class_path(tls=self._tls is not None)
         java = await asyncio.to_thread(find_java)
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.directory)
         self._put_key_store()
         command = [str(java.executable), *_JAVA_FLAGS, "-cp", class_path]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg"]
@@ -162,8 +163,11 @@ class ManagedZooKeeper:
     async def _start_once(self, command: list[str], deadline: float, timeout_s: float) -> None:
         if not self._port_is_free():  # else another server there would seem to be ours
             raise ChildFailed("ZooKeeper", f"port {self.port} is in use", "")
-        (self.directory / "zoo.cfg").write_text(self._configuration())
+        configuration = self.directory / "zoo.cfg"
+        configuration.touch(mode=0o600)
+        configuration.write_text(self._configuration())
         log_path = self.directory / "zookeeper.log"
+        log_path.touch(mode=0o600)
         with log_path.open("wb") as log:
             self._process = self._spawn(command, log)
         ready: str | None = None
@@ -197,6 +201,7 @@ class ManagedZooKeeper:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is ours to handle
+            umask=CHILD_UMASK,
         )
 
     def _put_key_store(self) -> None:

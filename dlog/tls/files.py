@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes
 
 from dlog.tls.authority import Issued, Wanted, issue, new_authority
 from ledger.errors import CallerError
+from ledger.private_files import make_private
 
 AUTHORITY: Final = "ca"
 _HOW_TO_BEGIN: Final = "make an authority there with 'dlog tls init'"
@@ -61,7 +62,7 @@ def init(directory: Path, name: str, *, days: float) -> Pair:
     """Make an authority in *directory*. Raises `TlsFileError`, also if one is there."""
     pair = Pair.of(directory, AUTHORITY)
     with _explained(directory):
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         directory.chmod(0o700)
     _write(pair, new_authority(name, days=days))
     return pair

@@ -35,6 +35,7 @@ from ledger.metastore.sqlite_format import (
 )
 from ledger.metastore.sqlite_tree import RESTORE, SqlTree, no_mark, read_state
 from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
+from ledger.private_files import make_private
 
 DATABASE: Final = "metadata.sqlite"
 _SESSIONS: Final = "sessions"
@@ -75,7 +76,7 @@ class Database:
         """Make the database if nothing of one is there, upgrade an older one, and verify it all.
 
         Raises `DamagedMetadata`, `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.directory)
         with closing(Witness(self._witness_path)) as witness, reporting_damage(str(self.path)):
             with witness.locked(timeout_s):
                 self._prepare(witness, timeout_s)

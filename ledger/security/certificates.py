@@ -132,13 +132,16 @@ class Security:
         return self._loaded.open_server
 
     def lasting_server(self) -> ssl.SSLContext:
-        """Do the same for a library that keeps one context: each connection that it takes gets
-        what the files say then. Raises `CertificateUnusable`."""
+        """Do the same for browsers, which are asked for no certificate, as none would let them in,
+        and for a library that keeps one context: each connection that it takes gets what the files
+        say then. Raises `CertificateUnusable`."""
 
         def renew(connection: Any, _name: object, _context: object) -> None:
+            # Whether a certificate is asked for stays as it is in the first context.
             connection.context = self.open_server()
 
-        context = _open_server(self.settings)
+        context = _context(self.settings, ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_NONE
         context.sni_callback = renew
         return context
 

@@ -5,6 +5,7 @@ writes bytes. The first half is a matrix over all dataclasses of the product, so
 in it; the second half is a cluster, its commands, its console and its log at DEBUG.
 """
 
+import asyncio
 import base64
 import dataclasses
 import importlib
@@ -12,31 +13,38 @@ import inspect
 import logging
 import pkgutil
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import pytest
+from typer.testing import CliRunner
 
 import bookie
 import dlog
+import dlog.metrics
 import leader
 import ledger
+from dlog.cli.app import app
 from dlog.config import InvalidConfig, Settings, load
 from dlog.console.pages import Access
 from ledger.client import LedgerClient
 from ledger.errors import LogError
 from ledger.metastore import zookeeper_link
 from ledger.metastore.uri import parse_uri, without_secrets
+from ledger.metering.collecting import page_of
+from ledger.metering.exposing import Exposed
 from ledger.quorum import Quorum
 from tests.dlog.cli.cli_shell import cli_shell
 from tests.dlog.console.looking import looking
+from tests.metering.rig import Seen, whole_cluster
 
 T = TypeVar("T")
 
 SECRET: Final = "hunter2-Planted_and-never-seen+so"
 WITH_SECRET: Final = f"zk://127.0.0.1:1/root?auth=digest:me:{quote(SECRET)}"
+HIDDEN: Final = {"it": SECRET.encode(), "it in a URI": quote(SECRET).encode()}
 SECRET_NAMES: Final = re.compile(r"password|secret|token|credential|uri$|(^|_)(key|mac|cipher)s?$")
 NO_SECRETS: Final = {
     # A token that nobody has to know: it says which of two nodes or starts is one's own.
@@ -96,11 +104,14 @@ def test_a_secret_is_found_in_whatever_form() -> None:
     assert not told({"it": secret}, "nothing of it")
 
 
-def dataclasses_of_the_product() -> Iterator[type[Any]]:
+NEED_MORE: Final = ("dlog.spark", "dlog.demo", "dlog.local")
+"""Packages that need PySpark: `tests/dlog/spark/test_spark_secrets.py` looks at those."""
+
+
+def dataclasses_of_the_product(*, spark: bool = False) -> Iterator[type[Any]]:
     for package in (ledger, leader, bookie, dlog):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            needs_more = found.name.startswith(("dlog.spark", "dlog.demo", "dlog.local"))
-            if needs_more or found.name.endswith("__main__"):
+            if found.name.startswith(NEED_MORE) is not spark or found.name.endswith("__main__"):
                 continue
             for each in vars(importlib.import_module(found.name)).values():
                 ours = inspect.isclass(each) and each.__module__ == found.name
@@ -112,22 +123,28 @@ def shown(kind: type[Any], planted: str) -> str:
     """Return how an instance of *kind* shows itself whose field *planted* is a secret."""
     made = object.__new__(kind)
     for field in dataclasses.fields(kind):
-        text = field.name == planted
-        object.__setattr__(made, field.name, SECRET if text else None)
+        text = WITH_SECRET if field.name.endswith("uri") else SECRET
+        object.__setattr__(made, field.name, text if field.name == planted else None)
     return repr(made)
 
 
-def test_no_dataclass_shows_a_field_that_is_a_secret_by_its_name() -> None:
+def secrets_shown_by(kinds: Iterable[type[Any]]) -> tuple[int, set[str]]:
+    """Return how many fields of *kinds* are secrets by their names, and which are shown."""
     seen = set()
     looked_at = 0
-    for kind in dataclasses_of_the_product():
+    for kind in kinds:
         for field in dataclasses.fields(kind):
             if SECRET_NAMES.search(field.name):
                 looked_at += 1
-                if SECRET in shown(kind, field.name):
+                if told(HIDDEN, shown(kind, field.name)):
                     seen.add(f"{kind.__module__}.{kind.__name__}.{field.name}")
+    return looked_at, seen - NO_SECRETS
+
+
+def test_no_dataclass_shows_a_field_that_is_a_secret_by_its_name() -> None:
+    looked_at, seen = secrets_shown_by(dataclasses_of_the_product())
     assert looked_at > 30
-    assert seen <= NO_SECRETS
+    assert not seen
 
 
 def test_settings_show_neither_the_namespaces_options_nor_commands_and_files_of_keys() -> None:
@@ -321,3 +338,52 @@ async def test_pages_of_the_console_show_no_secret() -> None:
             assert not told(secrets, f"{answer.text} {answer.headers}"), path
         refused = await seen.browser.post("/login", data={"token": "wrong"})
         assert not told(secrets, f"{refused.text} {refused.headers}")
+
+
+@pytest.mark.slow
+def test_neither_metrics_nor_what_is_read_of_a_stopped_bookies_files_show_a_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    pages, secrets = asyncio.run(pages_of_a_bookie_with_secrets(tmp_path))
+    assert b"dlog_bookie_adds_total" in pages.encode()
+    assert not told(secrets, pages)
+    directory = str(tmp_path / "bookie-0")
+    for command in DUMPS:
+        for more in ([], ["--json"]):
+            words = ["bookie", *command.split(), "--dir", directory, *more]
+            result = CliRunner().invoke(app, words, env={"DLOG_DEBUG": "1"})
+            assert result.exit_code == 0, result.output
+            assert len(result.stdout) > 20
+            assert not told(secrets, f"{result.stdout} {result.stderr}"), command
+    assert not told(secrets, caplog.text)
+
+
+DUMPS: Final = ("check", "mark", "journal dump --all", "entrylog dump --frames", "index dump")
+
+
+async def pages_of_a_bookie_with_secrets(directory: Path) -> tuple[str, dict[str, bytes]]:
+    """Return the pages of metrics of a bookie and its client, after a ledger with a password was
+    written, read, and refused to who has another one; and the secrets."""
+    async with whole_cluster(directory, 1, Seen()) as cluster, cluster.client() as client:
+        writer = await client.create(Quorum(1, 1, 1), password=SECRET.encode())
+        await writer.add(b"entry")
+        metadata = await client.describe(writer.ledger_id)
+        with pytest.raises(LogError):
+            await client.open(writer.ledger_id, password=b"wrong")
+        await client.open(writer.ledger_id, password=SECRET.encode())
+        other = await client.create(Quorum(1, 1, 1))
+        await other.add(b"entry")
+        of_other = await client.describe(other.ledger_id)
+        secrets = {
+            "password": SECRET.encode(),
+            "access key": metadata.access_key,
+            "another access key": of_other.access_key,
+        }
+        assert all(secrets.values())
+        if of_other.secret:
+            secrets["secret"] = of_other.secret
+        own = Exposed()
+        dlog.metrics.expose(own)
+        pages = [page_of(each).render() for each in (own, cluster.bookies[0].exposed)]
+    return b"".join(pages).decode(), secrets

@@ -1,7 +1,6 @@
 """A bookie that demands to know who asks, and clients with certificates, in the test's loop."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,21 +8,18 @@ from pathlib import Path
 from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
-from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
-from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
-from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
-from ledger.quorum import Quorum
-from ledger.requests import AddRun, InfoAnswer
+from ledger.requests import InfoAnswer
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
 from ledger.security.granting import change_rules, read_rules
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
-from tests.bookie.runs import KEY, run_of
+from tests.bookie.server.operations import entry, made
 from tests.certificates import certificate, put
 from tests.ledger.flaky_store import FlakyStore
 from tests.waiting import PATIENCE_S, until
@@ -94,27 +90,10 @@ class Guarded:
 
     async def made(self, log: str | None, *, stored: bool = True) -> LedgerId:
         """Return a new ledger of *log*, None: of none, with one entry here if it is *stored*."""
-        custom = {} if log is None else stamp(log)
-        ledger_id = await self.ledgers.create(
-            LedgerMetadata(
-                quorum=Quorum(1, 1, 1),
-                fragments=(Fragment(EntryId(0), (BOOKIE,)),),
-                access_key=KEY,
-                creation_token=uuid.uuid4().bytes,
-                custom=custom,
-            )
-        )
+        ledger_id = await made(self.ledgers, BOOKIE, log)
         if stored:
             self.storage.add(entry(ledger_id))
         return ledger_id
-
-
-def stamp(log: str, incarnation: str = "i1") -> dict[str, bytes]:
-    return {STAMP_LOG: log.encode(), STAMP_INCARNATION: incarnation.encode()}
-
-
-def entry(ledger_id: int, entry_id: int = 0, *, recovery: bool = False) -> AddRun:
-    return run_of(entry_id, ledger_id=ledger_id, lac=entry_id - 1, recovery=recovery)
 
 
 @asynccontextmanager

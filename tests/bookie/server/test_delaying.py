@@ -23,7 +23,7 @@ from ledger.transport.handshake import Purpose
 from ledger.transport.messages import ack_values, read_answer, read_request
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.runs import KEY, run_of
-from tests.bookie.server.guarded import stamp
+from tests.bookie.server.operations import stamp
 from tests.ledger.by_hand import greeted
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, until

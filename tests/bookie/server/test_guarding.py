@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -9,50 +10,17 @@ import pytest
 from bookie.server.made_ledgers import SILENCE_S
 from ledger.belonging import RENAMED_PATH, renamed_path, renamed_value
 from ledger.ids import LedgerId
-from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
+from ledger.requests import ReadQuery, Status
 from ledger.security.access import ACCESS, Role
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.runs import KEY, run_of
-from tests.bookie.server.guarded import BOOKIE, Guarded, entry, guarded
+from tests.bookie.server.guarded import BOOKIE, Guarded, guarded
+from tests.bookie.server.operations import OPERATIONS, READS, REPAIRS, WRITES, do, entry
 from tests.ledger.serving import add
 from tests.waiting import ended, eventually, until
 
 LOG = "team/flights"
-READS = {"read", "long poll", "lac"}
-RECOVERS = {"recovery add", "fence", "fencing read"}
-ADDS = {"add", "explicit lac"}
-OPERATIONS = [*sorted(READS), *sorted(RECOVERS), *sorted(ADDS), "held"]
 
-
-async def do(operation: str, transport: SocketTransport, ledger_id: LedgerId) -> Status:
-    match operation:
-        case "add" | "recovery add":
-            run = entry(ledger_id, 1, recovery=operation == "recovery add")
-            return await add(transport, run)
-        case "explicit lac":
-            run = entry(ledger_id, 1)
-            lac = type(run)(ledger_id, KEY, run.entries, run.lengths, run.frames, explicit_lac=True)
-            return await add(transport, lac)
-        case "read" | "fencing read" | "long poll":
-            query = ReadQuery(
-                ledger_id,
-                KEY,
-                0,
-                0,
-                fence=operation == "fencing read",
-                wait_ms=1 if operation == "long poll" else 0,
-            )
-            return (await transport.read(BOOKIE, query)).status
-        case "lac" | "fence":
-            lac_query = LacQuery(ledger_id, KEY, fence=operation == "fence")
-            return (await transport.read_lac(BOOKIE, lac_query)).status
-        case _:
-            held = await transport.read_held(BOOKIE, HeldQuery(ledger_id, KEY, 0, 0))
-            return held.status
-
-
-WRITES = READS | RECOVERS | ADDS
-REPAIRS = READS | RECOVERS | {"held"}
 CASES = [
     # who, by what grants, may do what with a ledger of LOG, and with one of no log
     ("nobody", [], set(), set()),
@@ -86,12 +54,12 @@ async def test_each_operation_is_open_to_the_roles_that_it_is_for_and_to_no_othe
 
 
 async def assert_may(
-    bookie: Guarded, transport: SocketTransport, who: str, log: str | None, allowed: set[str]
+    bookie: Guarded, transport: SocketTransport, who: str, log: str | None, allowed: Set[str]
 ) -> None:
     for operation in OPERATIONS:
         ledger_id = await bookie.made(log)
         before = dict(bookie.storage.ledgers[ledger_id])
-        status = await do(operation, transport, ledger_id)
+        status = await do(operation, transport, BOOKIE, ledger_id)
         expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
         assert status is expected, f"{who}: {operation} of {log}"
         if operation not in allowed:
@@ -104,9 +72,9 @@ async def test_before_anything_is_granted_only_a_bookie_is_let_in(tmp_path: Path
     async with guarded(tmp_path, watching=False) as bookie:
         ledger_id = await bookie.made(LOG)
         for operation in OPERATIONS:
-            status = await do(operation, bookie.as_("operator"), ledger_id)
+            status = await do(operation, bookie.as_("operator"), BOOKIE, ledger_id)
             assert status is Status.ACCESS_DENIED, operation
-        assert await do("held", bookie.as_("b2", bookie="b2"), ledger_id) is Status.OK
+        assert await do("held", bookie.as_("b2", bookie="b2"), BOOKIE, ledger_id) is Status.OK
 
 
 async def test_a_right_that_is_revoked_ends_on_connections_that_are_open(tmp_path: Path) -> None:
@@ -114,15 +82,15 @@ async def test_a_right_that_is_revoked_ends_on_connections_that_are_open(tmp_pat
         await bookie.grant("cn:app", Role.WRITER, LOG)
         app, ledger_id = bookie.as_("app"), await bookie.made(LOG)
         assert [await add(app, entry(ledger_id, n)) for n in range(1, 4)] == [Status.OK] * 3
-        assert await do("read", app, ledger_id) is Status.OK
+        assert await do("read", app, BOOKIE, ledger_id) is Status.OK
         open_before = set(bookie.server.connections)
         await bookie.revoke("cn:app", Role.WRITER, LOG)
         assert await add(app, entry(ledger_id, 4)) is Status.ACCESS_DENIED
         for operation in OPERATIONS:
-            assert await do(operation, app, ledger_id) is Status.ACCESS_DENIED, operation
+            assert await do(operation, app, BOOKIE, ledger_id) is Status.ACCESS_DENIED, operation
         assert sorted(bookie.storage.ledgers[ledger_id]) == [0, 1, 2, 3]
         await bookie.grant("cn:app", Role.READER, LOG)
-        assert await do("read", app, ledger_id) is Status.OK
+        assert await do("read", app, BOOKIE, ledger_id) is Status.OK
         assert await add(app, entry(ledger_id, 4)) is Status.ACCESS_DENIED
         assert set(bookie.server.connections) == open_before, "they were the same all the time"
 
@@ -168,9 +136,9 @@ async def test_what_nobody_made_is_no_ones_to_fence_and_its_absence_no_promise(
     async with guarded(tmp_path) as bookie:
         await bookie.grant("cn:app", Role.WRITER, LOG)
         app, unmade = bookie.as_("app"), LedgerId(2**40)
-        assert await do("read", app, unmade) is Status.NO_SUCH_LEDGER
-        assert await do("fence", app, unmade) is Status.TOO_MANY_REQUESTS
-        assert await do("fencing read", app, unmade) is Status.TOO_MANY_REQUESTS
+        assert await do("read", app, BOOKIE, unmade) is Status.NO_SUCH_LEDGER
+        assert await do("fence", app, BOOKIE, unmade) is Status.TOO_MANY_REQUESTS
+        assert await do("fencing read", app, BOOKIE, unmade) is Status.TOO_MANY_REQUESTS
         assert unmade not in bookie.storage.fenced
 
 
@@ -184,13 +152,13 @@ async def test_while_the_store_is_away_the_last_rules_hold_for_what_is_known(
         assert await add(bookie.as_("app"), entry(known, 1)) is Status.OK
         bookie.store.silent = True
         assert await add(bookie.as_("app"), entry(known, 2)) is Status.OK
-        assert await do("read", bookie.as_("stranger"), known) is Status.ACCESS_DENIED
+        assert await do("read", bookie.as_("stranger"), BOOKIE, known) is Status.ACCESS_DENIED
         for operation in ("add", "read", "fence"):
-            status = await do(operation, bookie.as_("app"), met_later)
+            status = await do(operation, bookie.as_("app"), BOOKIE, met_later)
             assert status is Status.TOO_MANY_REQUESTS, f"{operation}: whose is it?"
         unsure = await add(bookie.as_("all"), entry(met_later, 1))
         assert unsure is Status.TOO_MANY_REQUESTS, "it may be a log of dlog's own"
-        read = await do("read", bookie.as_("all"), met_later)
+        read = await do("read", bookie.as_("all"), BOOKIE, met_later)
         assert read not in {Status.TOO_MANY_REQUESTS, Status.ACCESS_DENIED}
         bookie.store.silent = False
         await bookie.revoke("cn:app", Role.WRITER, LOG)
@@ -202,14 +170,14 @@ async def test_a_store_that_is_silent_is_not_asked_about_each_ledger(tmp_path: P
         await bookie.grant("cn:app", Role.READER, LOG)
         bookie.store.silent = True
         for ledger_id in range(3):
-            assert await do("read", bookie.as_("app"), LedgerId(ledger_id)) is (
+            assert await do("read", bookie.as_("app"), BOOKIE, LedgerId(ledger_id)) is (
                 Status.TOO_MANY_REQUESTS
             )
         bookie.store.silent = False
         later = await bookie.made(LOG)
-        assert await do("read", bookie.as_("app"), later) is Status.TOO_MANY_REQUESTS
+        assert await do("read", bookie.as_("app"), BOOKIE, later) is Status.TOO_MANY_REQUESTS
         bookie.now += SILENCE_S
-        assert await do("read", bookie.as_("app"), later) is Status.OK
+        assert await do("read", bookie.as_("app"), BOOKIE, later) is Status.OK
 
 
 async def test_rules_that_cannot_be_read_leave_the_last_ones_in_force(
@@ -220,10 +188,10 @@ async def test_rules_that_cannot_be_read_leave_the_last_ones_in_force(
         ledger_id = await bookie.made(LOG)
         await bookie.store.set(ACCESS, b"\xff")
         await until(lambda: "access_rules_not_read" in caplog.text)
-        assert await do("read", bookie.as_("app"), ledger_id) is Status.OK
+        assert await do("read", bookie.as_("app"), BOOKIE, ledger_id) is Status.OK
         await bookie.store.delete(ACCESS)
         await until(lambda: bookie.guard.grants == 0)
-        assert await do("read", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
+        assert await do("read", bookie.as_("app"), BOOKIE, ledger_id) is Status.ACCESS_DENIED
 
 
 async def test_rights_follow_a_log_that_is_renamed(tmp_path: Path) -> None:
@@ -231,16 +199,16 @@ async def test_rights_follow_a_log_that_is_renamed(tmp_path: Path) -> None:
         await bookie.grant("cn:old", Role.READER, LOG)
         await bookie.grant("cn:new", Role.READER, "hidden/*")
         ledger_id = await bookie.made(LOG)
-        assert await do("read", bookie.as_("old"), ledger_id) is Status.OK
-        assert await do("read", bookie.as_("new"), ledger_id) is Status.ACCESS_DENIED
+        assert await do("read", bookie.as_("old"), BOOKIE, ledger_id) is Status.OK
+        assert await do("read", bookie.as_("new"), BOOKIE, ledger_id) is Status.ACCESS_DENIED
         await bookie.store.create(renamed_path("i1"), renamed_value("hidden/it", now_ms=1))
         await bookie.store.set(RENAMED_PATH, b"")
 
         async def is_closed() -> bool:
-            return await do("read", bookie.as_("old"), ledger_id) is Status.ACCESS_DENIED
+            return await do("read", bookie.as_("old"), BOOKIE, ledger_id) is Status.ACCESS_DENIED
 
         await eventually(is_closed)
-        assert await do("read", bookie.as_("new"), ledger_id) is Status.OK
+        assert await do("read", bookie.as_("new"), BOOKIE, ledger_id) is Status.OK
 
 
 async def test_refusals_are_counted_and_told_of_at_a_bounded_rate(
@@ -250,8 +218,8 @@ async def test_refusals_are_counted_and_told_of_at_a_bounded_rate(
         await bookie.grant("cn:app", Role.READER, LOG)
         ledger_id = await bookie.made("other")
         for _ in range(5):
-            assert await do("read", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
-            assert await do("fence", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
+            assert await do("read", bookie.as_("app"), BOOKIE, ledger_id) is Status.ACCESS_DENIED
+            assert await do("fence", bookie.as_("app"), BOOKIE, ledger_id) is Status.ACCESS_DENIED
     assert {action.name: count for action, count in bookie.guard.denied.items()} == {
         "READ": 5,
         "RECOVER": 5,

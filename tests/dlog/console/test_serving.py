@@ -56,6 +56,39 @@ async def test_a_renewed_certificate_is_shown_to_the_next_browser(tmp_path: Path
         await client.close()
 
 
+async def test_browsers_are_asked_for_no_certificate(tmp_path: Path) -> None:
+    """They would ask the person in front of them which one to show, and none lets anybody in."""
+    settings = put(tmp_path, certificate("console"))
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        security = Security(settings)
+        async with console(client, ConsoleOptions(tls=True), security=security) as found:
+            for name in (None, "localhost"):
+                assert not await ended(asks_for_a_certificate(found.address, settings.ca, name))
+        await client.close()
+    listening = await asyncio.start_server(
+        lambda *_: None, "127.0.0.1", 0, ssl=security.open_server()
+    )
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        address = f"https://127.0.0.1:{port}/"
+        assert await ended(asks_for_a_certificate(address, settings.ca, None)), "metrics do"
+
+
+async def asks_for_a_certificate(address: str, ca: str, name: str | None) -> bool:
+    seen = set()
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = False
+    context._msg_callback = lambda *said: seen.add(said[4])  # type: ignore[attr-defined]
+    where = urlsplit(address)
+    _, writer = await asyncio.open_connection(
+        where.hostname, where.port, ssl=context, server_hostname=name or ""
+    )
+    writer.transport.abort()
+    assert any(getattr(each, "name", "") == "CERTIFICATE" for each in seen), seen
+    return any(getattr(each, "name", "") == "CERTIFICATE_REQUEST" for each in seen)
+
+
 async def shown_at(address: str, ca: str) -> Certificate:
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = False

@@ -322,3 +322,12 @@ def test_more_than_can_travel_is_refused(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(frames, "BODY_BYTES_MAX", 10)
     with pytest.raises(BatchTooLargeToTravel, match="lower inlineBytesMax"):
         commit(bench.client(), 0, payload(b"x"))
+
+
+def test_its_socket_is_for_nobody_else_whatever_the_umask(bench: Bench) -> None:
+    before = os.umask(0)
+    try:
+        bench.serve()
+    finally:
+        os.umask(before)
+    assert bench.place.socket.stat().st_mode & 0o777 == 0o600

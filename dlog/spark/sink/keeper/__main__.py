@@ -97,6 +97,7 @@ def write_owners(path: Path, owners: dict[str, Ownership]) -> None:
     which the driver does not survive either."""
     text = json.dumps({log: ownership.to_facts() for log, ownership in owners.items()})
     fresh = path.with_suffix(".new")
+    fresh.touch(mode=0o600)
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
 

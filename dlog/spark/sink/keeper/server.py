@@ -40,6 +40,7 @@ class KeeperServer:
         """Take the place of whoever was there: the caller has the lock."""
         path.unlink(missing_ok=True)  # noqa: ASYNC240 - no file is quicker
         self._server = await asyncio.start_unix_server(self._accept, path)
+        path.chmod(0o600)  # noqa: ASYNC240 - as above
 
     async def close(self) -> None:
         """Take nothing more, and finish what was begun."""

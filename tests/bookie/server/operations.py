@@ -1,0 +1,72 @@
+"""What clients ask of a bookie over the wire, and for whom each is: the matrix of SECURITY.md."""
+
+import uuid
+from typing import Final
+
+from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
+from ledger.entry import LAC_ENTRY, encode_lac
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.quorum import Quorum
+from ledger.requests import AddRun, HeldQuery, LacQuery, ReadQuery, Status
+from ledger.transport.sockets import SocketTransport
+from tests.bookie.runs import KEY, run_of
+from tests.ledger.serving import add
+
+READS: Final = frozenset({"read", "long poll", "lac"})
+RECOVERS: Final = frozenset({"recovery add", "fence", "fencing read"})
+ADDS: Final = frozenset({"add", "explicit lac"})
+OPERATIONS: Final = [*sorted(READS), *sorted(RECOVERS), *sorted(ADDS), "held"]
+WRITES: Final = READS | RECOVERS | ADDS
+REPAIRS: Final = READS | RECOVERS | {"held"}
+
+
+async def do(
+    operation: str, transport: SocketTransport, bookie: BookieId, ledger_id: LedgerId
+) -> Status:
+    match operation:
+        case "add" | "recovery add":
+            run = entry(ledger_id, 1, recovery=operation == "recovery add")
+            return await add(transport, run, bookie=bookie)
+        case "explicit lac":
+            frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=0, length=7)
+            lac = AddRun(ledger_id, KEY, [LAC_ENTRY], [len(frame)], frame, explicit_lac=True)
+            return await add(transport, lac, bookie=bookie)
+        case "read" | "fencing read" | "long poll":
+            query = ReadQuery(
+                ledger_id,
+                KEY,
+                0,
+                0,
+                fence=operation == "fencing read",
+                wait_ms=1 if operation == "long poll" else 0,
+            )
+            return (await transport.read(bookie, query)).status
+        case "lac" | "fence":
+            lac_query = LacQuery(ledger_id, KEY, fence=operation == "fence")
+            return (await transport.read_lac(bookie, lac_query)).status
+        case _:
+            held = await transport.read_held(bookie, HeldQuery(ledger_id, KEY, 0, 0))
+            return held.status
+
+
+async def made(ledgers: LedgerStore, bookie: BookieId, log: str | None) -> LedgerId:
+    """Return a new ledger of *log*, None: of none, that is on *bookie* alone."""
+    return await ledgers.create(
+        LedgerMetadata(
+            quorum=Quorum(1, 1, 1),
+            fragments=(Fragment(EntryId(0), (bookie,)),),
+            access_key=KEY,
+            creation_token=uuid.uuid4().bytes,
+            custom={} if log is None else stamp(log),
+        )
+    )
+
+
+def stamp(log: str, incarnation: str = "i1") -> dict[str, bytes]:
+    return {STAMP_LOG: log.encode(), STAMP_INCARNATION: incarnation.encode()}
+
+
+def entry(ledger_id: int, entry_id: int = 0, *, recovery: bool = False) -> AddRun:
+    return run_of(entry_id, ledger_id=ledger_id, lac=entry_id - 1, recovery=recovery)

@@ -1,0 +1,278 @@
+"""A cluster with TLS and roles on a ZooKeeper with TLS and ACLs, all of it real processes.
+
+What each role is refused, by the bookie and by ZooKeeper.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from dlog.aio import Log
+from dlog.local.cluster import LocalCluster
+from dlog.local.errors import JavaMissing, ZooKeeperMissing
+from dlog.local.tls import LocalCertificates
+from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.tls import files
+from dlog.tls.authority import Wanted
+from ledger.client import LedgerClient
+from ledger.cluster import open_namespace
+from ledger.errors import AccessDenied, CertificateUnusable, MetadataDenied, MetadataUnavailable
+from ledger.ids import BookieId
+from ledger.manager import LedgerStore
+from ledger.metastore import open_store
+from ledger.metastore.acl_survey import survey_acls
+from ledger.metastore.port import MetadataStore
+from ledger.registry import BookieRegistration
+from ledger.requests import Status
+from ledger.security.access import Grant, Role, Rules
+from ledger.security.certificates import Security
+from ledger.security.granting import change_rules
+from ledger.security.options import variables_of
+from ledger.security.settings import OFF, TlsSettings
+from ledger.transport.operator import BookieOperator
+from ledger.transport.sockets import SocketTransport
+from tests.bookie.server.operations import OPERATIONS, READS, REPAIRS, WRITES, do, entry, made
+from tests.certificates import certificate, put
+from tests.ledger.serving import add
+from tests.patience import PATIENT
+from tests.waiting import PATIENCE_S, SESSION_S, eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.zookeeper]
+
+LOG: Final = "team/flights"
+BOOKIE: Final = BookieId("bookie-0")
+ROLES: Final[dict[str, tuple[Grant | None, Set[str]]]] = {
+    # by the name of the certificate: what is granted, and what may so be done with a ledger of LOG
+    "stranger": (None, set()),
+    "other": (Grant("cn:other", Role.WRITER, "team/flights2"), set()),
+    "reader": (Grant("cn:reader", Role.READER, LOG), READS),
+    "writer": (Grant("cn:writer", Role.WRITER, "team/*"), WRITES),
+    "repair": (Grant("cn:repair", Role.BOOKIE, "*"), REPAIRS),
+    "operator": (Grant("cn:operator", Role.OPERATOR, "*"), REPAIRS),
+}
+IN_THE_ACL: Final = ("bookie-0", "client", "reader", "writer")
+ORDERS: Final[dict[str, Callable[[BookieOperator], Awaitable[object]]]] = {
+    "status": lambda operator: operator.status(),
+    "collect": lambda operator: operator.collect(),
+    "compact": lambda operator: operator.compact(major=False),
+    "set_read_only": lambda operator: operator.set_read_only(read_only=False),
+    "trace": lambda operator: operator.trace(1, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    uri: str
+    store: MetadataStore
+    """With the certificate that made the namespace."""
+    ledgers: LedgerStore
+    tls: dict[str, TlsSettings]
+
+    @asynccontextmanager
+    async def client(self, name: str) -> AsyncIterator[LedgerClient]:
+        client = await LedgerClient.connect(self.uri, replace(PATIENT, tls=self.tls[name]))
+        try:
+            await client.bookies.wait_for(1, PATIENCE_S)
+            yield client
+        finally:
+            await client.close()
+
+
+@asynccontextmanager
+async def secured(directory: Path) -> AsyncIterator[Scene]:
+    """A ZooKeeper that takes TLS only, a namespace for certificates alone, and a bookie."""
+    certificates = LocalCertificates(directory / "cluster" / "tls")
+    tls = {"client": certificates.of_client()}
+    tls |= {name: issued(directory / "cluster" / "tls", name, tls["client"]) for name in ROLES}
+    async with AsyncExitStack() as stack:
+        server = ManagedZooKeeper(directory / "zookeeper", tls=certificates.of_zookeeper())
+        await stack.enter_async_context(server)
+        uri = server.uri("/secured")
+        ids = [f"--acl=x509:CN={name}" for name in IN_THE_ACL]
+        made = json.loads(await dlog(tls["client"], "init", uri, *ids, "--json"))
+        assert made["acl"] == [f"x509:CN={name}" for name in IN_THE_ACL]
+        cluster = LocalCluster(directory / "cluster", bookies=1, zookeeper=uri, tls=True)
+        await stack.enter_async_context(cluster)
+        store = await open_store(
+            uri, tls=tls["client"], session_timeout_s=SESSION_S, timeout_s=PATIENCE_S
+        )
+        stack.push_async_callback(store.close)
+        for grant in (grant for grant, _ in ROLES.values() if grant is not None):
+            await change_rules(store, partial(Rules.granted, grant=grant), by="a test")
+        ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+        yield Scene(uri, store, ledgers, tls)
+
+
+def issued(authority: Path, name: str, client: TlsSettings) -> TlsSettings:
+    """Return how *name* secures its connections. It is no host, so its identity is that name."""
+    pair = files.issue_to(authority, name, Wanted(name=name, days=1.0))
+    return replace(client, cert=str(pair.cert), key=str(pair.key))
+
+
+async def dlog(tls: TlsSettings, *words: str, uri: str = "") -> str:
+    """Run ``dlog`` as a user does; return what it printed."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "dlog.cli", *words],
+        env={**os.environ, **variables_of(tls), "DLOG_URI": uri, "DLOG_TIMEOUT_S": "30"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    printed: str = done.stdout
+    return printed
+
+
+async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeeper(
+    tmp_path: Path,
+) -> None:
+    try:
+        async with secured(tmp_path) as scene:
+            async with scene.client("client") as client:
+                (found,) = client.bookies.available()
+                await bookies_go_by_the_grants(scene, found.address)
+                for name, (_, allowed) in ROLES.items():
+                    await may(scene, found.address, name, allowed)
+                    await may_order(scene, found, name)
+            await strangers_get_nothing_of_zookeeper(scene, tmp_path)
+            await logs_are_written_and_read(scene)
+            await every_node_is_for_the_certificates(scene)
+    except (JavaMissing, ZooKeeperMissing) as error:
+        pytest.skip(str(error))
+
+
+def transport_as(scene: Scene, address: str, name: str) -> SocketTransport:
+    security = Security(scene.tls[name])
+    return SocketTransport(lambda _: address, timeout_s=PATIENCE_S, security=security)
+
+
+async def bookies_go_by_the_grants(scene: Scene, address: str) -> None:
+    """The last grant is the operator's."""
+    ledger_id = await made(scene.ledgers, BOOKIE, LOG)
+    transport = transport_as(scene, address, "operator")
+
+    async def known() -> bool:
+        return await do("held", transport, BOOKIE, ledger_id) is not Status.ACCESS_DENIED
+
+    await eventually(known, "the bookie has heard of all grants")
+    await transport.close()
+
+
+async def may(scene: Scene, address: str, name: str, allowed: Set[str]) -> None:
+    """Each operation is tried on a ledger of its own; what is refused leaves it as it was."""
+    transport = transport_as(scene, address, name)
+    writer = transport_as(scene, address, "writer")
+    try:
+        for operation in OPERATIONS:
+            ledger_id = await made(scene.ledgers, BOOKIE, LOG)
+            assert await add(writer, entry(ledger_id), bookie=BOOKIE) is Status.OK
+            status = await do(operation, transport, BOOKIE, ledger_id)
+            expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
+            assert status is expected, f"{name}: {operation}"
+            if operation not in allowed:
+                assert await add(writer, entry(ledger_id, 1), bookie=BOOKIE) is Status.OK
+    finally:
+        await transport.close()
+        await writer.close()
+
+
+async def may_order(scene: Scene, found: BookieRegistration, name: str) -> None:
+    operator = BookieOperator(
+        found.operator_address,
+        bookie=BOOKIE,
+        timeout_s=PATIENCE_S,
+        security=Security(scene.tls[name]),
+        takes=found.takes,
+    )
+    async with operator:
+        for order, asked in ORDERS.items():
+            if name == "operator":
+                await asked(operator)
+                continue
+            told = f"dlog access grant cn:{name} operator"
+            with pytest.raises(AccessDenied, match=told):
+                await shown_as(asked(operator), f"{name}: {order}")
+
+
+async def shown_as(asked: Awaitable[object], what: str) -> None:
+    await asked
+    pytest.fail(f"{what} was taken")
+
+
+async def strangers_get_nothing_of_zookeeper(scene: Scene, directory: Path) -> None:
+    """Who has a certificate, and is not in the ACL, may do nothing; who has none is not heard."""
+    nodes = ["/secured", *(f"/secured/{name}" for name in await scene.store.children("/"))]
+    assert {"/secured/access", "/secured/ledgers", "/secured/instance"} <= set(nodes)
+    for name in ("stranger", "operator"):
+        kazoo = KazooClient(
+            hosts=scene.uri.removeprefix("zk://").partition("/")[0],
+            use_ssl=True,
+            ca=scene.tls[name].ca,
+            certfile=scene.tls[name].cert,
+            keyfile=scene.tls[name].key,
+        )
+        await asyncio.to_thread(kazoo.start, PATIENCE_S)
+        try:
+            for node in nodes:
+                for call, more in (
+                    (kazoo.get, ()),
+                    (kazoo.get_children, ()),
+                    (kazoo.set, (b"mine",)),
+                    (kazoo.set_acls, (OPEN_ACL_UNSAFE,)),
+                ):
+                    with pytest.raises(NoAuthError):
+                        await asyncio.to_thread(call, node, *more)
+                with pytest.raises(NoAuthError):
+                    await asyncio.to_thread(kazoo.create, f"{node}/mine", b"")
+                with pytest.raises(NoAuthError):
+                    await asyncio.to_thread(kazoo.delete, f"{nodes[0]}/instance")
+        finally:
+            await asyncio.to_thread(kazoo.stop)
+            await asyncio.to_thread(kazoo.close)
+        with pytest.raises(MetadataDenied):
+            await LedgerClient.connect(scene.uri, replace(PATIENT, tls=scene.tls[name]))
+    believed_by_others = put(directory / "others", certificate("client", by="others"))
+    without_certificate = f"{scene.uri}?ca={scene.tls['client'].ca}"
+    for uri, tls in (
+        (scene.uri, OFF),
+        (without_certificate, OFF),
+        (scene.uri, replace(believed_by_others, ca=scene.tls["client"].ca)),
+    ):
+        with pytest.raises((MetadataUnavailable, CertificateUnusable)):
+            await open_store(uri, timeout_s=1.0, tls=tls)
+
+
+async def logs_are_written_and_read(scene: Scene) -> None:
+    one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+    async with scene.client("writer") as writer, scene.client("reader") as reader:
+        async with await Log.open(LOG, client=writer, settings=one) as log:
+            assert (await log.append(b"in")).offset == 0
+            with pytest.raises(AccessDenied, match="that takes the role writer"):
+                await Log.open(LOG, client=reader)
+            assert (await log.append(b"still in")).offset == 1
+        async with await Log.tail(LOG, client=reader, follow=False) as tail:
+            assert [record.value async for record in tail] == [b"in", b"still in"]
+
+
+async def every_node_is_for_the_certificates(scene: Scene) -> None:
+    survey = await survey_acls(scene.store)
+    assert survey is not None
+    assert survey.ids == tuple(f"x509:CN={name}" for name in IN_THE_ACL)
+    assert (survey.differing, survey.whole) == (0, True)
+    report = json.loads(await dlog(scene.tls["client"], "doctor", "--json", uri=scene.uri))
+    assert report["acls"]["ids"] == list(survey.ids)
