@@ -7,7 +7,8 @@
 
 Three servers each, three copies of which two are acknowledged, synced before that; one writer. In
 each round every system is measured once, in turns, after one round that counts for nothing. Servers
-are started when they are needed first, and end with the run. Samples are added to FILE; --table
+are started when they are needed first, and end with the run. A peer that fails is left out of the
+round, which is said. Samples are added to FILE; --table
 makes `benchmarks/peers.md` and `benchmarks/peers.svg` of all that are in it. So rows may be
 measured in runs of their own, on a machine that is quiet for minutes.
 
@@ -30,7 +31,7 @@ from typing import Final
 
 from benchmarks.peers.holding import held
 from benchmarks.peers.jars import PeerMissing
-from benchmarks.peers.rows import QUICK, ROWS, Measured, On, Sizes, warmed
+from benchmarks.peers.rows import QUICK, ROWS, Measured, On, Row, Sizes, warmed
 from benchmarks.peers.samples import BadSamples, Sample, Samples, keep, kept
 from benchmarks.peers.systems import SYSTEMS, Cluster
 from benchmarks.peers.table import drawing, page, summary
@@ -61,11 +62,28 @@ async def measure(options: argparse.Namespace, place: Path) -> list[Sample]:
             async with held(options.measure_under) as check:
                 for number in range(0 if row.warm else 1, options.rounds + 1):
                     turn = wanted[number % len(wanted) :] + wanted[: number % len(wanted)]
-                    found = {each: await row.measure(on, each, sizes.seconds) for each in turn}
+                    found = await one_round(on, row, turn)
                     check()
                     if number:
                         samples += _keep(found, run, number, options.keep)
     return samples
+
+
+async def one_round(on: On, row: Row, turn: Iterable[str]) -> dict[str, Measured]:
+    """Return what each in *turn* did. A peer that fails is left out; its client begins anew, warm.
+
+    Raises `PeerMissing` if it is dlog that fails, or a peer's second client."""
+    found: dict[str, Measured] = {}
+    for each in turn:
+        try:
+            found[each] = await row.measure(on, each, on.sizes.seconds)
+        except PeerMissing as error:
+            if SYSTEMS[each].servers == "dlog":
+                raise
+            print(f"bench-peers: a round without {each}: {error}", file=sys.stderr)
+            await on.forget(each)
+            await warmed(on, [each])
+    return found
 
 
 def _wanted(row: str, options: argparse.Namespace) -> list[str]:

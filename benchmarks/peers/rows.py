@@ -63,6 +63,11 @@ class On:
         self.made += 1
         return f"bench-{self.made}"
 
+    async def forget(self, system: str) -> None:
+        """End the client of *system*, which failed; the next one has nothing of what it left."""
+        self.filled.pop(system, None)
+        await self.cluster.forget(system)
+
 
 async def warmed(on: On, systems: Iterable[str]) -> None:
     """Start what *systems* need, and have all of it work until Java has compiled what counts."""

@@ -108,6 +108,10 @@ class Cluster:
             self._clients[name] = client
         return self._clients[name]
 
+    async def forget(self, name: str) -> None:
+        """End the client of system *name*; `client` starts another."""
+        await self._clients.pop(name).stop()
+
     def pids(self, name: str) -> list[int]:
         """Return the processes that serve system *name*. Metadata are on a ZooKeeper that is not
         counted, or, of Kafka, on its brokers."""

@@ -1,11 +1,15 @@
 """What others are measured by is fetched, or it is said in a sentence why not."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.peers import __main__ as running
 from benchmarks.peers import jars
 from benchmarks.peers.jars import PeerMissing, fetched
+from benchmarks.peers.rows import QUICK, Measured, On, Row
+from benchmarks.peers.systems import AIO, KAFKA, Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +53,32 @@ def test_what_was_fetched_in_part_is_fetched_again(
     for _ in range(2):
         with pytest.raises(PeerMissing):
             fetched(["org:a:1"])
+
+
+async def test_a_peer_that_fails_is_left_out_of_the_round_and_its_next_client_gets_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[str] = []
+    warm: list[str] = []
+
+    async def measure(_: On, system: str, __: float) -> Measured:
+        if system in failing:
+            raise PeerMissing("it hangs")
+        return {"a": 1.0}
+
+    async def forget(_: Cluster, system: str) -> None:
+        ended.append(system)
+
+    async def warmed(_: On, systems: Iterable[str]) -> None:
+        warm.extend(systems)
+
+    monkeypatch.setattr(Cluster, "forget", forget)
+    monkeypatch.setattr(running, "warmed", warmed)
+    on, row = On(Cluster(tmp_path), QUICK), Row(measure, (AIO, KAFKA))
+    failing = {KAFKA}
+    assert await running.one_round(on, row, row.systems) == {AIO: {"a": 1.0}}
+    assert ended == warm == [KAFKA]
+    assert "a round without Kafka: it hangs" in capsys.readouterr().err
+    failing = {AIO}
+    with pytest.raises(PeerMissing):
+        await running.one_round(on, row, row.systems)
