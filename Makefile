@@ -30,7 +30,7 @@ UPGRADE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -56,6 +56,8 @@ help:
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
 	@echo 'make dist              wheel and source archive, in build/dist'
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
+	@echo 'make alerts            each alert of deploy/prometheus fires on real processes when its trouble is made;'
+	@echo '                       needs a Prometheus (apt install prometheus), about 5 minutes'
 	@echo 'make deploy-tools      Helm, the reader of Compose files and schemas, for the tests of deploy/; needs Go'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make screenshots       draw the console and the site for the documents; needs a Chromium (apt install chromium)'
@@ -177,6 +179,10 @@ deploy-tools: $(STAMP_DEV)
 	GOBIN=$(CURDIR)/build/tools go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 	mv build/tools/cmd build/tools/compose-spec
 	$(BIN)/pip install --quiet 'kubernetes-validate>=1.31'
+
+# Two at a time: each has a Prometheus and up to five processes of its own.
+alerts: $(STAMP)
+	DLOG_TEST_ALERTS=1 $(PY) -m pytest tests/deploy/test_alerts.py tests/deploy/test_alerts_fire.py -n 2 --dist worksteal
 
 proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)

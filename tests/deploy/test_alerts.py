@@ -1,37 +1,24 @@
 """Alerts and dashboard in deploy: of metrics that are declared, and on a real Prometheus."""
 
-import asyncio
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
 
 from dlog.local.cluster import LocalCluster
 from ledger.metering.declaring import Kind
+from tests.deploy.alerting import ROOT, RULES, alerts_of, asked, program, prometheus, queried
+from tests.deploy.scenes import targets_of
 from tests.documents.metrics_page import DECLARED
-from tests.waiting import PATIENCE_S, eventually, wait_until
+from tests.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "dlog.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "dlog.json"
 CASES = Path(__file__).parent / "dlog.rules.test.yml"
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not here (Debian: apt install prometheus)")
-    return found
 
 
 def test_alerts_name_metrics_that_are_declared() -> None:
@@ -46,7 +33,7 @@ def test_alerts_name_metrics_that_are_declared() -> None:
 
 def test_each_alert_says_what_to_do_and_is_tried() -> None:
     text = RULES.read_text(encoding="utf-8")
-    names = re.findall(r"- alert: (\w+)", text)
+    names = alerts_of(text)
     assert len(names) == text.count("action: ") == text.count("summary: ")
     for name in names:
         assert f'alertname="{name}"' in CASES.read_text(encoding="utf-8")
@@ -103,77 +90,25 @@ def test_each_alert_fires_when_its_trouble_is_there_and_not_else(tmp_path: Path)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@contextmanager
-def prometheus(directory: Path, targets: list[str]) -> Iterator[str]:
-    """Run one that scrapes *targets* and knows our rules; yield the URL of its API."""
-    (directory / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{json.dumps(str(RULES))}]\n"
-        "scrape_configs:\n"
-        f"  - {{job_name: dlog, static_configs: [{{targets: {json.dumps(targets)}}}]}}\n"
-    )
-    command = [
-        program("prometheus"),
-        f"--config.file={directory}/prometheus.yml",
-        f"--storage.tsdb.path={directory}/data",
-        "--web.listen-address=127.0.0.1:0",
-    ]
-    log = directory / "prometheus.log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            base = f"http://{_address(log)}"
-            wait_until(partial(_is_ready, base), "it answers questions")
-            yield f"{base}/api/v1"
-        finally:
-            process.kill()
-
-
-def _address(log: Path) -> str:
-    pattern = re.compile(r'msg="Listening on" address=(127\.0\.0\.1:\d+)')
-    wait_until(lambda: pattern.search(log.read_text()) is not None, "it listens")
-    found = pattern.search(log.read_text())
-    assert found is not None
-    return found[1]
-
-
-def _is_ready(base: str) -> bool:
-    """Return whether its storage is open: it listens earlier, and then answers with 503."""
-    try:
-        with urlopen(f"{base}/-/ready", timeout=PATIENCE_S):
-            return True
-    except URLError:
-        return False
-
-
-def asked(url: str) -> Any:
-    with urlopen(url, timeout=PATIENCE_S) as answer:
-        return json.load(answer)["data"]
-
-
 @pytest.mark.integration
 async def test_a_real_prometheus_scrapes_a_cluster_and_sees_a_bookie_go(tmp_path: Path) -> None:
     program("prometheus")
     places = ("127.0.0.1", 0)
     async with LocalCluster(tmp_path / "c", bookies=2, metrics=places) as cluster:
-        targets = [
-            address.removeprefix("http://").removesuffix("/metrics")
-            for address in cluster.metrics.values()
-        ]
-        with prometheus(tmp_path, targets) as api:
+        with prometheus(tmp_path, targets_of(cluster)) as api:
 
             async def is_one(expression: str) -> bool:
-                url = f"{api}/query?query={quote(expression)}"
-                found = (await asyncio.to_thread(asked, url))["result"]
-                return [each["value"][1] for each in found] == ["1"]
+                return [each["value"][1] for each in await queried(api, expression)] == ["1"]
 
             both = "count(dlog_bookie_registered == 1) == bool 2"
             await eventually(partial(is_one, both), "it has what both bookies say")
             assert await is_one('min(up{job="dlog"})')
-            (group,) = (await asyncio.to_thread(asked, f"{api}/rules"))["groups"]
+            unread = 'count(dlog_bookie_reads_total{status="io_error"} == 0) == bool 2'
+            assert await is_one(unread), "0 from the start: the first one is an increase"
+            (group,) = (await asked(f"{api}/rules"))["groups"]
             assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
             for expression in expressions():
-                asking = quote(expression.replace("$__rate_interval", "1m"))
-                await asyncio.to_thread(asked, f"{api}/query?query={asking}")
+                await queried(api, expression.replace("$__rate_interval", "1m"))
             cluster.kill_bookie(0)
             pending = 'count(ALERTS{alertname="DlogProcessDown"})'
             await eventually(partial(is_one, pending), "the alert is raised")

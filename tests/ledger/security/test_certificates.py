@@ -8,7 +8,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from ledger.errors import CertificateUnusable
+from ledger.metering.declaring import Value
+from ledger.metering.exposing import Exposed
 from ledger.security.certificates import Security
+from ledger.security.metrics import METRICS
 from ledger.security.settings import TlsMode, TlsSettings
 from tests.certificates import authority, certificate, put
 
@@ -164,6 +167,28 @@ def test_files_that_vanish_before_the_first_connection_end_nothing(tmp_path: Pat
 def test_the_end_of_our_certificate_is_known(tmp_path: Path) -> None:
     security = Security(put(tmp_path, certificate("writer", days=1.0)))
     assert abs(security.certificate.expires_at - time.time() - 86_400) < 3600
+
+
+def test_metrics_are_of_the_files_that_are_there_whether_anybody_connects_or_not(
+    tmp_path: Path,
+) -> None:
+    clock, exposed = Clock(), Exposed()
+    exposed.add(METRICS, renewing(put(tmp_path, certificate("writer", days=90.0)), clock))
+
+    def shown() -> tuple[Value, ...]:
+        return tuple(value for _, value in exposed.read())
+
+    first, *_ = shown()
+    put(tmp_path, certificate("renewed", days=5.0))
+    clock.now = 1.0
+    expires_at, renewals, failures = shown()
+    assert isinstance(first, float)
+    assert isinstance(expires_at, float)
+    assert 84 < (first - expires_at) / 86_400 < 86
+    assert (renewals, failures) == (1, 0)
+    (tmp_path / "key.pem").write_text("half a file")
+    clock.now = 2.0
+    assert shown() == (expires_at, 1, 1)
 
 
 def test_off_has_no_files(tmp_path: Path) -> None:
