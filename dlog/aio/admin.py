@@ -161,6 +161,7 @@ async def update_settings(
     name: str,
     changes: Mapping[str, object] | Callable[[LogSettings], LogSettings],
     *,
+    incarnation: str | None = None,
     uri: str | None = None,
     client: Ledgers | None = None,
 ) -> LogSettings:
@@ -170,13 +171,15 @@ async def update_settings(
     the present settings, which may be called several times. What is not changed stays, also
     if others change it at the same time. Retention applies from the next time that it is
     looked at, a codec from the next segment on that the writer begins; everything else from the
-    next takeover on, as a writer keeps what it opened with.
+    next takeover on, as a writer keeps what it opened with. With *incarnation*, only those of
+    the log with this `Manifest.incarnation`, and not of one that was made anew under its name.
     Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`."""
     check_name(name)
     change = changes if callable(changes) else (lambda settings: parse_settings(changes, settings))
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
-        incarnation = (await node.read())[0].incarnation
+        if incarnation is None:
+            incarnation = (await node.read())[0].incarnation
         edit = change_settings(name, incarnation=incarnation, change=change)
         return (await node.edit(edit)).settings
 
@@ -234,6 +237,7 @@ async def truncate_log(
     before: Before | None = None,
     keep_bytes: Size | None = None,
     keep_age_s: Duration | None = None,
+    incarnation: str | None = None,
     uri: str | None = None,
     client: Ledgers | None = None,
 ) -> int:
@@ -243,13 +247,14 @@ async def truncate_log(
     `Timestamp` or `Txid`); *keep_bytes* keeps at least so many payload bytes, in whole
     segments; *keep_age_s* keeps everything from the first record on that is not older. A
     living writer is not disturbed; readers below get `Trimmed`. Asking for less than was
-    removed before is no error. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`
-    (beyond the end), ValueError (not one of the three), and what bookies raise."""
+    removed before is no error. *incarnation* as of `update_settings`. Raises `InvalidName`,
+    `NoSuchLog`, `InvalidPosition` (beyond the end), ValueError (not one of the three), and what
+    bookies raise."""
     check_name(name)
     keep = Keep.of(name, before, keep_bytes, keep_age_s)
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
-        manifest = await truncate(ledgers, node, keep, now_ms=now_ms)
+        manifest = await truncate(ledgers, node, keep, now_ms=now_ms, incarnation=incarnation)
     return manifest.trim_offset
 
 
@@ -271,25 +276,40 @@ async def plan_truncation(
         return await plan(ledgers, ManifestNode(ledgers.store, name), keep, now_ms=now_ms)
 
 
-async def seal_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> int:
+async def seal_log(
+    name: str,
+    *,
+    incarnation: str | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> int:
     """End a log for good; return the offset after its last record.
 
     Everything in it stays readable, and retention and truncation go on. Readers that follow
     end there; nobody can open it to append (`LogSealed`). A living writer loses it as to a
     takeover: appends in flight end with `AppendOutcomeUnknown`, and what was acknowledged is
-    kept. Sealing it again changes nothing. There is no way back. Raises `InvalidName`,
+    kept. Sealing it again changes nothing. There is no way back. *incarnation* as of
+    `update_settings`. Raises `InvalidName`,
     `NoSuchLog`, `TakeoverFailed` if others open it all the time, and what recovery raises."""
     check_name(name)
     async with connected(uri, client) as ledgers:
-        manifest = await seal(ledgers, ManifestNode(ledgers.store, name), now_ms=now_ms)
+        node = ManifestNode(ledgers.store, name)
+        manifest = await seal(ledgers, node, now_ms=now_ms, incarnation=incarnation)
     return manifest.sealed_end
 
 
-async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:
-    """Delete a log and its ledgers; its writer and readers fail. Raises `NoSuchLog`."""
+async def delete_log(
+    name: str,
+    *,
+    incarnation: str | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> None:
+    """Delete a log and its ledgers; its writer and readers fail. *incarnation* as of
+    `update_settings`. Raises `NoSuchLog`."""
     check_name(name)
     async with connected(uri, client) as ledgers:
-        await drop(ledgers, ManifestNode(ledgers.store, name))
+        await drop(ledgers, ManifestNode(ledgers.store, name), incarnation=incarnation)
 
 
 async def audit_namespace(

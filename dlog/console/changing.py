@@ -47,11 +47,11 @@ from dlog.console.views.log_changes import (
 from dlog.console.wording import count, seconds, size
 from dlog.console.works import NotBegun, Ordered, Say
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
-from dlog.errors import InvalidPosition, InvalidSettings, NoSuchLog
+from dlog.errors import InvalidPosition, InvalidSettings
 from dlog.health.orders import NoOrders, operator_of, taking_orders
 from dlog.manifest import Manifest
 from dlog.names import check_name, is_own
-from dlog.protocol.edits import check_living
+from dlog.protocol.edits import check_incarnation, check_living
 from ledger.clock import now_ms
 from ledger.ids import BookieId
 from ledger.wire import bookie_pb2 as pb
@@ -124,11 +124,12 @@ async def _looked(gatherer: Gatherer, given: Given) -> tuple[str, Manifest, LogL
     return log, manifest, seen.look, consumers
 
 
-async def _is_as_shown(gatherer: Gatherer, log: str, given: Given) -> None:
-    """Raise `NoSuchLog` if the log was made anew since it was shown."""
-    manifest = await _living(gatherer, log)
-    if manifest.incarnation != given.get("incarnation"):
-        raise NoSuchLog(log, "the one that has its name now is not the one that was shown")
+def _life_shown(given: Given) -> str:
+    """Return the incarnation of the log that was shown: that one is changed, and no other that has
+    its name since, in whatever moment it was made."""
+    if not given.get("incarnation"):
+        raise NotBegun("it is not said which life of the log is meant: begin at its page")
+    return given["incarnation"]
 
 
 async def _ask_truncate(gatherer: Gatherer, given: Given) -> Asked:
@@ -144,14 +145,13 @@ async def _ask_truncate(gatherer: Gatherer, given: Given) -> Asked:
 
 
 def _order_truncate(gatherer: Gatherer, given: Given) -> Ordered:
-    log, text = _log_of(given), given.get("before", "")
+    log, life, text = _log_of(given), _life_shown(given), given.get("before", "")
     before = position_of(text, "before")
     if not isinstance(before, int):
         raise InvalidPosition(log, text, "a confirmed truncation names an offset")
 
     async def make(_: Say) -> str:
-        await _is_as_shown(gatherer, log, given)
-        first = await truncate_log(log, before=before, client=gatherer.client)
+        first = await truncate_log(log, before=before, incarnation=life, client=gatherer.client)
         return f"the first offset is {count(first)} now"
 
     return _of_log("log truncate", log, make, before=text)
@@ -163,11 +163,10 @@ async def _ask_seal(gatherer: Gatherer, given: Given) -> Asked:
 
 
 def _order_seal(gatherer: Gatherer, given: Given) -> Ordered:
-    log = _log_of(given)
+    log, life = _log_of(given), _life_shown(given)
 
     async def make(_: Say) -> str:
-        await _is_as_shown(gatherer, log, given)
-        end = await seal_log(log, client=gatherer.client)
+        end = await seal_log(log, incarnation=life, client=gatherer.client)
         return f"it is sealed: the offset after its end is {count(end)}"
 
     return _of_log("log seal", log, make)
@@ -179,11 +178,10 @@ async def _ask_delete(gatherer: Gatherer, given: Given) -> Asked:
 
 
 def _order_delete(gatherer: Gatherer, given: Given) -> Ordered:
-    log = _log_of(given)
+    log, life = _log_of(given), _life_shown(given)
 
     async def make(_: Say) -> str:
-        await _is_as_shown(gatherer, log, given)
-        await delete_log(log, client=gatherer.client)
+        await delete_log(log, incarnation=life, client=gatherer.client)
         return "it was deleted"
 
     return _of_log("log delete", log, make)
@@ -198,7 +196,7 @@ async def _ask_settings(gatherer: Gatherer, given: Given) -> Asked:
 
 
 def _order_settings(gatherer: Gatherer, given: Given) -> Ordered:
-    log = _log_of(given)
+    log, life = _log_of(given), _life_shown(given)
     changes = {key.removeprefix(SET): text for key, text in given.items() if key.startswith(SET)}
     key = changes.get("encrypt_with")
     if key and not is_key_name(key):  # at once: what is refused later was written down before
@@ -207,8 +205,7 @@ def _order_settings(gatherer: Gatherer, given: Given) -> Ordered:
         raise NotBegun("no setting was changed")
 
     async def make(_: Say) -> str:
-        await _is_as_shown(gatherer, log, given)
-        await update_settings(log, changes, client=gatherer.client)
+        await update_settings(log, changes, incarnation=life, client=gatherer.client)
         return f"changed: {', '.join(changes)}"
 
     pairs = [f"{name}={text}" for name, text in changes.items()]
@@ -221,10 +218,11 @@ async def _ask_verify(gatherer: Gatherer, given: Given) -> Asked:
 
 
 def _order_verify(gatherer: Gatherer, given: Given) -> Ordered:
-    log = _log_of(given)
+    log, life = _log_of(given), _life_shown(given)
 
     async def make(say: Say) -> str:
         manifest = await _living(gatherer, log)
+        check_incarnation(manifest, log, life)
         total = sum(each.sealed.bytes for each in manifest.segments if each.sealed) or 1
 
         def on_progress(at: VerifyProgress) -> None:

@@ -20,7 +20,7 @@ from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_new_name
 from dlog.protocol.consumer_steps import delete_consumers
-from dlog.protocol.edits import drop_log
+from dlog.protocol.edits import check_incarnation, drop_log
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from dlog.protocol.procedure import Steps, fence
 from dlog.protocol.renames import forget_rename
@@ -69,19 +69,22 @@ def create(
     return (yield from node.create(manifest, incarnations=incarnations))
 
 
-def drop(node: ManifestSteps) -> Steps[None]:
-    """Delete the log. Raises `NoSuchLog`, also if another process had begun to delete
-    it, and that one or this one has finished by now; `MetadataUnavailable` (then repeat it)."""
-    before = yield from begin_drop(node)
+def drop(node: ManifestSteps, *, incarnation: str | None = None) -> Steps[None]:
+    """Delete the log; with *incarnation*, only that one. Raises `NoSuchLog`, also if another
+    process had begun to delete it, and that one or this one has finished by now;
+    `MetadataUnavailable` (then repeat it)."""
+    before = yield from begin_drop(node, incarnation=incarnation)
     yield from finish_drop(node)
     if before.dropped:
         raise NoSuchLog(node.log)
 
 
-def begin_drop(node: ManifestSteps) -> Steps[Manifest]:
+def begin_drop(node: ManifestSteps, *, incarnation: str | None = None) -> Steps[Manifest]:
     """Do the first step; return the manifest before it. Raises as `drop`."""
     manifest, _ = yield from node.read()
-    yield from node.edit(drop_log(node.log, incarnation=manifest.incarnation))
+    meant = manifest.incarnation if incarnation is None else incarnation
+    check_incarnation(manifest, node.log, meant)
+    yield from node.edit(drop_log(node.log, incarnation=meant))
     return manifest
 
 

@@ -42,7 +42,7 @@ def seal(
         if attempt:
             yield from wait(backoff.next())
         manifest, _ = yield from node.read()
-        incarnation = incarnation or manifest.incarnation
+        incarnation = manifest.incarnation if incarnation is None else incarnation
         check_incarnation(manifest, node.log, incarnation)
         check_living(manifest, node.log)
         if manifest.sealed:

@@ -22,9 +22,9 @@ async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | N
     return await run_on_ledgers(steps, ledgers)
 
 
-async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
-    """Delete the log."""
-    await run_on_ledgers(dropping.drop(node.steps), ledgers)
+async def drop(ledgers: Ledgers, node: ManifestNode, *, incarnation: str | None = None) -> None:
+    """Delete the log; with *incarnation*, only that one."""
+    await run_on_ledgers(dropping.drop(node.steps, incarnation=incarnation), ledgers)
 
 
 async def begin_drop(node: ManifestNode) -> Manifest:

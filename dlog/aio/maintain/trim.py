@@ -18,7 +18,7 @@ from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest
 from dlog.position import DLSN, Timestamp, Txid
-from dlog.protocol.edits import retain, trim
+from dlog.protocol.edits import check_incarnation, retain, trim
 from dlog.protocol.retention import TrimPlan, offset_keeping_bytes, plan_trim
 from dlog.starts import parse_start
 from ledger.clock import now_ms
@@ -103,13 +103,21 @@ async def plan(
 
 
 async def truncate(
-    ledgers: Ledgers, node: ManifestNode, keep: Keep, *, now_ms: Callable[[], int]
+    ledgers: Ledgers,
+    node: ManifestNode,
+    keep: Keep,
+    *,
+    now_ms: Callable[[], int],
+    incarnation: str | None = None,
 ) -> Manifest:
     """Remove what *keep* does not keep; return the manifest after it.
 
-    Raises `NoSuchLog`, `InvalidPosition`, and what bookies and metadata store raise: then the
-    trim point may have moved, and what is left of the deletion is done by the next one."""
-    incarnation = (await _living(node)).incarnation
+    With *incarnation*, only of that log. Raises `NoSuchLog`, `InvalidPosition`, and what bookies
+    and metadata store raise: then the trim point may have moved, and what is left of the deletion
+    is done by the next one."""
+    manifest = await _living(node)
+    incarnation = manifest.incarnation if incarnation is None else incarnation
+    check_incarnation(manifest, node.log, incarnation)
     target = await trim_target(ledgers, node, keep, now_ms=now_ms)
     manifest = await node.edit(trim(node.log, target, incarnation=incarnation))
     return await delete_listed(ledgers, node, manifest)

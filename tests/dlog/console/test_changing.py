@@ -5,13 +5,21 @@ import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import httpx
 import pytest
 from typer.main import get_command
 
 from dlog.aio import Log
-from dlog.aio.admin import create_log, list_logs, log_exists, log_info, log_settings
+from dlog.aio.admin import (
+    create_log,
+    delete_log,
+    list_logs,
+    log_exists,
+    log_info,
+    log_settings,
+)
 from dlog.changes import LOG, Change, last_changes
 from dlog.cli.app import app
 from dlog.cli.recording import CHANGING
@@ -118,15 +126,39 @@ async def test_a_log_is_deleted_once_its_name_is_typed_and_not_one_that_was_made
         page = await at.page("/change/log-delete", log=HOSTILE)
         assert "<dt>records that go</dt><dd>100</dd>" in page
         fields = {"form_token": fields_of(page)["form_token"], "log": HOSTILE, "typed": HOSTILE}
+        refused = await at.browser.post("/change/log-delete", data=fields)
+        assert "not said which life of the log is meant" in refused.text
         answer = await at.browser.post(
             "/change/log-delete", data={**fields, "incarnation": "of another"}
         )
-        assert "is not the one that was shown" in await made(at, answer)
+        assert "another one has its name" in await made(at, answer)
         assert await log_exists(HOSTILE, client=at.client)
         fields["incarnation"] = fields_of(page)["incarnation"]
         await made(at, await at.browser.post("/change/log-delete", data=fields))
         assert not await log_exists(HOSTILE, client=at.client)
         assert [each.outcome for each in await written(at)] == ["failed", "done"]
+
+
+LOG_CHANGES: Final[dict[str, dict[str, str]]] = {
+    "log-truncate": {"before": "70"},
+    "log-seal": {},
+    "log-settings": {"set.retention_age_s": "3600"},
+    "log-verify": {},
+}
+
+
+@pytest.mark.parametrize("kind", LOG_CHANGES)
+async def test_a_log_that_was_made_anew_after_the_confirmation_was_shown_is_left_alone(
+    kind: str,
+) -> None:
+    async with changing() as at:
+        shown = fields_of(await at.page(f"/change/{kind}", log="orders", **LOG_CHANGES[kind]))
+        await delete_log("orders", client=at.client)
+        await create_log("orders", client=at.client)
+        anew = (await log_info("orders", client=at.client)).manifest
+        answer = await at.browser.post(f"/change/{kind}", data={**shown, "typed": "orders"})
+        assert "another one has its name" in await made(at, answer)
+        assert (await log_info("orders", client=at.client)).manifest == anew
 
 
 async def test_what_goes_is_counted_when_it_is_asked_and_not_when_it_was_last_looked_at() -> None:
@@ -216,6 +248,7 @@ async def test_what_fails_is_said_and_written_down_as_failed() -> None:
 
 async def test_each_kind_is_written_down_as_a_command_that_changes_something() -> None:
     given = {"log": "a", "bookie": "bookie-0", "before": "1", "switch": "on", "set.codec": "lz4"}
+    given["incarnation"] = "of the log that was shown"
     async with looking(CHANGES) as at:
         for kind in KINDS.values():
             subject = given[kind.subject]
