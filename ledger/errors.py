@@ -16,6 +16,8 @@
     |  |- CertificateUnusable      a file of TLS is missing, or cannot be used
     |  |- InvalidGrant             a grant that can be nobody's, or one too many
     |  |- NoSuchGrant              nothing of the kind was granted
+    |  |- LevelTooLow              what was asked for needs a higher level of the cluster
+    |  |- CannotUpgrade            the level of the cluster may not rise, and who is in the way
     |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
@@ -23,6 +25,7 @@
     |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
     |  |  |- BookieForgotten       the cluster has no cookie of the bookie (any more)
     |  |  |- MetadataDenied        the store knows us not, or does not allow it
+    |  |  |- LevelTooNew           this program is older than what the cluster may write
     |  |  `- NamespaceMismatch     instance, layout or format of the namespace is another one
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
@@ -295,6 +298,38 @@ class NamespaceMismatch(MetadataError):
             "check the URI, or use the version and settings the namespace was made with"
         )
         self.found, self.expected = found, expected
+
+
+class LevelTooNew(MetadataError):
+    def __init__(self, level: int, reads: int, needs: str = "") -> None:
+        """*needs*: the first release that reads *level*, if that is known."""
+        super().__init__(
+            f"the cluster is at level {level}, and this program reads levels up to {reads}; "
+            f"install dlog {needs or 'of a newer release'}{' or newer' if needs else ''} here"
+        )
+        self.level, self.reads, self.needs = level, reads, needs
+
+
+class LevelTooLow(CallerError):
+    def __init__(self, what: str, needed: int, level: int) -> None:
+        super().__init__(
+            f"{what} needs level {needed} of the cluster, which is at level {level}: older "
+            "programs could not read it; upgrade readers, writers and bookies, then "
+            "'dlog cluster upgrade'"
+        )
+        self.what, self.needed, self.level = what, needed, level
+
+
+class CannotUpgrade(CallerError):
+    def __init__(self, level: int, wanted: int, obstacles: Sequence[str]) -> None:
+        """*obstacles*: why, a sentence for each reason."""
+        shown = "; ".join(obstacles[:_NAMES_MAX])
+        if len(obstacles) > _NAMES_MAX:
+            shown += f"; and {len(obstacles) - _NAMES_MAX} more"
+        super().__init__(
+            f"the cluster stays at level {level}, as not everybody can read level {wanted}: {shown}"
+        )
+        self.level, self.wanted, self.obstacles = level, wanted, tuple(obstacles)
 
 
 class NotEnoughBookies(RemoteError):

@@ -11,7 +11,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from ledger.cluster import decode_instance
 from ledger.errors import (
+    BadVersion,
     BookieForgotten,
     DamagedMetadata,
     MetadataError,
@@ -19,9 +21,10 @@ from ledger.errors import (
     NoSuchNode,
     NotEnoughBookies,
 )
+from ledger.levels import FIRST, LEVEL_MAX
 from ledger.log_events import get_logger
 from ledger.metastore.nodes import children_of, create_node
-from ledger.metastore.paths import name_of
+from ledger.metastore.paths import INSTANCE, name_of
 from ledger.metastore.port import CheckOp, CreateOp, MetadataStore, Watch
 from ledger.security.choosing import Takes
 from ledger.wire import metadata_pb2 as pb
@@ -56,6 +59,8 @@ class BookieRegistration:
     """What connections its addresses take."""
     read_only_reason: str = ""
     """Why it is read-only, for people, up to `REASON_CHARACTERS_MAX`; empty: it does not say."""
+    level: int = LEVEL_MAX
+    """The highest level of the cluster that it reads."""
 
     @property
     def path(self) -> str:
@@ -69,7 +74,9 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
     was made by a process that is dead, or by this one in a session that was lost. It would
     vanish with its session later on (rule 79): it is replaced, not waited for.
     Raises `BookieForgotten` if the bookie has no cookie, in the same transaction: its name may be
-    another's by now. Raises `MetadataUnavailable`, `NodeExists`."""
+    another's by now. Raises `LevelTooNew` if it cannot read what the cluster may write, or is about
+    to: in the same transaction too, so that no rise of the level misses it. Raises
+    `MetadataUnavailable`, `NodeExists`."""
     node = pb.BookieNode(
         version=FORMAT_VERSION,
         address=registration.address,
@@ -78,13 +85,17 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         operator_address=registration.operator_address,
         takes=registration.takes,
         read_only_reason=registration.read_only_reason[:REASON_CHARACTERS_MAX],
+        level=registration.level,
     )
     value = node.SerializeToString(deterministic=True)
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
     cookie = CheckOp(f"{COOKIES}/{registration.bookie}")
     for _ in range(REGISTER_TRIES_MAX):
+        gate = await _gate(store, registration.level)
         try:
-            await store.multi((cookie, node_of_it))
+            await store.multi((cookie, *gate, node_of_it))
+        except BadVersion:
+            continue  # the level was changed meanwhile
         except NodeExists:
             await unregister(store, registration)
         except NoSuchNode as error:
@@ -96,6 +107,16 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
             await unregister(store, replace(registration, read_only=not registration.read_only))
             return
     raise NodeExists(registration.path)
+
+
+async def _gate(store: MetadataStore, reads: int) -> tuple[CheckOp, ...]:
+    """Return what holds as long as the level is as it is now. Raises `LevelTooNew`."""
+    try:
+        found = await store.get(INSTANCE)
+    except NoSuchNode:
+        return ()  # lost: whoever opens the namespace says so
+    decode_instance(found.value)[1].check_readable(reads)
+    return (CheckOp(INSTANCE, found.version),)
 
 
 async def find_registration(store: MetadataStore, bookie: str) -> BookieRegistration | None:
@@ -355,4 +376,5 @@ def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
         node.operator_address,
         Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
         node.read_only_reason,
+        node.level or FIRST,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dlog.aio.connecting import connect, connected
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
-from dlog.aio.maintain.lifecycle import create, drop
+from dlog.aio.maintain.lifecycle import check_level, create, drop
 from dlog.aio.maintain.rename import rename
 from dlog.aio.maintain.seal import seal
 from dlog.aio.maintain.suspecting import mark_faults
@@ -173,13 +173,16 @@ async def update_settings(
     looked at, a codec from the next segment on that the writer begins; everything else from the
     next takeover on, as a writer keeps what it opened with. With *incarnation*, only those of
     the log with this `Manifest.incarnation`, and not of one that was made anew under its name.
-    Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`."""
+    Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`, and
+    `LevelTooLow` if older programs of the cluster could not read what is then written."""
     check_name(name)
     change = changes if callable(changes) else (lambda settings: parse_settings(changes, settings))
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
-        if incarnation is None:
-            incarnation = (await node.read())[0].incarnation
+        manifest, _ = await node.read()
+        if not manifest.settings.encrypt_with:
+            await check_level(ledgers.store, change(manifest.settings))
+        incarnation = manifest.incarnation if incarnation is None else incarnation
         edit = change_settings(name, incarnation=incarnation, change=change)
         return (await node.edit(edit)).settings
 

@@ -13,6 +13,7 @@ from dlog.cli import (
     access,
     autorecovery,
     changes,
+    cluster,
     completing,
     consumer,
     debug,
@@ -82,6 +83,7 @@ app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(access.app, name="access")
 app.add_typer(changes.app, name="changes")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(quota.app, name="quota")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")

@@ -52,6 +52,7 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
     "access revoke": _always,
     "quota set": _always,
     "quota remove": _always,
+    "cluster upgrade": _unless("dry_run"),
     "janitor run": _if("once"),
     "bookie gc": _always,
     "bookie compact": _always,

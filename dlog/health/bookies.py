@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign, are, counted
+from ledger.levels import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
 
 BY_OPERATOR: Final = "an operator said so"
@@ -32,6 +33,8 @@ class BookieFacts:
     """For being read-only, as it says."""
     silent: str = ""
     """Why it did not say."""
+    reads: int = LEVEL_MAX
+    """The highest level of the cluster that it can read."""
 
     @property
     def state(self) -> str:
@@ -53,10 +56,20 @@ class BookiesFacts:
     """Of those that are read-only: why was not asked."""
     quorum: Quorum = field(default_factory=Quorum)
     """Of a log without settings of its own."""
+    level: int = FIRST
+    """Of the cluster."""
 
     def signs(self) -> Iterator[Sign]:
         for each in self.bookies:
             yield from _signs_of(each)
+            if each.registered and each.reads < self.level:
+                yield Sign(
+                    Gravity.WRONG,
+                    "bookie-too-old",
+                    f"bookie {each.bookie} reads levels up to {each.reads}, and the cluster is at "
+                    f"level {self.level}",
+                    "Replace its program by the present release.",
+                )
         yield from self._of_too_few()
 
     def _of_too_few(self) -> Iterator[Sign]:

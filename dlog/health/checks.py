@@ -64,9 +64,16 @@ async def examine(
         return Report((Checked("store", StoreFacts(uri=store.uri)),))
     except LogError as error:
         return unreachable(store.uri, error)
-    facts = StoreFacts(uri=store.uri, instance=namespace.instance, answered_s=answered_s)
+    facts = StoreFacts(
+        uri=store.uri,
+        instance=namespace.instance,
+        answered_s=answered_s,
+        held=namespace.held,
+    )
     ledgers = LedgerStore(store, namespace.layout)
-    reach = Reach(store, ledgers, there, min(timeout_s, ANSWER_S_MAX), security)
+    reach = Reach(
+        store, ledgers, there, min(timeout_s, ANSWER_S_MAX), security, namespace.held.level
+    )
     wanted = [
         check
         for check in CHECKS

@@ -23,6 +23,7 @@ from ledger.attendance import Attendance, KnownBookie
 from ledger.concurrently import for_each
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.levels import FIRST
 from ledger.manager import LedgerStore
 from ledger.mark import Mark
 from ledger.metastore.port import MetadataStore
@@ -55,6 +56,8 @@ class Reach:
     """For each answer of a bookie."""
     security: Security | None = None
     """What this process has for TLS."""
+    level: int = FIRST
+    """Of the cluster."""
 
     @property
     def registered(self) -> frozenset[BookieId]:
@@ -99,6 +102,7 @@ async def gather_bookies(reach: Reach) -> BookiesFacts:
         ),
         left_out=reach.there.left_out,
         not_asked=len(refusing) - len(asked),
+        level=reach.level,
     )
 
 
@@ -116,6 +120,7 @@ def _facts(known: KnownBookie, reasons: tuple[str, ...], silent: str) -> BookieF
         damaged=known.damaged,
         reasons=reasons,
         silent=silent,
+        reads=FIRST if found is None else found.level,
     )
 
 

@@ -1,10 +1,11 @@
 """The metadata store. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign
+from ledger.levels import LEVEL_MAX, LEVELS, Held
 
 SLOW_S: Final = 1.0
 """An answer that takes longer delays takeovers and ensemble changes as long."""
@@ -17,6 +18,8 @@ class StoreFacts:
     """Of the namespace; empty: there is none."""
     answered_s: float = 0.0
     """How long one look took."""
+    held: Held = field(default_factory=lambda: Held(LEVEL_MAX))
+    """The level of the cluster."""
     trouble: str = ""
     """Why there was no answer."""
 
@@ -45,10 +48,28 @@ class StoreFacts:
                 "its servers.",
             )
 
+        if self.instance and self.held.raising_to:
+            yield Sign(
+                Gravity.WRONG,
+                "level-unfinished",
+                f"a rise of the cluster's level to {self.held.raising_to} was begun and not ended: "
+                "bookies of older releases cannot start",
+                "'dlog cluster upgrade' finishes it, or takes it back and says why.",
+            )
+        elif self.instance and self.held.level < LEVEL_MAX:
+            yield Sign(
+                Gravity.NOTE,
+                "level-low",
+                f"the cluster is at level {self.held.level}, and this release knows "
+                f"{LEVEL_MAX} ({LEVELS[LEVEL_MAX].brings})",
+                "Once readers, writers and bookies are upgraded: 'dlog cluster upgrade'.",
+            )
+
     def summary(self) -> str:
         if self.trouble:
             return f"{self.uri} does not answer"
-        return f"{self.uri} answers in {1000 * self.answered_s:.0f} ms"
+        level = f", level {self.held.level}" if self.instance else ""
+        return f"{self.uri} answers in {1000 * self.answered_s:.0f} ms{level}"
 
     def unseen(self) -> Iterator[str]:
         return iter(())
@@ -59,4 +80,5 @@ class StoreFacts:
             "reachable": not self.trouble,
             "instance": self.instance,
             "answered_s": self.answered_s,
+            "level": self.held.level if self.instance else None,
         }

@@ -116,21 +116,36 @@ Global___QuotaSubject: _TypeAlias = QuotaSubject  # noqa: Y015
 
 @_typing.final
 class InstanceNode(_message.Message):
+    """/instance"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    RAISING_TO_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    """1; 2 once `level` or `raising_to` says something: older programs refuse that"""
     instance: _builtins.str
+    level: _builtins.int
+    """of the cluster; 0: 1"""
+    raising_to: _builtins.int
+    """a level that is about to be: who cannot read it does not come in; 0: none"""
+    needs: _builtins.str
+    """the first release that reads the higher of both"""
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         instance: _builtins.str = ...,
+        level: _builtins.int = ...,
+        raising_to: _builtins.int = ...,
+        needs: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "level", b"level", "needs", b"needs", "raising_to", b"raising_to", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,6 +208,7 @@ class BookieNode(_message.Message):
     OPERATOR_ADDRESS_FIELD_NUMBER: _builtins.int
     TAKES_FIELD_NUMBER: _builtins.int
     READ_ONLY_REASON_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
@@ -204,6 +220,8 @@ class BookieNode(_message.Message):
     """0: plain connections; 1: both, plain for operators; 2: TLS only"""
     read_only_reason: _builtins.str
     """why it is read-only, for people; empty: it is not, or does not say"""
+    level: _builtins.int
+    """highest level of the cluster that it reads; 0: 1"""
     def __init__(
         self,
         *,
@@ -214,10 +232,11 @@ class BookieNode(_message.Message):
         operator_address: _builtins.str = ...,
         takes: _builtins.int = ...,
         read_only_reason: _builtins.str = ...,
+        level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "level", b"level", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,7 +53,7 @@ def test_another_layout_than_the_recorded_one_is_refused() -> None:
         ("/instance", b"\xff", DamagedMetadata),
         ("/layout", b"\x08\x01\x12\x04cube", NamespaceMismatch),
         ("/layout", b"\x08\x02\x12\x04flat", NamespaceMismatch),
-        ("/instance", b"\x08\x02\x12\x04abcd", NamespaceMismatch),
+        ("/instance", b"\x08\x03\x12\x04abcd", NamespaceMismatch),
     ],
 )
 def test_what_cannot_be_understood_is_refused(

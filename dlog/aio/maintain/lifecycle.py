@@ -6,20 +6,33 @@ from dlog.aio.store.manifests import ManifestNode, new_incarnation
 from dlog.manifest import Manifest
 from dlog.protocol import dropping
 from dlog.settings import LogSettings
+from ledger.levels import ENCRYPTION
+from ledger.metastore.port import MetadataStore
+from ledger.raising import read_held
 
 
 async def ensure_log(
     ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None, *, own: bool = False
 ) -> None:
-    """Create the log unless it exists; *own*: dlog itself does."""
+    """Create the log unless it exists; *own*: dlog itself does. Raises `LevelTooLow`."""
+    await check_level(node.store, settings)
     steps = dropping.ensure(node.steps, settings, incarnations=new_incarnation, own=own)
     await run_on_ledgers(steps, ledgers)
 
 
 async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> Manifest:
-    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`,
+    `LevelTooLow`."""
+    await check_level(node.store, settings)
     steps = dropping.create(node.steps, settings, incarnations=new_incarnation)
     return await run_on_ledgers(steps, ledgers)
+
+
+async def check_level(store: MetadataStore, settings: LogSettings | None) -> None:
+    """Raise `LevelTooLow` if a log with *settings* is written as older programs cannot read it, and
+    there may be some. A level never falls: what passes once may be done later on."""
+    if settings is not None and settings.encrypt_with:
+        (await read_held(store)).check_brings(ENCRYPTION, "an encrypted log")
 
 
 async def drop(ledgers: Ledgers, node: ManifestNode, *, incarnation: str | None = None) -> None:

@@ -20,6 +20,7 @@ LOOKING_OF = {
     "leader ": "list show wait",
     "ledger ": "list show read underreplicated",
     "access ": "list check",
+    "cluster ": "status",
     "quota ": "list",
     "tls ": "show",
     "debug ": "bundle",

@@ -1,0 +1,111 @@
+"""``dlog cluster``: the level of a cluster, and its rise after an upgrade."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_facts, print_json, print_table
+from dlog.cli.runner import failed, run_at, told
+
+if TYPE_CHECKING:
+    from ledger.raising import Survey
+
+_HELP = """What the programs of a cluster may write, after an upgrade.
+
+A cluster has a level. Formats that older programs cannot read are written from their level on only;
+it rises when you say so, and never falls. See docs/operations.md."""
+
+app = typer.Typer(no_args_is_help=True, help=_HELP)
+
+
+@app.command(epilog=examples("dlog cluster status", "dlog cluster status --json | jq .obstacles"))
+def status(uri: Uri = None, *, as_json: Json = False) -> None:
+    """Show the level of the cluster, what each bookie can read, and whether it can rise."""
+
+    async def command() -> None:
+        from dlog.cli.connections import opened_store
+        from ledger.raising import survey
+
+        async with opened_store(uri, made=False) as store:
+            found = await survey(store)
+        _show(found, as_json=as_json)
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog cluster upgrade --dry-run", "dlog cluster upgrade"))
+def upgrade(
+    uri: Uri = None,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say whether it can rise; change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Raise the cluster to the highest level that this release knows, once everybody reads it.
+
+    Refused as long as a bookie that is known does not run, or runs an older release; it says which.
+    Clients do not say what they read: upgrade readers and writers before. There is no way back:
+    programs that do not know the level are refused from then on."""
+
+    async def command() -> None:
+        from dlog.cli.connections import opened_store
+        from ledger.levels import LEVEL_MAX
+        from ledger.raising import raise_level, survey
+
+        async with opened_store(uri) as store:
+            if dry_run:
+                found = await survey(store)
+                _show(found, as_json=as_json)
+                if found.held.level < LEVEL_MAX and found.obstacles(LEVEL_MAX):
+                    raise failed("the cluster cannot rise yet; nothing was changed")
+                return
+            risen = await raise_level(store)
+        if as_json:
+            print_json({"before": risen.before, "level": risen.level, "late": list(risen.late)})
+        elif risen.before == risen.level:
+            told(f"the cluster is at level {risen.level} already")
+        else:
+            told(f"the cluster is at level {risen.level} now; it was at {risen.before}")
+        if risen.late:
+            raise failed(
+                f"{', '.join(risen.late)} began to start before and cannot read this level: "
+                "replace by this release"
+            )
+
+    run_at(uri, command())
+
+
+def _show(found: "Survey", *, as_json: bool) -> None:
+    from ledger.levels import LEVEL_MAX, LEVELS
+
+    in_the_way = found.obstacles(LEVEL_MAX) if found.held.level < LEVEL_MAX else []
+    if as_json:
+        print_json(
+            {
+                "level": found.held.level,
+                "raising_to": found.held.raising_to or None,
+                "this_release": LEVEL_MAX,
+                "obstacles": list(in_the_way),
+                "bookies": [
+                    {"bookie": each.bookie, "reads": each.reads} for each in found.standings
+                ],
+                "left_out": found.left_out,
+            }
+        )
+        return
+    facts: dict[str, object] = {"level": found.held.level, "this release reads": LEVEL_MAX}
+    if found.held.raising_to:
+        facts["being raised to"] = f"{found.held.raising_to} (unfinished: 'dlog cluster upgrade')"
+    for level in range(found.held.level + 1, LEVEL_MAX + 1):
+        facts[f"level {level} brings"] = LEVELS[level].brings
+    if found.held.level < LEVEL_MAX:
+        facts["can rise"] = f"no: {'; '.join(in_the_way)}" if in_the_way else "yes"
+    print_facts(facts)
+    if found.standings:
+        rows = [
+            (each.bookie, "not known: it does not run" if each.reads is None else each.reads)
+            for each in found.standings
+        ]
+        print_table(("bookie", "reads levels up to"), rows)
