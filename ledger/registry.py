@@ -7,7 +7,7 @@ be read hides its own bookie alone: it is logged and left out.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
@@ -66,6 +66,47 @@ class BookieRegistration:
     def path(self) -> str:
         return f"{READ_ONLY if self.read_only else AVAILABLE}/{self.bookie}"
 
+    def encode(self) -> bytes:
+        """Return the value of its node."""
+        node = pb.BookieNode(
+            version=FORMAT_VERSION,
+            address=self.address,
+            incarnation=self.incarnation,
+            rack=self.rack,
+            operator_address=self.operator_address,
+            takes=self.takes,
+            read_only_reason=self.read_only_reason[:REASON_CHARACTERS_MAX],
+            level=self.level,
+        )
+        return node.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, value: bytes, path: str, *, read_only: bool) -> Self:
+        """Return what *value*, found at *path*, says. Raises `DamagedMetadata`."""
+        try:
+            node = pb.BookieNode.FromString(value)
+        except DecodeError as error:
+            raise DamagedMetadata(path, str(error)) from error
+        if node.version != FORMAT_VERSION:
+            raise DamagedMetadata(path, f"format version {node.version}")
+        for address in (node.address, *filter(None, [node.operator_address])):
+            host, _, port = address.rpartition(":")
+            if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+                raise DamagedMetadata(
+                    path, f"{address[:100]!r} is no address of the form host:port"
+                )
+        return cls(
+            name_of(path),
+            node.address,
+            node.incarnation,
+            node.rack,
+            read_only,
+            node.operator_address,
+            Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
+            node.read_only_reason,
+            node.level or FIRST,
+        )
+
 
 async def register(store: MetadataStore, registration: BookieRegistration) -> None:
     """Announce the bookie as long as the store's present session lives.
@@ -77,17 +118,7 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
     another's by now. Raises `LevelTooNew` if it cannot read what the cluster may write, or is about
     to: in the same transaction too, so that no rise of the level misses it. Raises
     `MetadataUnavailable`, `NodeExists`."""
-    node = pb.BookieNode(
-        version=FORMAT_VERSION,
-        address=registration.address,
-        incarnation=registration.incarnation,
-        rack=registration.rack,
-        operator_address=registration.operator_address,
-        takes=registration.takes,
-        read_only_reason=registration.read_only_reason[:REASON_CHARACTERS_MAX],
-        level=registration.level,
-    )
-    value = node.SerializeToString(deterministic=True)
+    value = registration.encode()
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
     cookie = CheckOp(f"{COOKIES}/{registration.bookie}")
     for _ in range(REGISTER_TRIES_MAX):
@@ -129,7 +160,7 @@ async def find_registration(store: MetadataStore, bookie: str) -> BookieRegistra
             value = (await store.get(path)).value
         except NoSuchNode:
             continue
-        return _decode(value, path, read_only=read_only)
+        return BookieRegistration.decode(value, path, read_only=read_only)
     return None
 
 
@@ -293,7 +324,9 @@ class BookieDirectory:
                 except NoSuchNode:
                     continue  # gone since it was listed
                 try:
-                    registered[bookie] = _decode(value, f"{root}/{bookie}", read_only=read_only)
+                    registered[bookie] = BookieRegistration.decode(
+                        value, f"{root}/{bookie}", read_only=read_only
+                    )
                 except DamagedMetadata as error:
                     damaged[error.path] = error
         away = await self._read_cookies(registered)
@@ -354,27 +387,3 @@ async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, st
         if limbo:
             reasons[bookie] = limbo
     return reasons
-
-
-def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
-    try:
-        node = pb.BookieNode.FromString(value)
-    except DecodeError as error:
-        raise DamagedMetadata(path, str(error)) from error
-    if node.version != FORMAT_VERSION:
-        raise DamagedMetadata(path, f"format version {node.version}")
-    for address in (node.address, *filter(None, [node.operator_address])):
-        host, _, port = address.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
-            raise DamagedMetadata(path, f"{address[:100]!r} is no address of the form host:port")
-    return BookieRegistration(
-        name_of(path),
-        node.address,
-        node.incarnation,
-        node.rack,
-        read_only,
-        node.operator_address,
-        Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
-        node.read_only_reason,
-        node.level or FIRST,
-    )

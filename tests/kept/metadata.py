@@ -2,23 +2,30 @@
 
     python -m tests.kept.metadata
 
-The file is kept for ever: every later version must be able to read it. It is made again only while
-nothing was released; what later versions write gets files of its own.
+The file is kept for ever: every later version must be able to read it. Names can be added, by the
+same command; it refuses to change what is kept. What is written in another way gets a new name.
 """
 
-import json
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from bookie.identity.cookie import Cookie
 from dlog.manifest import Manifest
+from dlog.settings import LogSettings
+from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
 from ledger.ids import BookieId, EntryId
+from ledger.levels import Held
 from ledger.mark import Mark, written_without
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
+from ledger.registry import BookieRegistration
 from ledger.security.access import Grant, Role, Rules
+from ledger.security.quotas import Quota, Quotas, Subject
+from tests.kept.messages import keep
 
 KEPT: Final = Path(__file__).with_name("metadata_1.json")
 ENSEMBLE: Final = (BookieId("b0"), BookieId("b1"), BookieId("b2"))
@@ -58,6 +65,13 @@ COOKIE: Final = Cookie(
     census=b"census",
 )
 MANIFEST: Final = Manifest(incarnation="a" * 32)
+ENCRYPTED: Final = replace(MANIFEST, settings=LogSettings(encrypt_with="one"))
+QUOTAS: Final = Quotas((Quota(Subject.LOGS, "billing/*", 100_000, 100, 200_000, 200),))
+LEVEL_2: Final = Held(2, needs="0.1.0")
+RISING: Final = Held(1, 2, "0.1.0")
+REGISTRATION: Final = BookieRegistration(
+    "b0", "host:3181", "incarnation", "rack", operator_address="host:3182", level=2
+)
 
 
 def values() -> Mapping[str, bytes]:
@@ -69,6 +83,12 @@ def values() -> Mapping[str, bytes]:
         "rules": RULES.encode(),
         "cookie": COOKIE.encode(),
         "manifest": MANIFEST.encode("orders"),
+        "manifest, encrypted": ENCRYPTED.encode("orders"),
+        "quotas": QUOTAS.encode(),
+        "instance": encode_instance("instance", Held()),
+        "instance, level 2": encode_instance("instance", LEVEL_2),
+        "instance, being raised": encode_instance("instance", RISING),
+        "registration": REGISTRATION.encode(),
     }
 
 
@@ -83,9 +103,20 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "rules": Rules.decode(kept["rules"]),
         "cookie": Cookie.decode(kept["cookie"]),
         "manifest": Manifest.decode(kept["manifest"], path="/kept"),
+        "manifest, encrypted": Manifest.decode(kept["manifest, encrypted"], path="/kept"),
+        "quotas": Quotas.decode(kept["quotas"]),
+        "instance": decode_instance(kept["instance"]),
+        "instance, level 2": decode_instance(kept["instance, level 2"]),
+        "instance, being raised": decode_instance(kept["instance, being raised"]),
+        "registration": BookieRegistration.decode(
+            kept["registration"], "/bookies/available/b0", read_only=False
+        ),
     }
 
 
 if __name__ == "__main__":
-    told = {name: value.hex() for name, value in values().items()}
-    KEPT.write_text(json.dumps(told, indent=1) + "\n")
+    try:
+        made_now = keep(KEPT, values())
+    except ValueError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"kept: {', '.join(made_now) or 'nothing new'}\n")

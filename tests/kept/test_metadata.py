@@ -2,7 +2,23 @@
 
 import json
 
-from tests.kept.metadata import COOKIE, KEPT, MANIFEST, MARK, OPEN, RULES, WITH_PASSWORD, read
+from ledger.levels import Held
+from tests.kept.metadata import (
+    COOKIE,
+    ENCRYPTED,
+    KEPT,
+    LEVEL_2,
+    MANIFEST,
+    MARK,
+    OPEN,
+    QUOTAS,
+    REGISTRATION,
+    RISING,
+    RULES,
+    WITH_PASSWORD,
+    read,
+    values,
+)
 
 
 def test_values_of_the_first_release_say_what_they_said() -> None:
@@ -14,4 +30,15 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "rules": RULES,
         "cookie": COOKIE,
         "manifest": MANIFEST,
+        "manifest, encrypted": ENCRYPTED,
+        "quotas": QUOTAS,
+        "instance": ("instance", Held()),
+        "instance, level 2": ("instance", LEVEL_2),
+        "instance, being raised": ("instance", RISING),
+        "registration": REGISTRATION,
     }
+
+
+def test_values_are_written_as_the_first_release_wrote_them() -> None:
+    kept = json.loads(KEPT.read_text())
+    assert {name: value.hex() for name, value in values().items()} == kept

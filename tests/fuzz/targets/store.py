@@ -78,7 +78,9 @@ STORE: Final = (
     Target("node-cookie", Cookie.decode, (COOKIE.encode(),), refuses=ValueError),
     Target(
         "node-registration",
-        lambda data: registry._decode(data, "/bookies/available/b-1", read_only=False),
+        lambda data: registry.BookieRegistration.decode(
+            data, "/bookies/available/b-1", read_only=False
+        ),
         (REGISTRATION,),
         refuses=DamagedMetadata,
     ),

@@ -1,0 +1,189 @@
+"""Writes `messages_1.json`: messages and entries as the first release makes them.
+
+    python -m tests.kept.messages
+
+The file is kept for ever: what stands in it every later version must read. Names can be added, by
+the same command; it refuses to change what is kept. What is written in another way gets a new name.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dlog.columns import Columns
+from dlog.envelope import seal
+from dlog.headers import encode_headers
+from dlog.receipts import Receipt
+from dlog.recordbatch import Codec, encode_batch
+from ledger.entry import access_key, encode_frame, encode_lac, mac_key
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
+from ledger.transport import messages as made
+from ledger.transport.framing import Kind, frame_header
+from ledger.transport.handshake import (
+    Hello,
+    Purpose,
+    Refusal,
+    Welcome,
+    encode_answer,
+    encode_hello,
+)
+
+KEPT: Final = Path(__file__).with_name("messages_1.json")
+PASSWORD: Final = b"password"
+KEY: Final = access_key(PASSWORD)
+FRAME: Final = encode_frame(
+    ledger_id=7,
+    entry_id=3,
+    last_add_confirmed=2,
+    length=100,
+    payload=b"payload",
+    mac=mac_key(PASSWORD),
+)
+PLAIN_FRAME: Final = encode_frame(
+    ledger_id=7, entry_id=4, last_add_confirmed=3, length=107, payload=b"payload"
+)
+LAC: Final = encode_lac(ledger_id=7, last_add_confirmed=4, length=107, mac=mac_key(PASSWORD))
+RUNS: Final = (
+    AddRun(7, KEY, [3], [len(FRAME)], FRAME),
+    AddRun(7, KEY, [-1], [len(LAC)], LAC, explicit_lac=True),
+    AddRun(8, KEY, [3], [len(FRAME)], FRAME, recovery=True),
+)
+READ: Final = ReadQuery(7, KEY, 3, 9, bytes_max=1000, fence=True, wait_ms=50, repairs=True)
+READ_ANSWER: Final = ReadAnswer(
+    Status.OK, [3], [len(FRAME)], FRAME, considered=9, lac_proof=LAC, fenced=True
+)
+LAC_QUERY: Final = LacQuery(7, KEY, fence=True)
+LAC_ANSWER: Final = LacAnswer(Status.OK, lac_proof=LAC, fenced=True, last_entry=4)
+HELD: Final = HeldQuery(7, KEY, 0, 9, ranges_max=5)
+HELD_ANSWER: Final = HeldAnswer(Status.OK, [0, 5], [3, 6], considered=8, listed=9)
+INFO: Final = InfoAnswer("b0", "incarnation", "instance", read_only=True)
+HELLO: Final = Hello(Purpose.ADDS, "b0", 1, 1)
+WELCOME: Final = Welcome(1, "b0", "incarnation")
+REFUSAL: Final = Refusal("here is bookie b1")
+VALUES: Final = (b"one", b"", b"three" * 40)
+KEYS: Final = (b"k", None, b"")
+TXIDS: Final = (5, None, 9)
+TIMESTAMPS_MS: Final = (1000, 1001, 1_000_000_000_000)
+RECEIPT: Final = Receipt(bytes(range(16)), 12)
+CIPHER_KEY: Final = bytes(range(32))
+
+
+def values() -> Mapping[str, bytes]:
+    """Return what this version writes, apart from what a compressor makes."""
+    read, lac, held, info = (
+        made.read_request(READ),
+        made.lac_request(LAC_QUERY),
+        made.held_request(HELD),
+        made.info_request(),
+    )
+    bodies = {
+        Kind.ADD: made.batch_message(RUNS),
+        Kind.ADDED: made.ack_message(1, 2, [Status.OK, Status.FENCED], held_ms=30),
+        Kind.READ: read,
+        Kind.READ_LAC: lac,
+        Kind.READ_HELD: held,
+        Kind.INFO: info,
+        Kind.CANCEL: b"",
+        Kind.NOT_KNOWN: b"",
+    }
+    answers = {
+        "answer to READ": b"".join(made.read_reply(READ_ANSWER, read)),
+        "answer to READ_LAC": made.lac_reply(LAC_ANSWER, lac),
+        "answer to READ_HELD": made.held_reply(HELD_ANSWER, held),
+        "answer to INFO": made.info_reply(INFO, info),
+    }
+    return {
+        "hello": encode_hello(HELLO),
+        "welcome": encode_answer(WELCOME),
+        "refusal": encode_answer(REFUSAL),
+        **{f"{kind.name}": framed(kind, body) for kind, body in bodies.items()},
+        **{name: framed(Kind.ANSWER, body) for name, body in answers.items()},
+        "entry with HMAC": FRAME,
+        "entry with CRC": PLAIN_FRAME,
+        "explicit LAC": LAC,
+        "batch 1": batch(Codec.NONE),
+        "batch 2": batch(Codec.NONE, headers=True),
+        "batch 3": _full(Codec.NONE),
+        "batch 4": sealed(Codec.NONE),
+    }
+
+
+def compressed() -> Mapping[str, bytes]:
+    """Return batches as a compressor makes them: another version of it may make other bytes."""
+    batches = {f"batch 3, {codec.name}": _full(codec) for codec in (Codec.ZSTD, Codec.LZ4)}
+    return batches | {"batch 4, ZSTD": sealed(Codec.ZSTD)}
+
+
+def _full(codec: Codec) -> bytes:
+    return batch(codec, headers=True, receipt=RECEIPT)
+
+
+def sealed(codec: Codec) -> bytes:
+    """Return an encrypted batch; there is no chance in it."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return seal(
+        _full(Codec.NONE),
+        AESGCM(CIPHER_KEY),
+        incarnation="a" * 16,
+        ledger_id=7,
+        entry_id=3,
+        salt=bytes(8),
+        codec=codec,
+    )
+
+
+def framed(kind: Kind, body: bytes) -> bytes:
+    return frame_header(kind, 17, len(body)) + body
+
+
+def batch(codec: Codec, *, headers: bool = False, receipt: Receipt | None = None) -> bytes:
+    records = Columns(
+        values=list(VALUES),
+        keys=list(KEYS),
+        txids=list(TXIDS),
+        timestamps_ms=list(TIMESTAMPS_MS),
+        headers=[encode_headers({"h": b"v"}), None, None] if headers else None,
+    )
+    return encode_batch(
+        records, base_index=3, base_timestamp_ms=1000, previous_txid=4, codec=codec, receipt=receipt
+    )
+
+
+def keep(path: Path, written: Mapping[str, bytes]) -> list[str]:
+    """Add what is not kept in *path* yet; return the names of that.
+
+    Raises `ValueError` if something kept would be changed: nothing is written then."""
+    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    told = {name: value.hex() for name, value in written.items()}
+    changed = [name for name in told if kept.get(name, told[name]) != told[name]]
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)} would be changed; what is kept stays: give what is new a name"
+        )
+    new = [name for name in told if name not in kept]
+    kept |= {name: told[name] for name in new}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    return new
+
+
+if __name__ == "__main__":
+    there = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    more = {name: value for name, value in compressed().items() if name not in there}
+    try:
+        made_now = keep(KEPT, {**values(), **more})
+    except ValueError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"kept: {', '.join(made_now) or 'nothing new'}\n")

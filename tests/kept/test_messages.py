@@ -1,0 +1,144 @@
+"""What the first release sent and put into entries is read by this version, and written so too."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from dlog.envelope import unseal
+from dlog.headers import decode_headers
+from dlog.position import NO_TXID
+from dlog.recordbatch import VERSION, RecordBatch, decode_batch
+from ledger.entry import authenticate, mac_key, payload_of, verify_frame, verify_proof
+from ledger.requests import Status
+from ledger.transport import messages
+from ledger.transport.framing import HEADER_BYTES, SCRATCH_BYTES, Budget, Frame, FrameReader, Kind
+from ledger.transport.handshake import decode_answer, decode_hello
+from tests.kept import messages as written
+
+KEPT = {name: bytes.fromhex(value) for name, value in json.loads(written.KEPT.read_text()).items()}
+BATCHES = [name for name in KEPT if name.startswith("batch")]
+
+
+def received(name: str) -> Frame:
+    """Return the frame under *name* as a connection receives it."""
+    data = KEPT[name]
+    reader = FrameReader(
+        memoryview(bytearray(SCRATCH_BYTES)), body_bytes_max=1 << 20, budget=Budget()
+    )
+    reader.room()[: len(data)] = data
+    (frame,) = reader.take(len(data))
+    assert frame.number == 17
+    return frame
+
+
+def body(name: str, kind: Kind) -> bytes:
+    frame = received(name)
+    assert frame.kind == kind
+    return bytes(frame.body)
+
+
+def test_a_greeting_is_understood() -> None:
+    assert decode_hello(KEPT["hello"]) == written.HELLO
+    assert decode_answer(KEPT["welcome"]) == written.WELCOME
+    assert decode_answer(KEPT["refusal"]) == written.REFUSAL
+
+
+def test_adds_and_their_acknowledgements_are_understood() -> None:
+    runs = messages.batch_runs(body("ADD", Kind.ADD))
+    for run, wanted in zip(runs, written.RUNS, strict=True):
+        said = replace(
+            run, entries=list(run.entries), lengths=list(run.lengths), frames=bytes(run.frames)
+        )
+        assert said == wanted
+    acked = messages.ack_values(body("ADDED", Kind.ADDED))
+    assert acked == (1, 2, [Status.OK, Status.FENCED], 30)
+
+
+def test_questions_and_answers_are_understood() -> None:
+    read, lac = body("READ", Kind.READ), body("READ_LAC", Kind.READ_LAC)
+    held, info = body("READ_HELD", Kind.READ_HELD), body("INFO", Kind.INFO)
+    assert messages.read_query(read) == written.READ
+    assert messages.lac_query(lac) == written.LAC_QUERY
+    assert messages.held_query(held) == written.HELD
+    messages.check_info_request(info)
+    answer = messages.read_answer(body("answer to READ", Kind.ANSWER), read)
+    assert (answer.status, list(answer.entries), bytes(answer.frames)) == (
+        Status.OK,
+        [3],
+        written.FRAME,
+    )
+    assert (answer.considered, answer.lac_proof, answer.fenced) == (9, written.LAC, True)
+    known = messages.lac_answer(body("answer to READ_LAC", Kind.ANSWER), lac)
+    assert known == written.LAC_ANSWER
+    found = messages.held_answer(body("answer to READ_HELD", Kind.ANSWER), held)
+    assert (list(found.ranges()), found.considered, found.listed) == ([(0, 3), (5, 6)], 8, 9)
+    assert messages.info_answer(body("answer to INFO", Kind.ANSWER), info) == written.INFO
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_of_frame_is_kept(kind: Kind) -> None:
+    kept = [name for name in KEPT if name == kind.name or name.startswith("answer to")]
+    assert kind in {received(name).kind for name in kept}
+    if kind in (Kind.CANCEL, Kind.NOT_KNOWN):
+        assert len(KEPT[kind.name]) == HEADER_BYTES
+
+
+def test_entries_are_read_and_authenticated() -> None:
+    mac = mac_key(written.PASSWORD)
+    frame = KEPT["entry with HMAC"]
+    header = verify_frame(frame, 7, 3)
+    assert authenticate(frame, header, mac)
+    assert bytes(payload_of(frame, header)) == b"payload"
+    assert (header.last_add_confirmed, header.length) == (2, 100)
+    plain = KEPT["entry with CRC"]
+    assert authenticate(plain, verify_frame(plain, 7, 4), None)
+    assert verify_proof(KEPT["explicit LAC"], 7, mac).last_add_confirmed == 4
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_says_what_it_said(name: str) -> None:
+    batch: RecordBatch
+    if name.startswith("batch 4"):
+        cipher = AESGCM(written.CIPHER_KEY)
+        batch = unseal(KEPT[name], cipher, incarnation="a" * 16, ledger_id=7, entry_id=3)
+    else:
+        batch = decode_batch(KEPT[name])
+    assert batch.value_list() == list(written.VALUES)
+    assert batch.key_list() == list(written.KEYS)
+    assert batch.txid_list() == list(written.TXIDS)
+    assert list(batch.timestamps_ms()) == list(written.TIMESTAMPS_MS)
+    header = batch.header
+    assert (header.base_index, header.first_txid, header.last_txid) == (3, 5, 9)
+    assert NO_TXID not in (header.first_txid, header.last_txid)
+    if name != "batch 1":
+        headers = batch.headers_list()
+        assert headers is not None
+        assert decode_headers(headers[0].encoded) == {"h": b"v"}
+    if name not in ("batch 1", "batch 2"):
+        assert batch.receipt == written.RECEIPT
+
+
+def test_every_version_and_codec_of_a_batch_is_kept() -> None:
+    assert {KEPT[name][4] for name in BATCHES} == set(range(1, VERSION + 1))
+    assert {KEPT[name][5] for name in BATCHES} == {0, 1, 2}
+
+
+def test_bytes_are_written_as_the_first_release_wrote_them() -> None:
+    now = written.values()
+    assert {name: value.hex() for name, value in now.items()} == {
+        name: KEPT[name].hex() for name in now
+    }
+    assert set(KEPT) == {*now, *written.compressed()}
+
+
+def test_what_is_kept_is_never_changed(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    assert written.keep(path, {"a": b"1"}) == ["a"]
+    assert written.keep(path, {"a": b"1", "b": b"2"}) == ["b"]
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="a would be changed"):
+        written.keep(path, {"a": b"2", "c": b"3"})
+    assert path.read_bytes() == before
