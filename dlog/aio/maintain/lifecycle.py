@@ -1,11 +1,14 @@
 """Carries out `protocol.dropping`: how logs begin and end. What each raises is said there."""
 
+from contextlib import suppress
+
 from dlog.aio.port import Ledgers
 from dlog.aio.procedures import run_on_ledgers, run_on_store
 from dlog.aio.store.manifests import ManifestNode, new_incarnation
 from dlog.manifest import Manifest
 from dlog.protocol import dropping
 from dlog.settings import LogSettings
+from ledger.errors import NoNamespace
 from ledger.levels import ENCRYPTION
 from ledger.metastore.port import MetadataStore
 from ledger.raising import read_held
@@ -32,7 +35,8 @@ async def check_level(store: MetadataStore, settings: LogSettings | None) -> Non
     """Raise `LevelTooLow` if a log with *settings* is written as older programs cannot read it, and
     there may be some. A level never falls: what passes once may be done later on."""
     if settings is not None and settings.encrypt_with:
-        (await read_held(store)).check_brings(ENCRYPTION, "an encrypted log")
+        with suppress(NoNamespace):  # whoever opens it says so
+            (await read_held(store)).check_brings(ENCRYPTION, "an encrypted log")
 
 
 async def drop(ledgers: Ledgers, node: ManifestNode, *, incarnation: str | None = None) -> None:
