@@ -30,7 +30,7 @@ UPGRADE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -70,6 +70,8 @@ help:
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make bench-peers [ONLY="row ..."] [TABLE=1]   dlog beside BookKeeper, DistributedLog'
 	@echo '                       and Kafka in turns; needs a JDK and Maven. TABLE=1: benchmarks/peers.md of all runs'
+	@echo 'make upgrade-test      the previous release and this one in one cluster: bookies replaced one by one under'
+	@echo '                       load, and back; then its level. PREVIOUS=file.whl: another one than of the stand-in'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make fuzz [FUZZ_S=60] [ONLY="parser ..."]   parsers of what comes from outside, for so long each, by coverage'
 	@echo 'make proto             generate the protobuf code again'
@@ -246,6 +248,11 @@ chaos-bookie: $(STAMP)
 	    $(PY) -m pytest tests/bookie/storage/test_storage_model.py tests/bookie/storage/test_storage_damage.py \
 	    tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_storage_crash_twice.py \
 	    tests/ledger/metastore/test_sqlite_damage.py
+
+# Two wheels, each in an environment of its own; the embedded store, then ZooKeeper.
+upgrade-test: $(STAMP)
+	DLOG_TEST_UPGRADE=1 $(if $(PREVIOUS),DLOG_TEST_PREVIOUS_WHEEL=$(abspath $(PREVIOUS))) \
+	    $(PY) -m pytest -s tests/integration/test_upgrade.py
 
 # First bookies and disks are lost for CHAOS_S; then all bookies are restarted, one after the other.
 chaos-repair: $(STAMP)
