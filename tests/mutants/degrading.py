@@ -194,8 +194,8 @@ mutant(
 mutant(
     "registers who is forgotten",
     _REGISTRY,
-    old="            await store.multi((cookie, node_of_it))\n",
-    new="            await store.multi((node_of_it,))\n",
+    old="            await store.multi((cookie, *gate, node_of_it))\n",
+    new="            await store.multi((*gate, node_of_it))\n",
     test=_LIST + "nobody_is_registered_under_a_name_that_is_not_known_any_more",
 )
 mutant(

@@ -86,7 +86,8 @@ def test_a_locked_database_stops_writes_in_time_and_no_reads(
             await eventually(told_why, "it says that the database is locked")
             assert (await store.get("/a")).value == b"v"
             locker.close()
-            assert await store.set("/a", b"w") == 1
+            # One whose outcome was unknown, as it was not told in time, may have been done by now.
+            assert await store.set("/a", b"w") >= 1
             assert not store.session.lost.is_set()
 
     asyncio.run(scenario())
