@@ -35,7 +35,7 @@ mutant(
 mutant(
     "deletes the log that has the name by now",
     "dlog/console/changing.py",
-    old='    if manifest.incarnation != given.get("incarnation"):\n',
-    new='    if not given.get("incarnation"):\n',
+    old="delete_log(log, incarnation=life, client=gatherer.client)",
+    new="delete_log(log, client=gatherer.client)",
     test=_TESTS + "a_log_is_deleted_once_its_name_is_typed_and_not_one_that_was_made_anew",
 )
