@@ -50,6 +50,9 @@ _STALLED_S: Final = 1.0
 """Whose message has not grown for so long makes room for other messages, if there is none left."""
 _ROOM_SHARE: Final = 8
 """This part of all room is made at once: to look for who has to make it takes a while."""
+_STIFLED_S: Final = 5.0
+"""So long who had to make room is neither served nor ended: it would come again at once, and take
+more of the bookie than while it waits."""
 _IDLE_S_MAX: Final = 120.0
 """Who asks for nothing, and waits for nothing, for so long makes room for others."""
 _BACKLOG_BYTES_MAX: Final = ALL_BYTES_MAX
@@ -230,20 +233,24 @@ class BookieServer:
             connection.cut(Why.SLOW, "it is the slowest, and too much is due to all clients")
 
     def _make_room(self, reader: FrameReader, size_bytes: int) -> None:
-        """End connections whose messages are not whole: first those that wait for more, the oldest
-        first; then the largest, unless that is who asks."""
+        """Stifle connections whose messages are not whole: first those that wait for more, the
+        oldest first; then the largest, which may be who asks."""
         budget, now = self.budget, asyncio.get_running_loop().time()
         holding = [each for each in self.connections if each.reader.paid_bytes]
-        holding = [each for each in holding if each.reader is not reader]
         needed_bytes = max(size_bytes, budget.bytes_max // _ROOM_SHARE)
         for each in sorted(holding, key=lambda one: one.since):
             if budget.left_bytes >= needed_bytes or now - each.since < _STALLED_S:
                 break
-            each.cut(Why.STALLED, "no more of a message came, and others need the room")
+            if each.reader is not reader:
+                each.stifle("no more of a message came, and others need the room")
         for each in sorted(holding, key=lambda one: one.reader.paid_bytes, reverse=True):
             if budget.left_bytes >= size_bytes or each.reader.paid_bytes <= reader.paid_bytes:
                 break
-            each.cut(Why.STALLED, "its message is the largest that is not whole, and room is short")
+            each.stifle("its message is the largest that is not whole, and room is short")
+        if budget.left_bytes < size_bytes:
+            for each in self.connections:
+                if each.reader is reader:
+                    each.stifle("there is no room for its message")
 
     def _stop_looking(self) -> None:
         if self._looking is not None:
@@ -265,6 +272,7 @@ class _ClientConnection(Connection):
         self._progress = 0
         self.pace = Pace(self.since)
         self._finish_by: float | None = None
+        self._is_stifled = False
 
     def made(self) -> None:
         server = self._server
@@ -347,8 +355,20 @@ class _ClientConnection(Connection):
             self._handler.eased()
 
     def settled(self) -> None:
+        if self._is_stifled:
+            return
         if self._finish_by is not None and (self._handler is None or self._handler.is_done):
             self.end()
+
+    def stifle(self, reason: str) -> None:
+        """Take nothing more, hold nothing, and end it later; what was taken is answered."""
+        self._server.tell("connection_stifled", self, Why.STALLED, reason)
+        self._is_stifled = self.is_deaf = True
+        self._finish_by = asyncio.get_running_loop().time() + _STIFLED_S
+        self.reader.drop()
+        if self._handler is not None:
+            self._handler.shut()
+        self.pause()
 
     def lost(self, _reason: str) -> None:
         self._server.adders -= self._is_adder
@@ -401,6 +421,8 @@ class _ClientConnection(Connection):
     def _overdue(self, now: float) -> tuple[Why, str] | None:
         """Return why the connection is to be cut, if it is."""
         limits = self._server.limits
+        if self._is_stifled and self._finish_by is not None and now > self._finish_by:
+            return Why.STALLED, "others needed the room that its message took"
         if self._finish_by is not None:
             late = now > self._finish_by
             return (Why.SLOW, "it did not take its answers") if late else None
