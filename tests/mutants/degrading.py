@@ -199,6 +199,22 @@ mutant(
     test=_LIST + "nobody_is_registered_under_a_name_that_is_not_known_any_more",
 )
 mutant(
+    "registers beside a rise of the level",
+    _REGISTRY,
+    old="            await store.multi((cookie, *gate, node_of_it))\n",
+    new="            await store.multi((cookie, node_of_it))\n",
+    test="tests/ledger/test_levels.py::"
+    "test_a_level_that_rises_while_a_bookie_registers_keeps_it_out",
+)
+mutant(
+    "raises the level without a look once the door is shut",
+    "ledger/raising.py",
+    old="        _check(_survey(shut, await attendance(store)), level)\n",
+    new="        pass\n",
+    test="tests/ledger/test_levels.py::"
+    "test_a_bookie_that_registers_while_the_level_rises_stops_the_rise",
+)
+mutant(
     "stops for a full disk where it goes on for a dead one",
     _REGISTRY,
     old="        away += [name for name, found in registered.items() if found.read_only]\n",
