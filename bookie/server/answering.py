@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from bookie.server.core import CoreLimits
 from bookie.server.delaying import Delaying
 from bookie.server.guarding import Door
 from bookie.server.room import Room
@@ -42,8 +43,8 @@ from ledger.transport.messages import (
 )
 
 QUESTION_BYTES_MAX: Final = 4096
-READ_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Counted as due while it is read, at most: answers are not larger (`CoreLimits`)."""
+READ_BYTES_MAX: Final = CoreLimits().read_bytes_max
+"""Counted as due while it is read, at most: answers are not larger."""
 TURN_S_MAX: Final = 2.0
 """So long a read waits for its turn, about: less than a client waits. Then it is to be asked again
 later."""

@@ -396,6 +396,10 @@ class _ClientConnection(Connection):
             return
         if self._handler is not None:
             self._handler.look(now)
+        if self._is_stifled:  # which was told, and counted
+            if self._finish_by is not None and now > self._finish_by:
+                self._end()
+            return
         overdue = self._overdue(now)
         if overdue is not None:
             self.cut(*overdue)
@@ -403,6 +407,9 @@ class _ClientConnection(Connection):
     def cut(self, why: Why, reason: str) -> None:
         """End it at once."""
         self._server.tell("connection_cut", self, why, reason)
+        self._end()
+
+    def _end(self) -> None:
         self._server.places.leave(self)
         self.is_deaf = True
         self.reader.drop()
@@ -421,8 +428,6 @@ class _ClientConnection(Connection):
     def _overdue(self, now: float) -> tuple[Why, str] | None:
         """Return why the connection is to be cut, if it is."""
         limits = self._server.limits
-        if self._is_stifled and self._finish_by is not None and now > self._finish_by:
-            return Why.STALLED, "others needed the room that its message took"
         if self._finish_by is not None:
             late = now > self._finish_by
             return (Why.SLOW, "it did not take its answers") if late else None

@@ -180,6 +180,8 @@ async def _metadata(bundle: Bundle, wanted: Wanted) -> None:
         {
             "instance": namespace.instance,
             "layout": namespace.layout,
+            "level": namespace.held.level,
+            "raising_to": namespace.held.raising_to,
             "bookies": [_shown(each) for each in there.bookies],
             "bookies_left_out": there.left_out,
             "underreplicated": len(marks),
@@ -196,6 +198,7 @@ def _shown(known: KnownBookie) -> Mapping[str, object]:
         "operator_address": "" if found is None else found.operator_address,
         "registered": found is not None,
         "start": "" if found is None else found.incarnation,
+        "reads_level": None if found is None else found.level,
         "rack": "" if found is None else found.rack,
         "read_only": found is not None and found.read_only,
         "read_only_reason": "" if found is None else found.read_only_reason,

@@ -189,7 +189,9 @@ def test_a_bundle_with_a_dead_bookie_has_everything_else_and_no_secret(
     assert json.loads(found["settings.json"])["key_command"] == REDACTED
     assert json.loads(found["status.json"])["healthy"] is False
     assert json.loads(found["doctor.json"])["servers"]
-    assert len(json.loads(found["metadata.json"])["bookies"]) >= 2
+    metadata = json.loads(found["metadata.json"])
+    assert len(metadata["bookies"]) >= 2
+    assert {each["reads_level"] for each in metadata["bookies"]} >= {metadata["level"]}
     assert found["logs/01-bookie.log"].startswith("began\npassword=")
     assert found["logs/01-bookie.log"].endswith("ended\n")
     assert found[f"metrics/127.0.0.1_{port}.txt"].endswith("/metrics is asked for\n")
