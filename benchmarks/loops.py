@@ -13,8 +13,9 @@ from dlog.position import RecordId, RecordIds
 
 BURST_BYTES: Final = 1024 * 1024
 BURST_MAX: Final = 1000
-WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records in flight: enough that nobody waits for one entry's round trip."""
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of records in flight: as many as the clients of peers have, and as a log sends
+(`dlog.protocol.packer.SENT_BYTES_MAX`)."""
 LONE_MAX: Final = 2000
 
 Rate = tuple[int, float]

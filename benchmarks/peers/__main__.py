@@ -7,10 +7,11 @@
 
 Three servers each, three copies of which two are acknowledged, synced before that; one writer. In
 each round every system is measured once, in turns, after one round that counts for nothing. Servers
-are started when they are needed first, and end with the run. A peer that fails is left out of the
-round, which is said. Samples are added to FILE; --table
-makes `benchmarks/peers.md` and `benchmarks/peers.svg` of all that are in it. So rows may be
-measured in runs of their own, on a machine that is quiet for minutes.
+are started when they are needed first, and end with the run. Before each measurement, but for
+catching up, the system's memory lets go of what it has of all their files. A peer that fails is
+left out of the round, which is said. Samples are added to FILE; --table makes
+`benchmarks/peers.md` and `benchmarks/peers.svg` of all that are in it. So rows may be measured in
+runs of their own, on a machine that is quiet for minutes.
 
 Peers come from Maven Central, through Maven; their clients are compiled with javac of Java 17 or
 newer. What is missing is said in a sentence, with exit code 3.
@@ -35,6 +36,7 @@ from benchmarks.peers.rows import QUICK, ROWS, Measured, On, Row, Sizes, warmed
 from benchmarks.peers.samples import BadSamples, Sample, Samples, keep, kept
 from benchmarks.peers.systems import SYSTEMS, Cluster
 from benchmarks.peers.table import drawing, page, summary
+from benchmarks.peers.uncached import let_go
 
 _MISSING: Final = 3
 _INTERRUPTED: Final = 130
@@ -75,6 +77,8 @@ async def one_round(on: On, row: Row, turn: Iterable[str]) -> dict[str, Measured
     Raises `PeerMissing` if it is dlog that fails, or a peer's second client."""
     found: dict[str, Measured] = {}
     for each in turn:
+        if row.uncached:
+            await asyncio.to_thread(let_go, on.cluster.directory)
         try:
             found[each] = await row.measure(on, each, on.sizes.seconds)
         except PeerMissing as error:

@@ -174,6 +174,8 @@ class Row:
     systems: tuple[str, ...]
     warm: bool = True
     """Whether a round comes first that counts for nothing."""
+    uncached: bool = True
+    """Whether the system's memory has nothing of any files before each measurement."""
 
 
 ROWS: Final[Mapping[str, Row]] = {
@@ -183,7 +185,9 @@ ROWS: Final[Mapping[str, Row]] = {
     "open-2000": Row(partial(paced, rate=2000), _PROMPT),
     "open-20000": Row(partial(paced, rate=20_000), _PROMPT),
     "tailed": Row(tailed, _PROMPT),
-    "catch-up": Row(catch_up, (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, WHEN_EMPTY)),
+    "catch-up": Row(
+        catch_up, (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, WHEN_EMPTY), uncached=False
+    ),
     "takeover": Row(takeover, (AIO, STANDBY, KAFKA, BUFFERED, WHEN_EMPTY)),
     "written": Row(written, (AIO, KAFKA, BUFFERED, WHEN_EMPTY), warm=False),
 }

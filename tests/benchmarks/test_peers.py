@@ -1,5 +1,6 @@
 """What others are measured by is fetched, or it is said in a sentence why not."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from benchmarks.peers import jars
 from benchmarks.peers.jars import PeerMissing, fetched
 from benchmarks.peers.rows import QUICK, Measured, On, Row
 from benchmarks.peers.systems import AIO, KAFKA, Cluster
+from benchmarks.peers.uncached import let_go
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +84,28 @@ async def test_a_peer_that_fails_is_left_out_of_the_round_and_its_next_client_ge
     failing = {AIO}
     with pytest.raises(PeerMissing):
         await running.one_round(on, row, row.systems)
+
+
+async def test_the_memory_of_the_system_is_let_go_of_before_each_measurement_of_an_uncached_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    async def measure(_: On, system: str, __: float) -> Measured:
+        happened.append(system)
+        return {}
+
+    monkeypatch.setattr(running, "let_go", lambda directory: happened.append(directory.name))
+    on = On(Cluster(tmp_path / "files"), QUICK)
+    await running.one_round(on, Row(measure, (AIO, KAFKA)), (AIO, KAFKA))
+    await running.one_round(on, Row(measure, (AIO,), uncached=False), (AIO,))
+    assert happened == ["files", AIO, "files", KAFKA, AIO]
+
+
+def test_what_is_no_file_is_passed_over_when_memory_is_let_go_of(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "file").write_bytes(bytes(10_000))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    let_go(tmp_path)
+    assert (tmp_path / "below" / "file").read_bytes() == bytes(10_000)

@@ -17,8 +17,11 @@ import org.apache.distributedlog.util.Utils;
 /** DistributedLog's core library. Arguments: ZooKeeper, its path of ledgers, and name=value of its settings. */
 final class DistributedLogPeer implements Loops.Peer {
     private static final int RECORDS_MAX = 1000;
+    /** As of BookKeeper: with an entry for each record more than that times out. */
+    private static final int ENTRIES_MAX = 10_000;
 
     private final Namespace namespace;
+    private final boolean immediate;
 
     private DistributedLogPeer(String[] arguments) throws Exception {
         // Clients of different settings share bookies, not logs.
@@ -31,6 +34,7 @@ final class DistributedLogPeer implements Loops.Peer {
             String[] pair = arguments[at].split("=", 2);
             settings.setProperty(pair[0], pair[1]);
         }
+        immediate = settings.getImmediateFlushEnabled();
         namespace = NamespaceBuilder.newBuilder().conf(settings).uri(uri).clientId("bench").build();
     }
 
@@ -54,6 +58,11 @@ final class DistributedLogPeer implements Loops.Peer {
                         error.printStackTrace();
                     }
                 });
+            }
+
+            @Override
+            public int window(int size) {
+                return immediate ? ENTRIES_MAX : Loops.Log.super.window(size);
             }
 
             @Override
