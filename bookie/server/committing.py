@@ -29,14 +29,21 @@ class CommitPlace:
 
     def __init__(self, journals: int) -> None:
         self._is_possible = journals == 1
-        self._times: deque[float] = deque(maxlen=TIMES)
+        self._times: deque[float] = deque()
+        self._slow = self._hung = 0
+        """How many of them took as long as `FAST_S`, as `HUNG_S`."""
         self._is_fast = False
 
     def took(self, seconds: float) -> None:
         """Take note of a commit, wherever it was."""
         self._times.append(seconds)
-        slow = sum(time >= FAST_S for time in self._times)
-        self._is_fast = len(self._times) == TIMES and slow <= SLOW_MAX and max(self._times) < HUNG_S
+        self._slow += seconds >= FAST_S
+        self._hung += seconds >= HUNG_S
+        if len(self._times) > TIMES:
+            gone = self._times.popleft()
+            self._slow -= gone >= FAST_S
+            self._hung -= gone >= HUNG_S
+        self._is_fast = len(self._times) == TIMES and self._slow <= SLOW_MAX and not self._hung
 
     def is_here(self, size_bytes: int) -> bool:
         """Whether a group of so many bytes is to be committed on the loop."""

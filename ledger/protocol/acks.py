@@ -38,11 +38,15 @@ class AckTracker:
         self.quorum = quorum
         self.slots = [Slot(bookie, 0) for bookie in bookies]
         self.confirmed = confirmed
-        self._write_sets = tuple(write_set(residue, quorum) for residue in range(quorum.ensemble))
+        self.bookies = tuple(slot.bookie for slot in self.slots)
+        residues = quorum.ensemble if self._is_striped else 1
+        self._write_sets = tuple(write_set(residue, quorum) for residue in range(residues))
+        """By residue; one, if all are the same bookies."""
 
     @property
-    def bookies(self) -> tuple[BookieId, ...]:
-        return tuple(slot.bookie for slot in self.slots)
+    def _is_striped(self) -> bool:
+        """Whether there are ids that some bookie of the ensemble does not hold."""
+        return self.quorum.ensemble > self.quorum.write
 
     def is_current(self, index: int, generation: int) -> bool:
         """Return True iff an answer of *generation* is of the bookie now at *index*."""
@@ -52,6 +56,8 @@ class AckTracker:
         """Return True iff *index* holds any id of first..last; if not, the range is stored.
 
         An empty range is not wanted."""
+        if not self._is_striped and first <= last:
+            return True
         if any(holds(index, entry, self.quorum) for entry in self._some(first, last)):
             return True
         self.slots[index].stored.add(first, last)
@@ -71,6 +77,7 @@ class AckTracker:
     def replace(self, index: int, bookie: BookieId) -> None:
         """Put *bookie* at *index*; all that the index stored above `confirmed` is un-set."""
         self.slots[index] = Slot(bookie, self.slots[index].generation + 1)
+        self.bookies = tuple(slot.bookie for slot in self.slots)
 
     def quorum_is_up(self) -> bool:
         """Return True iff every write set still has Qa members that are not down."""
@@ -86,7 +93,8 @@ class AckTracker:
             start = self.confirmed + 1
             ends = [slot.stored.end_from(start) for slot in self.slots]
             boundary = min(
-                self._first_missing(residue, ends, start) for residue in range(self.quorum.ensemble)
+                self._first_missing(residue, ends, start)
+                for residue in range(len(self._write_sets))
             )
             reached = min(boundary - 1, pushed)
             if reached <= self.confirmed:
@@ -97,10 +105,11 @@ class AckTracker:
         return self.confirmed
 
     def _first_missing(self, residue: int, ends: list[int], start: int) -> int:
-        """Return the first id >= start of *residue* that Qa of its write set have not stored."""
+        """Return the first id >= start of *residue*, modulo how many write sets there are, that Qa
+        of its write set have not stored."""
         stored = sorted((ends[index] for index in self._write_sets[residue]), reverse=True)
         after = max(stored[self.quorum.ack - 1] + 1, start)
-        return after + (residue - after) % self.quorum.ensemble
+        return after + (residue - after) % len(self._write_sets)
 
     def _some(self, first: int, last: int) -> range:
         """Return enough of first..last to meet every residue once."""

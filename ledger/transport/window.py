@@ -139,5 +139,7 @@ class AddWindow:
         first = self._next_batch - len(self._flights)
         assert not self._flights or self._flights[0].batch == first
         assert not self._flights or self._flights[-1].batch == self._next_batch - 1
-        single = len(self._queued) + sum(len(flight.runs) for flight in self._flights) <= 1
-        assert self._pending_bytes <= self._limits.pending_bytes_max or single
+        assert self._pending_bytes <= self._limits.pending_bytes_max or self._open_runs() <= 1
+
+    def _open_runs(self) -> int:
+        return len(self._queued) + sum(len(flight.runs) for flight in self._flights)
