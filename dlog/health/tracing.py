@@ -43,6 +43,8 @@ class Replica:
     bookie: BookieId
     fault: ReplicaFault | None
     """As readers find it; None: it is whole and right."""
+    checksum: int | None
+    """CRC32C of the payload that it gave; None: it gave none that is whole."""
     told: pb.TraceReply | None
     """Where it is, as the bookie says."""
     silent: str
@@ -187,6 +189,7 @@ async def _replicas(
     security: Security | None,
 ) -> tuple[Replica, ...]:
     holders = holders_of(metadata, entry_id)
+    answers: dict[BookieId, Found] = {}
     faults: dict[BookieId, ReplicaFault | None] = {}
     for ask in range(ASKS_MAX):
         if ask:
@@ -197,7 +200,7 @@ async def _replicas(
                 for bookie in holders
             )
         )
-        answers: dict[BookieId, Found] = dict(zip(holders, found, strict=True))
+        answers = dict(zip(holders, found, strict=True))
         faults = judged(entry_id, holders, answers)
         if not any(faults.values()):
             break
@@ -217,7 +220,14 @@ async def _replicas(
             told[bookie] = None, str(error)
 
     await for_each(holders, ask_where, at_once=AT_ONCE)
+    headers = {each: answers[each].headers.get(entry_id) for each in holders}
     return tuple(
-        Replica(bookie=each, fault=faults[each], told=told[each][0], silent=told[each][1])
+        Replica(
+            bookie=each,
+            fault=faults[each],
+            checksum=None if (header := headers[each]) is None else header.payload_crc,
+            told=told[each][0],
+            silent=told[each][1],
+        )
         for each in holders
     )

@@ -128,6 +128,7 @@ def _replica_facts(replica: "Replica") -> dict[str, object]:
     return {
         "bookie": replica.bookie,
         "fault": None if replica.fault is None else replica.fault.value,
+        "crc32c": _checksum(replica),
         "silent": replica.silent,
         "ledger": None if told is None else told.ledger,
         "fenced": None if told is None else told.fenced,
@@ -166,7 +167,7 @@ def _print(found: "TracedRecord") -> None:
     print_facts(facts)
     sys.stdout.write("\n")
     rows = [row for replica in found.replicas for row in _rows(replica)]
-    print_table(("bookie", "copy", "where", "file", "at", "bytes", "since"), rows)
+    print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
     for replica in found.replicas:
         if replica.silent:
             sys.stdout.write(f"bookie {replica.bookie} did not say where: {replica.silent}\n")
@@ -177,14 +178,14 @@ def _print(found: "TracedRecord") -> None:
 
 def _rows(replica: "Replica") -> list[tuple[object, ...]]:
     verdict = "whole" if replica.fault is None else replica.fault.value.upper()
+    given = replica.bookie, verdict, _checksum(replica) or "-"
     if replica.told is None:
-        return [(replica.bookie, verdict, "?", "", "", "", "")]
+        return [(*given, "?", "", "", "", "")]
     if not replica.told.copies:
-        return [(replica.bookie, verdict, f"ledger {replica.told.ledger}", "", "", "", "")]
+        return [(*given, f"ledger {replica.told.ledger}", "", "", "", "")]
     return [
         (
-            replica.bookie,
-            verdict,
+            *given,
             f"{copy.place}: DAMAGED: {copy.damage}" if copy.damage else copy.place,
             copy.path or "-",
             copy.offset if copy.path else "-",
@@ -193,3 +194,7 @@ def _rows(replica: "Replica") -> list[tuple[object, ...]]:
         )
         for copy in replica.told.copies
     ]
+
+
+def _checksum(replica: "Replica") -> str | None:
+    return None if replica.checksum is None else f"{replica.checksum:08x}"

@@ -28,6 +28,8 @@ def test_a_record_is_traced_from_its_offset_and_from_its_dlsn(shell: CliShell) -
     assert found["epoch"] == 1, "the writer rolled, and nobody took over"
     assert found["owner"]
     assert [replica["fault"] for replica in found["replicas"]] == [None] * 3
+    (checksum,) = {replica["crc32c"] for replica in found["replicas"]}
+    assert len(checksum) == 8
     assert [(each["consumer"], each["passed"]) for each in found["consumers"]] == [
         ("quick", True),
         ("slow", False),
@@ -35,6 +37,7 @@ def test_a_record_is_traced_from_its_offset_and_from_its_dlsn(shell: CliShell) -
     assert shell.json("log", "trace", "orders", "--dlsn", found["dlsn"]) == found
     text = shell.run("log", "trace", "orders", "--offset", "12")
     assert f"offset 12, DLSN {found['dlsn']}" in text
+    assert text.count(checksum) == 3
     assert "consumer quick  has passed it (at 20)" in text
     assert "did not say where: it takes no orders" in text
 
@@ -77,6 +80,9 @@ def test_a_bookie_that_is_away_is_the_exit_code_and_an_entry_that_nobody_gives_i
         faults = {each["bookie"]: each["fault"] for each in found["replicas"]}
         assert faults == {"bookie-0": "unreachable", "bookie-1": None, "bookie-2": None}
         assert found["whole"] is False
+        assert [each["crc32c"] is None for each in found["replicas"]] == [
+            each["bookie"] == "bookie-0" for each in found["replicas"]
+        ]
         assert "UNREACHABLE" in shell.run("log", "trace", "orders", "--offset", "3", code=1)
         shell.cluster.kill_bookie(1)
         shell.cluster.kill_bookie(2)
