@@ -18,7 +18,7 @@ from starlette.routing import Route
 from dlog.aio.store.manifests import ManifestNode
 from dlog.changes import LOG, Change, last_changes
 from dlog.console.changing import KINDS, Kind, asked, ordered
-from dlog.console.forms import form_fields
+from dlog.console.forms import address_of, form_fields
 from dlog.console.gathering import Gatherer
 from dlog.console.guarding import Sessions
 from dlog.console.views.changes import change_row, work_row
@@ -101,7 +101,7 @@ class ChangePages:
         kind = _kind_of(request)
         try:
             order = ordered(kind, self.pages.gatherer, given)
-            place = f"browser at {_address(request)}, console {this_process()}"
+            place = f"browser at {address_of(request)}, console {this_process()}"
             work = self.pages.works.begin(order, place=place)
         except NotBegun as error:
             return await self._asked(request, kind, given, trouble=str(error), status=409)
@@ -174,10 +174,6 @@ def _kind_of(request: Request) -> Kind:
     if kind is None:
         raise HTTPException(404, "There is no such change.")
     return kind
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else "an unknown address"
 
 
 def _checked(number: str) -> str:

@@ -8,7 +8,7 @@ scripts and styles but our own files.
 
 import hashlib
 import hmac
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,8 +17,10 @@ COOKIE: Final = "dlog_console"
 SESSIONS_MAX: Final = 100
 SESSION_S: Final = 12 * 3600.0
 FAILURES_MAX: Final = 10
-"""Wrong tokens in `FAILURES_S` seconds; then nobody may try for as long."""
+"""Wrong tokens from one address in `FAILURES_S` seconds; then nobody there may try for as long."""
 FAILURES_S: Final = 60.0
+FAILURES_KNOWN_MAX: Final = 1_000
+"""Wrong tokens that are remembered, of all addresses."""
 BODY_BYTES_MAX: Final = 16 * 1024
 """Of a request."""
 FIELDS_MAX: Final = 50
@@ -64,17 +66,18 @@ class Sessions:
         self._token = hashlib.sha256(token.encode()).digest()
         self._secret = secret
         self._known: OrderedDict[str, float] = OrderedDict()
-        self._failures: list[float] = []
+        self._failures: deque[tuple[float, str]] = deque(maxlen=FAILURES_KNOWN_MAX)
+        """When, and from which address."""
 
-    def may_try(self, now: float) -> bool:
-        self._failures = [at for at in self._failures if now - at < FAILURES_S]
-        return len(self._failures) < FAILURES_MAX
+    def may_try(self, address: str, now: float) -> bool:
+        lately = [each for at, each in self._failures if now - at < FAILURES_S]
+        return lately.count(address) < FAILURES_MAX
 
-    def log_in(self, token: str, session: str, now: float) -> bool:
+    def log_in(self, token: str, session: str, address: str, now: float) -> bool:
         """Let *session* in if the *token* is right; takes as long if it is wrong."""
         given = hashlib.sha256(token.encode("utf-8", "replace")).digest()
         if not hmac.compare_digest(given, self._token):
-            self._failures.append(now)
+            self._failures.append((now, address))
             return False
         self._known[session] = now
         while len(self._known) > SESSIONS_MAX:

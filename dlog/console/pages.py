@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dlog.console.change_pages import ChangePages, needs_session
 from dlog.console.changing import KINDS
-from dlog.console.forms import form_fields
+from dlog.console.forms import address_of, form_fields
 from dlog.console.gathering import Gatherer
 from dlog.console.guarding import (
     COOKIE,
@@ -318,13 +318,15 @@ class Console:
             return self.page(request, "login.html", here="", next=where, trouble="")
         form = await form_fields(request)
         where, now = _own_path(form.get("next", "/")), time.monotonic()
-        if not self.sessions.may_try(now):
-            trouble = "Too many wrong tokens were given; try again in a minute."
+        address = address_of(request)
+        if not self.sessions.may_try(address, now):
+            trouble = f"Too many wrong tokens came from {address}; try again in a minute."
             return self.page(
                 request, "login.html", status=429, here="", next=where, trouble=trouble
             )
         session = secrets.token_urlsafe(32)
-        if not self.access.token or not self.sessions.log_in(form.get("token", ""), session, now):
+        token = form.get("token", "")
+        if not self.access.token or not self.sessions.log_in(token, session, address, now):
             trouble = "That is not the token."
             return self.page(
                 request, "login.html", status=403, here="", next=where, trouble=trouble

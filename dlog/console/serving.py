@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from dlog.console.gathering import ROUND_S, Gatherer
 from dlog.console.guarding import LOOPBACK, TOKEN_CHARACTERS_MIN
@@ -21,7 +22,10 @@ from ledger.security.certificates import Security
 CONNECTIONS_MAX: Final = 128
 HEAD_BYTES_MAX: Final = 16 * 1024
 """Of a request, before its body."""
-KEEP_ALIVE_S: Final = 15
+BEGIN_S: Final = 10.0
+"""A browser may take so long from one request, or its connection, to the head of the next."""
+TAKE_S: Final = 30.0
+"""What a browser is sent may wait so long for it, also if it is gone without a word."""
 END_S: Final = 2
 """Streams may take so long to end."""
 
@@ -78,6 +82,19 @@ def access_of(options: ConsoleOptions) -> Access:
     )
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Raises `ConsoleNotServed` if that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConsoleNotServed(f"port {port} of {host}: {reason}; see --port") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; each connection has it from here
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * TAKE_S))
+    return listening
+
+
 @asynccontextmanager
 async def console(
     client: LedgerClient, options: ConsoleOptions, *, security: Security | None = None
@@ -101,18 +118,13 @@ async def console(
         proxy_headers=False,
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=round(BEGIN_S),
         timeout_graceful_shutdown=END_S,
-        http="h11",
+        http=_Prompt,
         loop="none",
         ssl_context_factory=None if not security else lambda *_: security.lasting_server(),
     )
-    try:
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listening = socket.create_server((options.host, options.port), family=family)
-    except OSError as error:
-        where = f"port {options.port} of {options.host}"
-        raise ConsoleNotServed(f"{where}: {error.strerror or error}; see --port") from error
+    listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{'https' if options.tls else 'http'}://{shown}:{port}/"
@@ -129,6 +141,36 @@ async def console(
         gathering.cancel()
         await asyncio.wait([gathering])
         listening.close()
+
+
+class _Prompt(H11Protocol):
+    """Shuts connections on which nothing is asked: uvicorn has no limit to the time that the first
+    request may take to come, and who holds all connections would keep everybody out."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def on_response_complete(self) -> None:
+        self._await_request()
+        super().on_response_complete()
+
+    def _await_request(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(BEGIN_S, self._shut_unless_asked)
+
+    def _shut_unless_asked(self) -> None:
+        asked: RequestResponseCycle | None = self.cycle
+        if asked is None or asked.response_complete:
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -418,7 +418,7 @@ async def test_a_session_ends_with_the_logout_and_when_too_many_came_after_it() 
         await log_in(at)
         second = at.browser.cookies[COOKIE]
         for number in range(SESSIONS_MAX):
-            at.console.sessions.log_in(TOKEN, f"another {number}", 1e9)
+            at.console.sessions.log_in(TOKEN, f"another {number}", "192.0.2.1", 1e9)
         headers = {"cookie": f"{COOKIE}={second}"}
         answer = await at.browser.post("/change/log-seal", data=fields, headers=headers)
         assert answer.status_code == 401

@@ -3,13 +3,22 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from dlog.console.serving import ConsoleNotServed, ConsoleOptions, access_of, console
+from dlog.console.serving import (
+    CONNECTIONS_MAX,
+    ConsoleNotServed,
+    ConsoleOptions,
+    access_of,
+    console,
+    listen,
+)
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from ledger.security.certificates import Security
@@ -30,6 +39,71 @@ async def test_it_serves_until_it_is_closed_also_if_somebody_watches() -> None:
             with pytest.raises(httpx.ConnectError):
                 await browser.get(found.address)
         await client.close()
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST /login HTTP/1.1\r\nHost: localhost\r\n"]
+)
+async def test_who_asks_nothing_on_all_connections_keeps_nobody_out(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.console.serving.BEGIN_S", 0.2)
+    async with served_console() as address:
+        connections = await opened(address, CONNECTIONS_MAX, begun)
+        assert [await ended(reader.read()) for reader, _ in connections] == [b""] * CONNECTIONS_MAX
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
+            assert (await browser.get(address)).status_code == 200
+        for _, writer in connections:
+            writer.close()
+
+
+async def test_who_does_not_go_on_after_an_answer_is_shut_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.console.serving.BEGIN_S", 0.2)
+    async with served_console() as address:
+        asked = b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"
+        [(reader, writer)] = await opened(address, 1, asked)
+        assert (await ended(reader.read())).startswith(b"HTTP/1.1 200 OK")
+        writer.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux alone has that")
+def test_a_browser_that_is_gone_without_a_word_is_waited_for_half_a_minute() -> None:
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+
+async def test_a_form_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.console.forms.FORM_S", 0.2)
+    async with served_console() as address:
+        head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nto"
+        [(reader, writer)] = await opened(address, 1, head)
+        assert (await ended(reader.readline())) == b"HTTP/1.1 408 Request Timeout\r\n"
+        writer.close()
+
+
+@asynccontextmanager
+async def served_console() -> AsyncIterator[str]:
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        async with console(client, ConsoleOptions()) as found:
+            yield found.address
+        await client.close()
+
+
+async def opened(
+    address: str, count: int, begun: bytes
+) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open so many connections, and send *begun* on each."""
+    where = urlsplit(address)
+    made = [await asyncio.open_connection(where.hostname, where.port) for _ in range(count)]
+    for _, writer in made:
+        writer.write(begun)
+        await writer.drain()
+    return made
 
 
 async def test_a_port_that_is_taken_is_said_so() -> None:

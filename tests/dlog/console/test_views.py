@@ -20,6 +20,7 @@ from dlog.manifest import Manifest, Sealed, Segment
 from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
 
+HERE = "127.0.0.1"
 NAMES = [f"log-{number:05}" for number in range(10_000)]
 
 
@@ -198,8 +199,8 @@ def test_bytes_are_shown_whatever_they_are() -> None:
 
 def test_who_has_shown_the_token_is_known_for_a_while() -> None:
     sessions = Sessions("right", b"secret")
-    assert not sessions.log_in("wrong", "s0", 0.0)
-    assert sessions.log_in("right", "s1", 0.0)
+    assert not sessions.log_in("wrong", "s0", HERE, 0.0)
+    assert sessions.log_in("right", "s1", HERE, 0.0)
     assert sessions.is_known("s1", SESSION_S - 1)
     assert not sessions.is_known("s1", SESSION_S)
     assert not sessions.is_known("s0", 0.0)
@@ -207,17 +208,18 @@ def test_who_has_shown_the_token_is_known_for_a_while() -> None:
     assert sessions.is_form_token("s1", sessions.form_token("s1"))
     assert not sessions.is_form_token("s1", sessions.form_token("s2"))
     for number in range(SESSIONS_MAX):
-        sessions.log_in("right", f"more {number}", 1.0)
+        sessions.log_in("right", f"more {number}", HERE, 1.0)
     assert not sessions.is_known("s1", 1.0)
 
 
-def test_wrong_tokens_shut_the_door_for_a_while() -> None:
+def test_wrong_tokens_shut_the_door_for_a_while_and_for_nobody_elsewhere() -> None:
     sessions = Sessions("right", b"secret")
     for _ in range(FAILURES_MAX):
-        assert sessions.may_try(1.0)
-        sessions.log_in("wrong", "s", 1.0)
-    assert not sessions.may_try(2.0)
-    assert sessions.may_try(1.0 + FAILURES_S)
+        assert sessions.may_try(HERE, 1.0)
+        sessions.log_in("wrong", "s", HERE, 1.0)
+    assert not sessions.may_try(HERE, 2.0)
+    assert sessions.may_try("192.0.2.1", 2.0)
+    assert sessions.may_try(HERE, 1.0 + FAILURES_S)
 
 
 def test_the_name_of_a_host_is_read_without_its_port() -> None:
