@@ -111,6 +111,7 @@ class Gatherer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._repeat(self._quick, lambda _: self.round_s))
+                group.create_task(self._repeat(self._look_at_logs, lambda _: self.round_s))
                 group.create_task(
                     self._repeat(self._list_logs, lambda s: max(self.round_s, LIST_SHARE * s))
                 )
@@ -231,7 +232,6 @@ class Gatherer:
             security=self.client.security,
         )
         self.cluster.take_in(report, now=self.now, now_ms=now_ms())
-        await self._look_at_logs()
 
     async def _list_logs(self) -> None:
         self.names = await log_names(self.client.store)

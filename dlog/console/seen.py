@@ -4,8 +4,8 @@ Bounded: series and events keep the last of each, and a bookie or a log that is 
 forgotten with the rest of what was known of it.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +15,9 @@ from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import Report, Sign
 from dlog.manifest import Manifest
 from dlog.protocol.consuming import ConsumerState
+
+SignKey = tuple[str, str]
+"""Kind and sentence of what is wrong."""
 
 EVENTS_MAX: Final = 200
 TAKEOVERS_MAX: Final = 50
@@ -188,8 +191,8 @@ class ClusterSeen:
     looked_at: float | None = None
     """When the bookies were looked at last; None: not yet."""
     bookies: dict[str, BookieSeen] = field(default_factory=dict)
-    since: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each sign was seen first, by kind and sentence."""
+    since: Mapping[SignKey, float] = field(default_factory=dict)
+    """When each sign was seen first."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     repairing: Repairing | None = None
     """None: it is not known."""
@@ -205,7 +208,7 @@ class ClusterSeen:
         kept = [fresh.pop(one.name, one) for one in self.report.checked]
         self.report = Report((*kept, *fresh.values()))
         signs = self.report.signs
-        self.since = {key: self.since.get(key, now) for key in map(_key, signs)}
+        self.since = first_seen(self.since, map(_key, signs), now)
         if any(one.name == "bookies" for one in report.checked):
             self._take_in_bookies(before, now, now_ms)
         self.rounds += 1
@@ -251,5 +254,20 @@ class ClusterSeen:
         return next((one.facts for one in self.report.checked if one.name == name), None)
 
 
-def _key(sign: Sign) -> tuple[str, str]:
+def _key(sign: Sign) -> SignKey:
     return sign.kind, sign.what
+
+
+def first_seen(
+    before: Mapping[SignKey, float], signs: Iterable[SignKey], now: float
+) -> dict[SignKey, float]:
+    """Return when each of *signs* was seen first, given that of those *before*.
+
+    One sentence that takes the place of another of its kind tells of the same trouble, which has
+    become larger or smaller."""
+    found = dict.fromkeys(signs, now)
+    new = Counter(kind for kind, what in found if (kind, what) not in before)
+    gone = [key for key in before if key not in found]
+    places = Counter(kind for kind, _ in gone)
+    begun = {kind: before[kind, what] for kind, what in gone if new[kind] == places[kind] == 1}
+    return {key: before.get(key, begun.get(key[0], at)) for key, at in found.items()}

@@ -25,7 +25,9 @@ from ledger.quorum import write_set
 from ledger.requests import Status
 
 STREAMS_MAX: Final = 32
-HEARTBEAT_S: Final = 10.0
+LIVE_S: Final = 2.0
+"""A page is made again after so long, whether or not there is news: it says how old it is."""
+TAIL_WAIT_S: Final = 2.5
 TAIL_PAUSE_S: Final = 0.25
 TAIL_ROWS_MAX: Final = 100
 """In one message; of more that came meanwhile the oldest are skipped."""
@@ -78,7 +80,7 @@ async def live(gatherer: Gatherer, render: Callable[[], Awaitable[str]]) -> Asyn
     """Yield the part of a page again whenever something new was seen and it looks otherwise."""
     seen, before = -1, ""
     while not gatherer.closing:
-        seen = await gatherer.next_round(seen, timeout_s=HEARTBEAT_S)
+        seen = await gatherer.next_round(seen, timeout_s=LIVE_S)
         page = await render()
         yield message("page", page) if page != before else message("still", "")
         before = page
@@ -115,7 +117,7 @@ async def tail(gatherer: Gatherer, log: str, begin: Start, shown: Shown) -> Asyn
 
 async def _some(reader: Reader) -> Sequence[Record]:
     """Wait a while for records; return those there are."""
-    found = list(await reader.read_batch(timeout_s=HEARTBEAT_S / 4))
+    found = list(await reader.read_batch(timeout_s=TAIL_WAIT_S))
     while len(found) < TAIL_BEHIND_MAX and reader.is_ready and not reader.at_end:
         found.extend(await reader.read_batch(timeout_s=0.001))
     return found

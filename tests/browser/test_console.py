@@ -1,5 +1,7 @@
 """The console in a real browser, on a real cluster that things happen to."""
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -8,6 +10,7 @@ from playwright.async_api import Page, expect
 
 from dlog.aio import Log
 from dlog.aio.admin import log_exists
+from dlog.console.streaming import message
 from tests.browser.chromium import Watched, chromium, watched
 from tests.waiting import PATIENCE_S, ended
 
@@ -40,6 +43,24 @@ async def test_a_cluster_is_watched_while_things_happen_to_it(tmp_path: Path) ->
         assert wrong == []
         assert all(each.startswith(at.address) for each in asked)
         await context.close()
+
+
+async def test_a_page_says_that_its_console_has_fallen_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one_page(_: object, render: Callable[[], Awaitable[str]]) -> AsyncIterator[str]:
+        yield message("page", await render())
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("dlog.console.pages.live", one_page)
+    async with watched(tmp_path) as at:
+        page = await at.browser.new_page()
+        await page.clock.install()
+        await page.goto(at.address)
+        await expect(page.locator("#alive")).to_have_text("live")
+        await page.clock.run_for(20_000)
+        await expect(page.locator("#alive")).to_have_text("not up to date: the console is silent")
+        await page.close()
 
 
 async def test_a_log_is_truncated_and_deleted_by_clicks(

@@ -4,10 +4,17 @@
 const alive = document.getElementById("alive");
 function said(text) { if (alive) alive.textContent = text; }
 
+const SILENT_MS = 15000; // the console says something every few seconds, whether or not there is news
 for (const place of document.querySelectorAll("[data-live]")) {
   const source = new EventSource(place.dataset.live);
-  source.addEventListener("page", (event) => { place.innerHTML = event.data; said("live"); });
-  source.addEventListener("still", () => said("live"));
+  let silent = 0;
+  const heard = () => {
+    clearTimeout(silent);
+    silent = setTimeout(() => said("not up to date: the console is silent"), SILENT_MS);
+    said("live");
+  };
+  source.addEventListener("page", (event) => { place.innerHTML = event.data; heard(); });
+  source.addEventListener("still", heard);
   source.addEventListener("full", () => { source.close(); said("too many pages are open"); });
   source.onerror = () => said("not up to date: no answer from the console");
 }

@@ -14,8 +14,8 @@ from dlog.health.signs import are
 
 CARDS_MAX: Final = 200
 EVENTS_SHOWN: Final = 15
-STALE_S: Final = 10.0
-"""What was seen longer ago is told to be old."""
+STALE_S: Final = 6.0
+"""What was seen longer ago is told to be old: three rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,18 @@
 """Pages of the console on a cluster in this process."""
 
+import asyncio
 import re
 
 import pytest
 
 from dlog.aio import Log
-from dlog.console.gathering import LOGS_MAX
+from dlog.console.gathering import LOGS_MAX, Gatherer
 from dlog.console.pages import Access
 from dlog.console.streaming import Streams, live
+from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from tests.dlog.console.looking import TOKEN, Looking, looking
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import PATIENCE_S, ended, eventually, until
 
 HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
 PAYLOAD = b'{"html": "<script>alert(2)</script>", "n": [1, {"deep": null}]}'
@@ -181,6 +183,43 @@ async def test_a_stream_sends_a_page_when_it_looks_otherwise_and_ends_with_the_c
         ]
         at.gatherer.stop()
         assert [each async for each in stream] == []
+
+
+async def test_a_stream_says_how_old_its_page_is_also_while_nothing_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.console.streaming.LIVE_S", 0.01)
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        ages = iter(("", "7 s", "9 s"))
+
+        async def render() -> str:
+            return next(ages)
+
+        stream = live(Gatherer(client), render)
+        assert "9 s" in [await ended(anext(stream)) for _ in range(3)][2]
+        await client.close()
+
+
+async def test_logs_that_do_not_answer_hold_up_no_look_at_the_bookies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        monkeypatch.setattr("dlog.console.gathering.current_leader", silent)
+        monkeypatch.setattr("dlog.console.gathering.LOOK_S", 1e9)
+        seen = at.gatherer.cluster
+        looks = {seen.looked_at}
+
+        def has_looked_often() -> bool:
+            looks.add(seen.looked_at)
+            return len(looks) > 5
+
+        await until(has_looked_often, "the bookies are looked at")
+        await writer.close()
 
 
 async def test_one_stream_too_many_is_told_so() -> None:

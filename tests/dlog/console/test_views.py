@@ -7,7 +7,7 @@ import pytest
 from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, segment_line, spark
 from dlog.console.guarding import FAILURES_MAX, FAILURES_S, SESSION_S, SESSIONS_MAX, Sessions
 from dlog.console.guarding import host_of as host
-from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing
+from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing, first_seen
 from dlog.console.series import POINTS_MAX, Rate, Series
 from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
@@ -123,6 +123,16 @@ def test_a_bookie_that_does_not_answer_says_for_how_long_and_stands_first() -> N
     assert not page.healthy
     assert page.stale == ""
     assert cluster_page(cluster, 150.0).stale == "36 s"
+
+
+def test_trouble_that_grows_has_lasted_since_it_began() -> None:
+    seen = first_seen({}, [("lacking", "1 ledger lacks copies"), ("away", "b0 is away")], 1.0)
+    seen = first_seen(seen, [("lacking", "9 ledgers lack copies"), ("away", "b0 is away")], 5.0)
+    assert list(seen.values()) == [1.0, 1.0]
+    seen = first_seen(seen, [("away", "b0 is away"), ("away", "b1 is away")], 7.0)
+    assert list(seen.values()) == [1.0, 7.0]
+    seen = first_seen(seen, [("away", "b2 is away"), ("away", "b3 is away")], 9.0)
+    assert list(seen.values()) == [9.0, 9.0]
 
 
 def test_what_happens_to_bookies_is_told_once() -> None:
