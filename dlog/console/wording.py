@@ -52,7 +52,7 @@ def moment(time_ms: int) -> str:
     """Return a time of day and its date, UTC."""
     if not 0 < time_ms < 253_402_300_800_000:
         return UNKNOWN
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def plain(value: bytes | None, at_most: int = TEXT_MAX) -> str:

@@ -63,6 +63,30 @@ async def test_a_page_says_that_its_console_has_fallen_silent(
         await page.close()
 
 
+async def test_tabs_out_of_sight_keep_no_other_from_being_opened(tmp_path: Path) -> None:
+    async with watched(tmp_path) as at:
+        context = await at.browser.new_context()
+        tabs = [await context.new_page() for _ in range(8)]  # of one browser: six connections
+        for page in tabs:
+            await page.goto(at.address)
+            await expect(page.locator("#alive")).to_have_text("live")
+            await _sight(page, hidden=True)
+        await _sight(tabs[0], hidden=False)
+        await at.cluster.stop_bookie(2)
+        silent = tabs[0].locator(".problems li", has_text="bookie-2 has not answered")
+        await expect(silent).to_have_count(1)
+        await context.close()
+
+
+async def _sight(page: Page, *, hidden: bool) -> None:
+    """Let the page believe that its tab is behind another one, or in front."""
+    answer = f"{{value: {str(hidden).lower()}, configurable: true}}"
+    await page.evaluate(
+        f"Object.defineProperty(document, 'hidden', {answer});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+
+
 async def test_a_log_is_truncated_and_deleted_by_clicks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +181,27 @@ async def _a_bookie_is_killed(at: Watched, page: Page) -> None:
     silent = page.locator(".problems", has_text="bookie-2 has not answered")
     await expect(silent).to_have_count(0)  # also where no problem is left
     await page.set_viewport_size({"width": 390, "height": 800})
+    await _what_is_looked_at_is_left_alone(at, page)
     for path in ("", "logs", f"log?name={HOSTILE}", "ledgers"):
         await page.goto(at.address + path)
         too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert not too_wide, f"/{path} is wider than a phone"
+
+
+async def _what_is_looked_at_is_left_alone(at: Watched, page: Page) -> None:
+    """What was scrolled or marked stays as it is while its page is renewed."""
+    await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
+    facts, table = page.locator(".facts").first, page.locator(".wide").last
+    await expect(facts).to_contain_text("records102")
+    await table.evaluate("table => { table.scrollLeft = 40; table.mark = true; }")
+    writer = await Log.open(HOSTILE, client=at.client)
+    await ended(writer.append(b"another one"))
+    await expect(facts).to_contain_text("records103")
+    assert await table.evaluate("table => [table.scrollLeft, table.mark ?? false]") == [40, False]
+    await facts.select_text()
+    await ended(writer.append(b"one more"))
+    await expect(page.locator("#alive")).to_have_text("held while text is marked")
+    await expect(facts).to_contain_text("records103")
+    await page.evaluate("getSelection().removeAllRanges()")
+    await expect(facts).to_contain_text("records104")
+    await writer.close()

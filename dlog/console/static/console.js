@@ -6,17 +6,35 @@ function said(text) { if (alive) alive.textContent = text; }
 
 const SILENT_MS = 15000; // the console says something every few seconds, whether or not there is news
 for (const place of document.querySelectorAll("[data-live]")) {
-  const source = new EventSource(place.dataset.live);
-  let silent = 0;
+  let source = null, silent = 0, news = null;
   const heard = () => {
     clearTimeout(silent);
     silent = setTimeout(() => said("not up to date: the console is silent"), SILENT_MS);
+    const marked = getSelection();
+    if (news !== null && !marked.isCollapsed && place.contains(marked.anchorNode)) return said("held while text is marked");
+    if (news !== null) renew(place, news);
+    news = null;
     said("live");
   };
-  source.addEventListener("page", (event) => { place.innerHTML = event.data; heard(); });
-  source.addEventListener("still", heard);
-  source.addEventListener("full", () => { source.close(); said("too many pages are open"); });
-  source.onerror = () => said("not up to date: no answer from the console");
+  const stop = () => { if (source) source.close(); source = null; clearTimeout(silent); };
+  const start = () => {
+    stop();
+    source = new EventSource(place.dataset.live);
+    source.addEventListener("page", (event) => { news = event.data; heard(); });
+    source.addEventListener("still", heard);
+    source.addEventListener("full", () => { stop(); said("too many pages are open"); });
+    source.onerror = () => said("not up to date: no answer from the console");
+  };
+  // A browser has six connections to one console, for all of its tabs: those out of sight let theirs go.
+  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+  if (!document.hidden) start();
+}
+
+// What somebody has scrolled to stays in sight.
+function renew(place, html) {
+  const scrolled = [...place.querySelectorAll(".wide")].map((each) => each.scrollLeft);
+  place.innerHTML = html;
+  place.querySelectorAll(".wide").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
 }
 
 const ROWS_MAX = 500;

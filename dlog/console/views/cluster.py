@@ -11,6 +11,7 @@ from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts
 from dlog.health.servers import ServerFacts
 from dlog.health.signs import are
+from ledger.wire import bookie_pb2 as pb
 
 CARDS_MAX: Final = 200
 EVENTS_SHOWN: Final = 15
@@ -36,7 +37,6 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    place: str
     text: str
     permille: int
 
@@ -150,21 +150,13 @@ def card(
 ) -> Card:
     status = server.status if server is not None else None
     silent = seen is not None and seen.silent_since is not None
-    disks = []
-    if status is not None:
-        for usage in status.directories:
-            if usage.total_bytes:
-                used = usage.total_bytes - usage.free_bytes
-                disks.append(
-                    Disk(
-                        usage.place,
-                        f"{size(usage.free_bytes)} free of {size(usage.total_bytes)}",
-                        round(1000 * used / usage.total_bytes),
-                    )
-                )
+    disks = [] if status is None else [each for each in status.directories if each.total_bytes]
     about = []
     if status is not None:
-        about = [f"up {seconds(status.uptime_s)}", f"{short(status.ledgers)} ledgers"]
+        about = [
+            f"up {seconds(status.uptime_s)}",
+            "1 ledger" if status.ledgers == 1 else f"{short(status.ledgers)} ledgers",
+        ]
         about.append(f"version {status.version}")
     if facts.rack:
         about.append(f"rack {facts.rack}")
@@ -180,10 +172,17 @@ def card(
         tone=_tone(facts, silent=silent),
         address=facts.address,
         about=" · ".join(about),
-        disks=disks,
+        disks=[disk(each, alone=len(disks) == 1) for each in disks],
         curves=() if seen is None or facts.retired else curves(seen),
         why=why,
     )
+
+
+def disk(usage: pb.DirectoryUsage, *, alone: bool) -> Disk:
+    """*alone*: the bookie has no other, so nobody has to be told which one it is."""
+    text = f"{size(usage.free_bytes)} free of {size(usage.total_bytes)}"
+    used = usage.total_bytes - usage.free_bytes
+    return Disk(text if alone else f"{usage.place}: {text}", round(1000 * used / usage.total_bytes))
 
 
 def _tone(facts: BookieFacts, *, silent: bool) -> str:
