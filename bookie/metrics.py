@@ -156,6 +156,12 @@ METRICS.counter(
     "status",
 )
 METRICS.counter(
+    "dlog_bookie_damaged_reads_total",
+    "Reads that met an entry which the disk did not give whole. Who wanted more than it was given "
+    "what is before it, and counts as answered.",
+    lambda bookie: bookie.storage.holdings.damaged_reads,
+)
+METRICS.counter(
     "dlog_bookie_read_entries_total",
     "Entries that readers were given.",
     lambda bookie: bookie.service.read_entries,

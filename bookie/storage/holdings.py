@@ -52,6 +52,8 @@ class Holdings:
         self._offers = 0
         self._offered: dict[int, int] = {}
         """Ledgers that may be evicted, by the number of the offer."""
+        self.damaged_reads = 0
+        """Reads that met an entry which the disk did not give whole."""
         self.failure: StorageFailed | None = None
         """Why a journal or all ledger directories are not to be trusted any more."""
         self.closed = False

@@ -43,6 +43,9 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
     stored = _find_around(holdings, view, query, last)
     if stored.damage is not None and holdings.is_gone(query.ledger_id):
         return ReadAnswer(Status.NO_SUCH_LEDGER)
+    if stored.damage is not None:
+        with holdings.lock:
+            holdings.damaged_reads += 1
     return _answer(query, view, _all(stored, last, query))
 
 

@@ -434,7 +434,7 @@ async def disks_rot(stage: Stage) -> None:
             await cluster.stop_bookie(index)  # nothing comes back from its journal
             rot(bookie.directory, [b"%d" % number for number in range(index, 9, 3)])
             await cluster.restart_bookie(index)
-        shown = 'sum(dlog_bookie_reads_total{status="io_error"}) == 0'
+        shown = "sum(dlog_bookie_damaged_reads_total) == 0"
         with stage.application(cluster.uri) as process:
             async with stage.fires(*targets_of(cluster), once=shown):
                 await process.told("read orders 9")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bookie.command import main
-from bookie.server.service import BookieService
+from bookie.server.service import BookieService, Turn
 from ledger.requests import ReadAnswer, ReadQuery
 
 SYNC_S = 0.3
@@ -27,8 +27,10 @@ if __name__ == "__main__":
             time.sleep(SYNC_S)
         really_sync(descriptor)
 
-    async def read(service: BookieService, query: ReadQuery) -> ReadAnswer:
-        answer = await really_read(service, query)
+    async def read(
+        service: BookieService, query: ReadQuery, turn: Turn | None = None
+    ) -> ReadAnswer:
+        answer = await really_read(service, query, turn)
         if not (wrong.exists() and answer.frames):
             return answer
         *most, last = answer.frames

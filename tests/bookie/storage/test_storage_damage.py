@@ -280,6 +280,7 @@ def test_an_entry_that_is_damaged_does_not_hide_the_ones_around_it() -> None:
     assert (list(before.entries), before.considered) == ([2, 3], 3)
     assert storage.read(ReadQuery(1, KEY, 4, 9)).status is Status.IO_ERROR
     assert list(storage.read(ReadQuery(1, KEY, 5, 9)).entries) == [5, 6, 7, 8, 9]
+    assert storage.holdings.damaged_reads == 2
 
 
 def test_a_damaged_entry_is_repaired_by_recovery_and_by_nobody_else() -> None:
