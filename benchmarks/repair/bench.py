@@ -65,7 +65,7 @@ class Running:
     client: LedgerClient
 
 
-class _ZooKeeper(ManagedZooKeeper):
+class LargeZooKeeper(ManagedZooKeeper):
     def _spawn(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return super()._spawn([_HEAP if each.startswith("-Xmx") else each for each in command], log)
 
@@ -76,7 +76,7 @@ async def running(bench: Bench, directory: Path) -> AsyncIterator[Running]:
     async with AsyncExitStack() as stack:
         uri = None
         if bench.store == "zookeeper":
-            server = await stack.enter_async_context(_ZooKeeper(directory / "zookeeper"))
+            server = await stack.enter_async_context(LargeZooKeeper(directory / "zookeeper"))
             uri = server.uri("/dlog")
         cluster = LocalCluster(directory / "cluster", bookies=BOOKIES, zookeeper=uri)
         await stack.enter_async_context(cluster)
