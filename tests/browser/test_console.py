@@ -186,13 +186,18 @@ async def _a_bookie_is_killed(at: Watched, page: Page) -> None:
         await page.goto(at.address + path)
         too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert not too_wide, f"/{path} is wider than a phone"
+    await page.goto(f"{at.address}records?{urlencode({'log': HOSTILE})}")
+    value = await page.locator(".payload").first.bounding_box()
+    assert value is not None
+    assert value["x"] + value["width"] <= 390, "the value is seen without moving anything aside"
 
 
 async def _what_is_looked_at_is_left_alone(at: Watched, page: Page) -> None:
     """What was scrolled or marked stays as it is while its page is renewed."""
     await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
-    facts, table = page.locator(".facts").first, page.locator(".wide").last
+    facts, table = page.locator(".facts").first, page.locator(".wide", has_text="ensemble")
     await expect(facts).to_contain_text("records102")
+    await expect(page.locator("#alive")).to_have_text("live")
     await table.evaluate("table => { table.scrollLeft = 40; table.mark = true; }")
     writer = await Log.open(HOSTILE, client=at.client)
     await ended(writer.append(b"another one"))
