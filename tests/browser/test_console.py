@@ -60,6 +60,9 @@ async def test_a_page_says_that_its_console_has_fallen_silent(
         await expect(page.locator("#alive")).to_have_text("live")
         await page.clock.run_for(20_000)
         await expect(page.locator("#alive")).to_have_text("not up to date: the console is silent")
+        await page.route("**/live/**", lambda route: route.fulfill(status=401))
+        await page.reload()
+        await expect(page.locator("#alive")).to_have_text("not up to date: load this page again")
         await page.close()
 
 

@@ -23,7 +23,8 @@ for (const place of document.querySelectorAll("[data-live]")) {
     source.addEventListener("page", (event) => { news = event.data; heard(); });
     source.addEventListener("still", heard);
     source.addEventListener("full", () => { stop(); said("too many pages are open"); });
-    source.onerror = () => said("not up to date: no answer from the console");
+    source.onerror = () => said(source.readyState === EventSource.CLOSED ? "not up to date: load this page again"
+      : "not up to date: no answer from the console"); // it asks again by itself
   };
   // A browser has six connections to one console, for all of its tabs: those out of sight let theirs go.
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
