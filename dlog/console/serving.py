@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -20,6 +20,8 @@ from ledger.errors import CallerError
 from ledger.security.certificates import Security
 
 CONNECTIONS_MAX: Final = 128
+FROM_ONE_MAX: Final = 64
+"""Connections from one address, those that have not got through TLS yet among them."""
 HEAD_BYTES_MAX: Final = 16 * 1024
 """Of a request, before its body."""
 BEGIN_S: Final = 10.0
@@ -86,13 +88,30 @@ def listen(host: str, port: int) -> socket.socket:
     """Raises `ConsoleNotServed` if that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family)
+        made = socket.create_server((host, port), family=family)
     except OSError as error:
         reason = error.strerror or error
         raise ConsoleNotServed(f"port {port} of {host}: {reason}; see --port") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; each connection has it from here
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * TAKE_S))
-    return listening
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * TAKE_S))
+    return _Listening(family, fileno=made.detach())
+
+
+class _Listening(socket.socket):
+    """Takes `FROM_ONE_MAX` connections from one address, so that none can have all."""
+
+    def __init__(self, family: int, *, fileno: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM, fileno=fileno)
+        self._taken: list[tuple[str, socket.socket]] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:
+            connection, address = super().accept()
+            self._taken = [each for each in self._taken if each[1].fileno() >= 0]
+            if sum(host == address[0] for host, _ in self._taken) < FROM_ONE_MAX:
+                self._taken.append((address[0], connection))
+                return connection, address
+            connection.close()
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from dlog.console.serving import (
     CONNECTIONS_MAX,
+    FROM_ONE_MAX,
     ConsoleNotServed,
     ConsoleOptions,
     access_of,
@@ -57,6 +59,22 @@ async def test_who_asks_nothing_on_all_connections_keeps_nobody_out(
             writer.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has all of 127.0.0.0/8")
+async def test_who_takes_all_connections_of_one_address_keeps_nobody_else_out() -> None:
+    async with served_console() as address, httpx.AsyncClient(timeout=PATIENCE_S) as browser:
+        connections = await opened(address, CONNECTIONS_MAX, b"", here="127.0.0.2")
+        assert (await browser.get(address)).status_code == 200
+        refused = [reader for reader, _ in connections[FROM_ONE_MAX:]]
+        assert {await ended(each.read()) for each in refused} == {b""}
+        for _, writer in connections[:FROM_ONE_MAX]:
+            writer.close()
+            await writer.wait_closed()
+        [(reader, writer)] = await opened(address, 1, b"GET / HTTP/1.0\r\n\r\n", here="127.0.0.2")
+        assert (await ended(reader.read())).startswith(b"HTTP/1.1 421")
+        for _, each in [*connections[FROM_ONE_MAX:], (reader, writer)]:
+            each.close()
+
+
 async def test_who_does_not_go_on_after_an_answer_is_shut_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,14 +113,16 @@ async def served_console() -> AsyncIterator[str]:
 
 
 async def opened(
-    address: str, count: int, begun: bytes
+    address: str, count: int, begun: bytes, here: str = "127.0.0.1"
 ) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open so many connections, and send *begun* on each."""
+    """Open so many connections from *here*, and send *begun* on each."""
     where = urlsplit(address)
-    made = [await asyncio.open_connection(where.hostname, where.port) for _ in range(count)]
+    made = [
+        await asyncio.open_connection(where.hostname, where.port, local_addr=(here, 0))
+        for _ in range(count)
+    ]
     for _, writer in made:
         writer.write(begun)
-        await writer.drain()
     return made
 
 
