@@ -31,6 +31,7 @@ from benchmarks.repair.bench import LargeZooKeeper
 from dlog.aio import Log
 from dlog.aio.read.segments import stamp
 from dlog.aio.store.manifests import new_incarnation
+from dlog.console.gathering import WANTED_S
 from dlog.local.cluster import LocalCluster
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.names import LOGS_PATH
@@ -250,6 +251,7 @@ def look(at: Console, log: str, ledger: int, options: argparse.Namespace, say: S
     }
     for name, path in pages.items():
         timed(at, name, path, say)
+    time.sleep(min(WANTED_S, seconds))  # so long it follows what was on a page
     say("processor while nobody looks", at.share(seconds), "%")
     with open_pages(at):
         timed(at, f"first page while {len(OPEN)} pages are open", "/", say)

@@ -137,7 +137,6 @@ async def console(
         proxy_headers=False,
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        timeout_keep_alive=round(BEGIN_S),
         timeout_graceful_shutdown=END_S,
         http=_Prompt,
         loop="none",

@@ -1,8 +1,11 @@
-"""Bugs of the console's door: changes by who may not make them."""
+"""Bugs of the console's door: changes by who may not make them, and who keeps others out."""
 
 from tests.mutants.mutant import mutant
 
 _TESTS = "tests/dlog/console/test_changing.py::test_"
+_PAGES = "tests/dlog/console/test_pages.py::test_"
+_SERVING = "tests/dlog/console/test_serving.py::test_"
+_VIEWS = "tests/dlog/console/test_views.py::test_"
 
 mutant(
     "changes something though the console only looks",
@@ -38,4 +41,48 @@ mutant(
     old="delete_log(log, incarnation=life, client=gatherer.client)",
     new="delete_log(log, client=gatherer.client)",
     test=_TESTS + "a_log_is_deleted_once_its_name_is_typed_and_not_one_that_was_made_anew",
+)
+mutant(
+    "waits for ever for the next request of a browser",
+    "dlog/console/serving.py",
+    old="        if asked is None or asked.response_complete:\n",
+    new="        if asked is None:\n",
+    test=_SERVING + "who_does_not_go_on_after_an_answer_is_shut_out",
+)
+mutant(
+    "lets one address have all connections",
+    "dlog/console/serving.py",
+    old="for host, _ in self._taken) < FROM_ONE_MAX:\n",
+    new="for host, _ in self._taken) < 10 * FROM_ONE_MAX:\n",
+    test=_SERVING + "who_takes_all_connections_of_one_address_keeps_nobody_else_out",
+)
+mutant(
+    "counts connections that are over",
+    "dlog/console/serving.py",
+    old="for each in self._taken if each[1].fileno() >= 0]\n",
+    new="for each in self._taken]\n",
+    test=_SERVING + "who_takes_all_connections_of_one_address_keeps_nobody_else_out",
+)
+mutant(
+    "keeps everybody out who guesses tokens",
+    "dlog/console/guarding.py",
+    old="        return lately.count(address) < FAILURES_MAX\n",
+    new="        return len(lately) < FAILURES_MAX\n",
+    test=_VIEWS + "wrong_tokens_shut_the_door_for_a_while_and_for_nobody_elsewhere",
+)
+mutant(
+    "forgets since when something is wrong once there is more of it",
+    "dlog/console/seen.py",
+    old="before.get(key, begun.get(key[0], at))",
+    new="before.get(key, at)",
+    test=_VIEWS + "trouble_that_grows_has_lasted_since_it_began",
+)
+mutant(
+    "looks at the bookies once all logs have answered",
+    "dlog/console/gathering.py",
+    old="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n\n"
+    "    async def _list_logs",
+    new="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n"
+    "        await self._look_at_logs()\n\n    async def _list_logs",
+    test=_PAGES + "logs_that_do_not_answer_hold_up_no_look_at_the_bookies",
 )

@@ -80,9 +80,11 @@ async def test_who_does_not_go_on_after_an_answer_is_shut_out(
 ) -> None:
     monkeypatch.setattr("dlog.console.serving.BEGIN_S", 0.2)
     async with served_console() as address:
-        asked = b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"
+        asked = b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
         [(reader, writer)] = await opened(address, 1, asked)
-        assert (await ended(reader.read())).startswith(b"HTTP/1.1 200 OK")
+        assert await ended(reader.readuntil(b"</svg>"))
+        writer.write(b"GET / HT")
+        assert (await ended(reader.read())).strip() == b""
         writer.close()
 
 
