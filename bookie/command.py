@@ -70,7 +70,7 @@ async def run_until_signal(
     With *autorecovery* a process of repair runs beside it. *metrics* is where metrics are served,
     host and port."""
     exposed = Exposed()
-    security = Security.of(config.tls, serves=True)
+    security = await Security.settled(config.tls, serves=True)
     with served(exposed, *metrics, _log.info, security=security):
         await _run_until_signal(config, exposed, security, metrics if autorecovery else None)
 

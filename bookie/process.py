@@ -67,7 +67,7 @@ async def run_bookie(
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
-    security = security or Security.of(config.tls, serves=True)
+    security = security or await Security.settled(config.tls, serves=True)
     check_store_there(config.uri)
     directories = config.open_directories()
     descriptors = share_out(

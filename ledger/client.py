@@ -91,7 +91,7 @@ class LedgerClient:
         *config* says nothing of TLS, or the other way round; and `NoNamespace`: one is made by
         `dlog init`, or `ledger.cluster.make_namespace`."""
         config = config or ClientConfig()
-        security = Security.of(config.tls)
+        security = await Security.settled(config.tls)
         owns_store = isinstance(uri, str)
         if isinstance(uri, str):
             check_store_there(uri)

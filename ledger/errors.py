@@ -183,9 +183,10 @@ class InvalidTls(CallerError):
 class CertificateUnusable(CallerError):
     """Says which file; never what is in it."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, *, retryable: bool = False) -> None:
+        """*retryable*: the files do not fit; they may be about to be exchanged one by one."""
         super().__init__(f"TLS cannot be used: {path}: {reason}")
-        self.path, self.reason = path, reason
+        self.path, self.reason, self.retryable = path, reason, retryable
 
 
 class InvalidGrant(CallerError):

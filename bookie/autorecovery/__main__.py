@@ -62,7 +62,7 @@ async def _until_signal(
     exposed = Exposed()
     with ExitStack() as serving:
         try:
-            security = Security.of(tls)
+            security = await Security.settled(tls)
             serving.enter_context(served(exposed, host, port, _log.info, security=security))
         except MetricsNotServed as error:  # nobody looks here: repair goes on without
             _log.warning(str(error))

@@ -62,7 +62,7 @@ def start(
         yield_processor()
         log_events.configure()
         exposed = Exposed()
-        security = Security.of(load().secured)
+        security = await Security.settled(load().secured)
         with served(exposed, metrics_host, metrics_port, told, security=security):
             async with connected(uri) as client:
                 config = config_of(delay_s, grace_s, rate, ledgers)

@@ -93,7 +93,7 @@ def console(
             allow_changes=allow_changes,
             tls=tls,
         )
-        security = Security.of(load().secured)
+        security = await Security.settled(load().secured)
         exposed = Exposed()
         with served(exposed, metrics_host, metrics_port, told, security=security):
             async with (

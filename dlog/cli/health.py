@@ -51,7 +51,7 @@ async def report_of(uri: str | None, *, deep: bool) -> "Report":
     from ledger.security.certificates import Security
 
     settings = load()
-    security = Security.of(settings.secured)
+    security = await Security.settled(settings.secured)
     try:
         async with opened_store(uri, made=False) as store:
             return await examine(

@@ -84,7 +84,7 @@ def run_(
             _show(done, as_json=as_json)
             return not done.troubles
         exposed = Exposed()
-        security = Security.of(load().secured)
+        security = await Security.settled(load().secured)
         with served(exposed, metrics_host, metrics_port, told, security=security):
             async with connected(uri) as client:
                 janitor = Janitor(client, config)

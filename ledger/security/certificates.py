@@ -2,12 +2,15 @@
 
 Files are looked at when a connection is made, every `LOOK_S` at most: what was renewed is used from
 the next connection on, without a restart. Files that cannot be used any more are told of and
-counted, and the last good ones stay in use until they expire: half a renewal must not end a server.
+counted, and the last good ones of this process stay in use until they expire, also for who is made
+meanwhile: half a renewal must not end anybody.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +29,16 @@ this; a bookie ends connections that are twice as old, or whose certificate has 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all good."""
 FILE_BYTES_MAX: Final = 1024 * 1024
+SETTLED_S_MAX: Final = 5.0
+"""So long who starts waits for files that do not fit: they may be about to be exchanged, one after
+the other."""
+_SETTLED_POLL_S: Final = 0.1
+_READ_MAX: Final = 3
+_GOOD_MAX: Final = 16
 _STEPS_MAX: Final = 16
 _EXPIRED: Final = 10
+_FOR_GOOD: Final = (9, _EXPIRED, 26)
+"""What another file beside the certificate would not change."""
 _REASONS: Final = {
     9: "it is not valid yet; check the clock of this machine, or wait",
     _EXPIRED: "it has expired; put a renewed one in its place",
@@ -62,6 +73,11 @@ class _Loaded:
     client: ssl.SSLContext
     server: ssl.SSLContext
     open_server: ssl.SSLContext
+    lasting_server: ssl.SSLContext
+
+
+_good: Final[dict[tuple[TlsSettings, bool], _Loaded]] = {}
+"""The last good files of this process, by settings and whether it serves; the latest last."""
 
 
 class Security:
@@ -86,10 +102,17 @@ class Security:
         self.failures = 0
         """How often files were found changed, and could not be used."""
         self._serves, self._look_s, self._clock = serves, look_s, clock
-        self._seen = _signature(settings)
+        self._seen: tuple[object, ...] = ()
         self._untold = True
-        self._loaded = _load(settings, serves=serves)
         self._look_at = clock() + look_s
+        try:
+            self._load()
+        except CertificateUnusable as error:
+            found = _good.get((settings, serves))
+            if found is None or found.certificate.expires_at < time.time():
+                raise
+            self._loaded = found
+            self._keep(error)
         _log.info(
             "tls_on",
             mode=str(settings.mode),
@@ -101,6 +124,21 @@ class Security:
     def of(cls, settings: TlsSettings, *, serves: bool = False) -> "Security | None":
         """Return that of *settings*, None for mode "off". Raises `CertificateUnusable`."""
         return None if settings.mode is TlsMode.OFF else cls(settings, serves=serves)
+
+    @classmethod
+    async def settled(
+        cls, settings: TlsSettings, *, serves: bool = False, within_s: float = SETTLED_S_MAX
+    ) -> "Security | None":
+        """Do as `of`, but wait for files that may be about to be exchanged, one after the other."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + within_s
+        while True:
+            try:
+                return cls.of(settings, serves=serves)
+            except CertificateUnusable as error:
+                if not error.retryable or loop.time() >= ends_at:
+                    raise
+            await asyncio.sleep(_SETTLED_POLL_S)
 
     @property
     def mode(self) -> TlsMode:
@@ -134,14 +172,13 @@ class Security:
     def lasting_server(self) -> ssl.SSLContext:
         """Do the same for browsers, which are asked for no certificate, as none would let them in,
         and for a library that keeps one context: each connection that it takes gets what the files
-        say then. Raises `CertificateUnusable`."""
+        say then."""
 
         def renew(connection: Any, _name: object, _context: object) -> None:
             # Whether a certificate is asked for stays as it is in the first context.
             connection.context = self.open_server()
 
-        context = _context(self.settings, ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_NONE
+        context = self._loaded.lasting_server
         context.sni_callback = renew
         return context
 
@@ -162,25 +199,37 @@ class Security:
         if now < self._look_at:
             return
         self._look_at = now + self._look_s
-        seen = _signature(self.settings)
-        if seen == self._seen:
+        if _signature(self.settings) == self._seen:
             return
         try:
-            self._loaded = _load(self.settings, serves=self._serves)
-        except (CertificateUnusable, OSError) as error:
+            self._load()
+        except CertificateUnusable as error:
             # The files are exchanged one after the other: they are looked at again until they fit.
-            if self._untold:
-                self._untold = False
-                self.failures += 1
-                _log.warning("tls_files_not_used", reason=str(error), still=str(self.certificate))
+            self._keep(error)
             return
-        self._seen, self._untold = seen, True
+        self._untold = True
         self.generation += 1
         _log.info(
             "tls_renewed",
             certificate=str(self.certificate),
             expires=_shown(self.certificate.expires_at),
         )
+
+    def _load(self) -> None:
+        """Use what is in the files. Raises `CertificateUnusable`, then nothing is changed."""
+        self._loaded, self._seen = _loaded(self.settings, serves=self._serves)
+        known = (self.settings, self._serves)
+        _good.pop(known, None)
+        _good[known] = self._loaded
+        for oldest in tuple(_good)[:-_GOOD_MAX]:
+            _good.pop(oldest, None)
+
+    def _keep(self, error: CertificateUnusable) -> None:
+        """Tell once that what was used before still is, and why."""
+        if self._untold:
+            self._untold = False
+            self.failures += 1
+            _log.warning("tls_files_not_used", reason=str(error), still=str(self.certificate))
 
 
 def own_name(security: Security | None) -> str:
@@ -195,6 +244,22 @@ def certificate_of_peer(ssl_object: ssl.SSLObject | None) -> Certificate | None:
     return certificate_of(found) if found else None
 
 
+def _loaded(settings: TlsSettings, *, serves: bool) -> tuple[_Loaded, tuple[object, ...]]:
+    """Return what is in the files, and their signature. They are read several times, and are the
+    same ones each time. Raises `CertificateUnusable`."""
+    for _ in range(_READ_MAX):
+        seen = _signature(settings)
+        try:
+            found = _load(settings, serves=serves)
+        except CertificateUnusable:
+            if _signature(settings) == seen:
+                raise
+            continue
+        if _signature(settings) == seen:
+            return found, seen
+    raise CertificateUnusable(settings.cert, "it, or a file beside it, changes", retryable=True)
+
+
 def _load(settings: TlsSettings, *, serves: bool) -> _Loaded:
     pem = Pem(_read(settings.ca), _read(settings.cert), _read(settings.key))
     _warn_of_readers(settings.key)
@@ -206,14 +271,9 @@ def _load(settings: TlsSettings, *, serves: bool) -> _Loaded:
         certificate,
         _context(settings, ssl.PROTOCOL_TLS_CLIENT),
         _context(settings, ssl.PROTOCOL_TLS_SERVER),
-        _open_server(settings),
+        _context(settings, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_OPTIONAL),
+        _context(settings, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_NONE),
     )
-
-
-def _open_server(settings: TlsSettings) -> ssl.SSLContext:
-    context = _context(settings, ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    return context
 
 
 _PARTS: Final = (
@@ -246,7 +306,11 @@ def _own(settings: TlsSettings, use: str, parts: "tuple[Any, Any]") -> Certifica
                 break
     except ssl.SSLCertVerificationError as error:
         reason = _REASONS.get(error.verify_code, error.verify_message)
-        raise CertificateUnusable(settings.cert, reason.format(ca=settings.ca, use=use)) from error
+        raise CertificateUnusable(
+            settings.cert,
+            reason.format(ca=settings.ca, use=use),
+            retryable=error.verify_code not in _FOR_GOOD,
+        ) from error
     except ssl.SSLError as error:
         raise CertificateUnusable(settings.cert, error.reason or "TLS fails with it") from error
     found = certificate_of_peer(looking)
@@ -254,13 +318,15 @@ def _own(settings: TlsSettings, use: str, parts: "tuple[Any, Any]") -> Certifica
     return found
 
 
-def _context(settings: TlsSettings, part: Any) -> ssl.SSLContext:
-    """Return a context of *part* that demands a certificate of the other end."""
+def _context(
+    settings: TlsSettings, part: Any, demanded: ssl.VerifyMode = ssl.CERT_REQUIRED
+) -> ssl.SSLContext:
+    """Return a context of *part* that demands a certificate of the other end, or as *demanded*."""
     context = ssl.SSLContext(part)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.check_hostname = False  # `names.why_not_bookie` knows more than names of hosts
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = demanded
     try:
         context.load_verify_locations(cafile=settings.ca)
     except (ssl.SSLError, OSError) as error:
@@ -288,10 +354,10 @@ def _no_password() -> str:
 def _why_unusable(settings: TlsSettings, error: ssl.SSLError) -> CertificateUnusable:
     if error.reason == "KEY_VALUES_MISMATCH":
         reason = f"it is not the key of the certificate in {settings.cert}"
-        return CertificateUnusable(settings.key, reason)
-    if "PRIVATE KEY-----" not in Path(settings.key).read_text(errors="replace"):
+        return CertificateUnusable(settings.key, reason, retryable=True)
+    if b"PRIVATE KEY-----" not in _read(settings.key):
         return CertificateUnusable(settings.key, "there is no private key in it (PEM)")
-    if "BEGIN CERTIFICATE-----" not in Path(settings.cert).read_text(errors="replace"):
+    if b"BEGIN CERTIFICATE-----" not in _read(settings.cert):
         return CertificateUnusable(settings.cert, "there is no certificate in it (PEM)")
     reason = f"it and the key in {settings.key} cannot be used: {error.reason or 'damaged'}"
     return CertificateUnusable(settings.cert, reason)
@@ -309,7 +375,9 @@ def _read(path: str) -> bytes:
 
 
 def _warn_of_readers(path: str) -> None:
-    if Path(path).stat().st_mode & 0o044:
+    with suppress(OSError):
+        if not Path(path).stat().st_mode & 0o044:
+            return
         _log.warning("private_key_readable_by_others", path=path, advice="chmod 600")
 
 

@@ -8,10 +8,10 @@ _FILES = "tests/ledger/security/test_certificates.py::test_"
 mutant(
     "demands no certificate of clients",
     "ledger/security/certificates.py",
-    old="    context.verify_mode = ssl.CERT_REQUIRED\n",
+    old="    context.verify_mode = demanded\n",
     new=(
         "    client = part == ssl.PROTOCOL_TLS_CLIENT\n"
-        "    context.verify_mode = ssl.CERT_REQUIRED if client else ssl.CERT_NONE\n"
+        "    context.verify_mode = demanded if client else ssl.CERT_NONE\n"
     ),
     test=_BOOKIE + "a_client_without_a_certificate_gets_nothing",
 )
@@ -49,6 +49,34 @@ mutant(
     old='    if error.reason == "KEY_VALUES_MISMATCH":\n',
     new="    if False:\n",
     test=_FILES + "a_key_of_another_certificate_is_refused",
+)
+mutant(
+    "fails who connects while files are exchanged",
+    "ledger/security/certificates.py",
+    old="            if found is None or found.certificate.expires_at < time.time():\n",
+    new="            if True:\n",
+    test=_FILES + "who_is_made_while_files_are_exchanged_uses_what_this_process_used_before",
+)
+mutant(
+    "goes on with a certificate of before that has expired",
+    "ledger/security/certificates.py",
+    old="            if found is None or found.certificate.expires_at < time.time():\n",
+    new="            if found is None:\n",
+    test=_FILES + "what_was_used_before_does_not_help_once_it_has_expired",
+)
+mutant(
+    "does not start between two halves of a renewal",
+    "ledger/security/certificates.py",
+    old="                if not error.retryable or loop.time() >= ends_at:\n",
+    new="                if True:\n",
+    test=_FILES + "who_starts_while_files_are_exchanged_waits_for_the_last_of_them",
+)
+mutant(
+    "takes one half before a renewal and the other after it",
+    "ledger/security/certificates.py",
+    old="        if _signature(settings) == seen:\n            return found, seen\n",
+    new="        if True:\n            return found, seen\n",
+    test=_FILES + "files_that_are_exchanged_while_they_are_read_are_read_again",
 )
 mutant(
     "keeps adds on connections of files that were renewed",

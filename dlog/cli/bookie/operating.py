@@ -273,7 +273,7 @@ async def _operators(
     from ledger.security.certificates import Security
 
     settings = load()
-    security = Security.of(settings.secured)
+    security = await Security.settled(settings.secured)
     async with opened_store(uri) as store:
         directory = BookieDirectory(store)
         await directory.start()

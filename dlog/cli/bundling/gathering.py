@@ -213,7 +213,7 @@ async def _pages(bundle: Bundle, wanted: Wanted) -> None:
     if not wanted.metrics:
         bundle.miss("metrics", "no process was named; name each by --metrics HOST:PORT")
         return
-    security = Security.of(load().secured)
+    security = await Security.settled(load().secured)
 
     async def fetch(address: str) -> None:
         for page in PAGES:

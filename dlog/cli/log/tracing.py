@@ -56,7 +56,7 @@ def trace(
         from ledger.security.certificates import Security
 
         settings = load()
-        security = Security.of(settings.secured)
+        security = await Security.settled(settings.secured)
         async with connected(uri) as client:
             return await trace_record(
                 client, log, place, timeout_s=settings.timeout_s, security=security

@@ -1,5 +1,7 @@
 """Files of TLS: what is wrong with them is said when a process starts; renewed ones are used."""
 
+import asyncio
+import ssl
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from ledger.errors import CertificateUnusable
 from ledger.metering.declaring import Value
 from ledger.metering.exposing import Exposed
+from ledger.security import certificates
 from ledger.security.certificates import Security
 from ledger.security.metrics import METRICS
 from ledger.security.settings import TlsMode, TlsSettings
@@ -26,6 +29,10 @@ class Clock:
 
 def renewing(settings: TlsSettings, clock: Clock) -> Security:
     return Security(settings, look_s=1.0, clock=clock)
+
+
+def exchange(new: TlsSettings, old: TlsSettings, name: str) -> None:
+    Path(getattr(new, name)).replace(getattr(old, name))
 
 
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
@@ -144,6 +151,98 @@ def test_half_a_renewal_keeps_what_there_was_until_the_rest_is_there(
     clock.now = 4.0
     security.look()
     assert security.certificate.dns == ("renewed.example",)
+
+
+def test_who_is_made_while_files_are_exchanged_uses_what_this_process_used_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    settings = put(tmp_path, certificate("writer"))
+    renewing(settings, clock)
+    renewed = certificate("renewed", hosts=("renewed.example",))
+    Path(settings.cert).write_bytes(renewed.cert)
+    second = renewing(settings, clock)
+    assert not second.certificate.dns
+    assert second.failures == 1
+    assert "tls_files_not_used" in caplog.text
+    Path(settings.key).write_bytes(renewed.key)
+    clock.now = 1.0
+    second.look()
+    assert second.certificate.dns == ("renewed.example",)
+
+
+def test_what_was_used_before_does_not_help_once_it_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = put(tmp_path, certificate("writer", days=1.0))
+    Security(settings)
+    (tmp_path / "key.pem").write_bytes(certificate("renewed").key)
+    in_two_days = time.time() + 2 * 86_400
+    monkeypatch.setattr("ledger.security.certificates.time.time", lambda: in_two_days)
+    with pytest.raises(CertificateUnusable):
+        Security(settings)
+
+
+@pytest.mark.parametrize("last", ["ca", "cert", "key"])
+async def test_who_starts_while_files_are_exchanged_waits_for_the_last_of_them(
+    tmp_path: Path, last: str
+) -> None:
+    new = put(tmp_path / "new", certificate("writer", by="other"), ca=authority("other"))
+    old = put(tmp_path / "old", certificate("writer"))
+    for name in {"ca", "cert", "key"} - {last}:
+        exchange(new, old, name)
+    starting = asyncio.create_task(Security.settled(old))
+    await asyncio.sleep(0)
+    assert not starting.done()
+    exchange(new, old, last)
+    security = await starting
+    assert security is not None
+    assert (security.generation, security.failures) == (0, 0)
+
+
+async def test_who_starts_with_files_that_do_not_fit_is_refused_after_a_while(
+    tmp_path: Path,
+) -> None:
+    settings = put(tmp_path, replace(certificate("writer"), key=certificate("reader").key))
+    with pytest.raises(CertificateUnusable, match=r"key.pem: it is not the key"):
+        await Security.settled(settings, within_s=0.0)
+
+
+@pytest.mark.parametrize("days", [-1.0, 2.0])
+async def test_who_starts_with_a_certificate_that_no_other_file_can_mend_does_not_wait(
+    tmp_path: Path, days: float
+) -> None:
+    settings = put(tmp_path, certificate("writer", begins_days=days - 1.0, days=days))
+    starting = asyncio.create_task(Security.settled(settings))
+    await asyncio.sleep(0)
+    with pytest.raises(CertificateUnusable, match=r"it has expired|it is not valid yet"):
+        starting.result()
+
+
+def test_files_that_are_exchanged_while_they_are_read_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    renewed = certificate("renewed", hosts=("renewed.example",))
+    read = certificates._read
+
+    def read_and_exchange(path: str) -> bytes:
+        found = read(path)
+        if path == settings.key:
+            monkeypatch.setattr(certificates, "_read", read)
+            put(tmp_path, renewed)
+        return found
+
+    monkeypatch.setattr(certificates, "_read", read_and_exchange)
+    pem = Security(settings).pem()
+    assert (pem.cert, pem.key) == (renewed.cert, renewed.key)
+
+
+def test_a_library_that_keeps_a_context_gets_it_while_files_are_exchanged(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    security = Security(settings)
+    Path(settings.cert).write_bytes(certificate("renewed").cert)
+    assert security.lasting_server().verify_mode is ssl.CERT_NONE
 
 
 def test_files_that_vanish_end_nothing(tmp_path: Path) -> None:
