@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
     connections_max: int = 32
-    """One more is closed as soon as it is made."""
+    """One more ends the oldest: who holds them all keeps out no probe, which takes no time."""
     request_s: float = 5.0
     """A connection is closed if its request has not come by then."""
     request_bytes_max: int = 8 * 1024
@@ -119,7 +119,8 @@ class MetricsServer:
         self._page: Page | None = None
         self._made: _Answer | None = None
         self._made_at = 0.0
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """The oldest first."""
         self._worker: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._main: asyncio.AbstractEventLoop | None = None
@@ -175,7 +176,7 @@ class MetricsServer:
                 await stop_accepting(server)
             if taker is not None:
                 await taker.close()
-        for task in self._connections:
+        for task in tuple(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
@@ -185,11 +186,12 @@ class MetricsServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._limits.connections_max:
-            writer.transport.abort()
-            return
+            oldest = next(iter(self._connections))
+            self._connections.pop(oldest).transport.abort()  # it may not have begun
+            oldest.cancel()
         task = asyncio.ensure_future(self._handle(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections[task] = writer
+        task.add_done_callback(lambda ended: self._connections.pop(ended, None))
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request, answer it, close. Nothing is raised: nobody could do anything."""
@@ -200,9 +202,7 @@ class MetricsServer:
                     head = await reader.readuntil(b"\r\n\r\n")
                 except asyncio.LimitOverrunError:
                     head = None
-            answer, has_body = await self._answer(head)
-            if self._security is not None:
-                answer = self._allowed(answer, writer.get_extra_info("ssl_object"))
+            answer, has_body = await self._answer(head, writer.get_extra_info("ssl_object"))
             async with asyncio.timeout(self._limits.answer_s):
                 writer.write(_encoded(answer, has_body=has_body))
                 await writer.drain()
@@ -222,16 +222,12 @@ class MetricsServer:
         finally:
             writer.transport.abort()  # what was to be sent, was: nothing else is waited for
 
-    def _allowed(self, answer: _Answer, ssl_object: ssl.SSLObject | None) -> _Answer:
-        """Return *answer* if who asked may have it: metrics name logs, health does not."""
-        if ssl_object is None:
-            return _said(HTTPStatus.FORBIDDEN, "TLS is required: use https://")
-        if answer is self._made and certificate_of_peer(ssl_object) is None:
-            return _said(HTTPStatus.FORBIDDEN, "metrics are for those who show a certificate")
-        return answer
-
-    async def _answer(self, head: bytes | None) -> tuple[_Answer, bool]:
+    async def _answer(
+        self, head: bytes | None, ssl_object: ssl.SSLObject | None
+    ) -> tuple[_Answer, bool]:
         """Return the answer to a request, and whether its body is wanted."""
+        if self._security is not None and ssl_object is None:
+            return _said(HTTPStatus.FORBIDDEN, "TLS is required: use https://"), True
         if head is None:
             return _said(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long"), True
         words = head.partition(b"\r\n")[0].split(b" ")
@@ -240,10 +236,14 @@ class MetricsServer:
         method, target, _ = words
         if method not in {b"GET", b"HEAD"}:
             return _said(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD"), True
-        return await self._get(target.partition(b"?")[0]), method == b"GET"
+        known = self._security is None or certificate_of_peer(ssl_object) is not None
+        return await self._get(target.partition(b"?")[0], known=known), method == b"GET"
 
-    async def _get(self, path: bytes) -> _Answer:
+    async def _get(self, path: bytes, *, known: bool) -> _Answer:
+        """Metrics name logs, and a page takes a while to make: they are for who is *known*."""
         match path:
+            case b"/metrics" if not known:
+                return _said(HTTPStatus.FORBIDDEN, "metrics are for those who show a certificate")
             case b"/metrics":
                 return self._metrics()
             case b"/healthz":

@@ -33,7 +33,7 @@ mutant(
     _SERVER,
     old="if len(self._connections) >= self._limits.connections_max:",
     new="if False:",
-    test=_SERVING + "no_more_connections_are_held_than_allowed_and_others_are_closed_at_once",
+    test=_SERVING + "one_connection_more_than_allowed_ends_the_oldest",
 )
 mutant(
     "waits for ever for a request for metrics",

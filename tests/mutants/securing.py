@@ -93,6 +93,14 @@ mutant(
     test=_BOOKIE + "connections_are_exchanged_when_they_are_old",
 )
 mutant(
+    "shows metrics to strangers",
+    "ledger/metering/serving.py",
+    old='            case b"/metrics" if not known:\n',
+    new='            case b"/metrics" if False:\n',
+    test="tests/ledger/metering/test_serving_secured.py::test_"
+    "metrics_are_for_those_with_a_certificate_and_health_for_all",
+)
+mutant(
     "lets one address have all strangers",
     "ledger/security/taking.py",
     old="            if self._of_source[source] >= most:\n",

@@ -188,16 +188,20 @@ async def answers(port: int) -> bool:
         return False
 
 
-async def test_no_more_connections_are_held_than_allowed_and_others_are_closed_at_once() -> None:
+async def test_one_connection_more_than_allowed_ends_the_oldest() -> None:
     limits = ServingLimits(connections_max=3, request_s=NEVER_S, alive_s=PATIENCE_S)
     with serving(limits=limits) as port:
-        held = [await asyncio.open_connection(HOST, port) for _ in range(3)]
-        for _, writer in held:
-            writer.write(b"GET /healthz")
-        assert not await answers(port)
+        held = []
+        for _ in range(3):
+            held.append(await asyncio.open_connection(HOST, port))
+            held[-1][1].write(b"GET /healthz")
+        assert await answers(port)
+        oldest, *others = (reader for reader, _ in held)
+        with suppress(ConnectionResetError):
+            assert await ended(oldest.read()) == b""
+        assert not any(reader.at_eof() for reader in others)
         for _, writer in held:
             writer.close()
-        await eventually(lambda: answers(port), "those who left make room")
 
 
 async def test_a_port_that_is_taken_is_refused_with_what_to_do() -> None:
