@@ -195,7 +195,8 @@ class MetricsServer:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request, answer it, close. Nothing is raised: nobody could do anything."""
-        writer.transport.set_write_buffer_limits(0)  # `drain` waits until all was taken
+        # `drain` waits until all was taken; with TLS, at 0, for ever.
+        writer.transport.set_write_buffer_limits(high=1)
         try:
             async with asyncio.timeout(self._limits.request_s):
                 try:

@@ -11,13 +11,14 @@ import pytest
 
 from ledger.metering.declaring import Declarations
 from ledger.metering.exposing import Exposed
-from ledger.metering.serving import served
+from ledger.metering.serving import MetricsServer, ServingLimits, address_of, served
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 from tests.certificates import authority, certificate, put
 from tests.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
+NEVER_S = 3600.0
 
 
 @asynccontextmanager
@@ -59,6 +60,18 @@ async def test_metrics_are_for_those_with_a_certificate_and_health_for_all(tmp_p
         assert await get(address, "/metrics", believing()) == refused
         assert (await get(address, "/healthz", believing()))[0] == 200
         assert await get(address, "/healthz", None) == (403, "TLS is required: use https://\n")
+
+
+async def test_a_connection_ends_with_its_answer(tmp_path: Path) -> None:
+    security = Security(put(tmp_path, certificate("bookie")), serves=True)
+    limits = ServingLimits(answer_s=NEVER_S, alive_s=PATIENCE_S)
+    server = MetricsServer(Exposed(), limits, security=security)
+    address = address_of(HOST, server.start(HOST, 0), tls=True)
+    try:
+        for _ in range(20):
+            assert (await get(address, "/healthz", believing()))[0] == 200
+    finally:
+        server.close()
 
 
 async def test_a_certificate_that_is_not_believed_is_worse_than_none(tmp_path: Path) -> None:
