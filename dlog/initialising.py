@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ledger.cluster import make_namespace, open_namespace
 from ledger.errors import NamespaceMismatch, NoNamespace
 from ledger.metastore import open_store
-from ledger.metastore.acl import checked_ids
+from ledger.metastore.acl import check_readers, checked_ids
 from ledger.metastore.paths import INSTANCE
 from ledger.metastore.uri import without_secrets
 from ledger.metastore.zookeeper import ZooKeeperStore
@@ -57,6 +57,8 @@ async def initialise(
         ids=checked_ids(ids),
     )
     try:
+        if isinstance(store, ZooKeeperStore):
+            check_readers(store.wanted_ids)
         try:
             found = await open_namespace(store, layout=layout)
             made = False

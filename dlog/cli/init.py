@@ -48,8 +48,9 @@ def init(
         typer.Option(
             metavar="SCHEME:ID",
             help="Who may touch the namespace on ZooKeeper, besides the user in the URI: "
-            "x509:DN, sasl:NAME, digest:USER:HASH or ip:ADDRESS; repeat it for several. All nodes "
-            "get it, those too that others make later. Without any: whoever reaches ZooKeeper.",
+            "x509:DN, sasl:NAME, digest:USER:HASH or ip:ADDRESS; repeat it for several; with "
+            "' (read)' behind it, who may only read. All nodes get it, those too that others make "
+            "later. Without any: whoever reaches ZooKeeper.",
             show_default=False,
         ),
     ] = None,

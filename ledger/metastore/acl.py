@@ -1,10 +1,11 @@
-"""Pure: the ids that may do everything with the nodes of a namespace on ZooKeeper.
+"""Pure: the ids that may touch the nodes of a namespace on ZooKeeper.
 
 An id is written ``scheme:id``, as ZooKeeper writes it:
 
     digest:alice:<SHA-1 of alice:password, Base64>
     x509:CN=bookies,O=Example
     sasl:dlog/host@REALM
+    x509:CN=report (read)                           this one may read all of them, and change none
 
 `/instance` is the model: every node that is made later gets the ids that it has. None at all
 stands for ``world:anyone``: whoever reaches the server may do everything.
@@ -23,6 +24,7 @@ IDS_MAX: Final = 16
 SCHEMES: Final = ("digest", "x509", "sasl", "ip")
 _SHA1_BYTES: Final = 20
 _WORLD: Final = "world:anyone"
+_READ: Final = " (read)"
 _MASKED: Final = "x"
 """What a server says in place of a digest to who may not change the ACL."""
 
@@ -39,7 +41,7 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
     if len(found) > IDS_MAX:
         raise InvalidValue("acl", len(found), f"a namespace has {IDS_MAX} ids at most")
     for each in found:
-        scheme, _, name = each.partition(":")
+        scheme, _, name = each.removesuffix(_READ).partition(":")
         if scheme not in SCHEMES or not name or not each.isprintable():
             known = ", ".join(SCHEMES)
             raise InvalidValue("acl", each, f"write scheme:id, with a scheme of {known}")
@@ -50,25 +52,47 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
                 "write digest:user:hash, where hash is the Base64 of SHA-1 of user:password; "
                 "who is in the URI (auth, auth-file) need not be named",
             )
+    check_readers(found)
     return found
+
+
+def check_readers(ids: Sequence[str]) -> None:
+    """Raise `InvalidValue` if some of *ids* may only read, and that would not do."""
+    readers = [each for each in ids if each.endswith(_READ)]
+    if not readers:
+        return
+    if len(readers) == len(ids):
+        raise InvalidValue("acl", readers[0], "name somebody who may change the namespace, too")
+    if any(each.startswith("digest:") for each in ids):
+        raise InvalidValue(
+            "acl",
+            readers[0],
+            "ZooKeeper hides users with passwords from who may only read, and then he cannot use "
+            "the namespace; name certificates (x509)",
+        )
 
 
 def acl_of(ids: Sequence[str]) -> list[ACL]:
     """Return what kazoo calls that; of no ids, what lets everybody in."""
     if not ids:
         return list(OPEN_ACL_UNSAFE)
-    return [ACL(Permissions.ALL, Id(*each.split(":", 1))) for each in ids]
+    return [_entry(each) for each in ids]
 
 
 def ids_of(acl: Iterable[ACL]) -> tuple[str, ...]:
-    """Return the ids in *acl*, sorted; an id with less than all rights has them behind it, so that
-    it is equal to none that was asked for. Empty if everybody may do everything."""
+    """Return the ids in *acl*, sorted; an id with less than all rights has them behind it. Empty if
+    everybody may do everything."""
     found = set()
     for each in acl:
         shown = f"{each.id.scheme}:{each.id.id}"
         whole = each.perms & Permissions.ALL == Permissions.ALL
         found.add(shown if whole else f"{shown} ({'+'.join(each.acl_list).lower() or 'nothing'})")
     return () if found == {_WORLD} else tuple(sorted(found))
+
+
+def _entry(text: str) -> ACL:
+    scheme, name = text.removesuffix(_READ).split(":", 1)
+    return ACL(Permissions.READ if text.endswith(_READ) else Permissions.ALL, Id(scheme, name))
 
 
 def is_masked(ids: Iterable[str]) -> bool:

@@ -21,6 +21,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from dlog.aio import Log
+from dlog.aio.admin import delete_log, log_info, truncate_log
 from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.tls import LocalCertificates
@@ -63,7 +64,7 @@ ROLES: Final[dict[str, tuple[Grant | None, Set[str]]]] = {
     "repair": (Grant("cn:repair", Role.BOOKIE, "*"), REPAIRS),
     "operator": (Grant("cn:operator", Role.OPERATOR, "*"), REPAIRS),
 }
-IN_THE_ACL: Final = ("bookie-0", "client", "reader", "writer")
+IN_THE_ACL: Final = ("bookie-0", "client", "reader (read)", "writer")
 ORDERS: Final[dict[str, Callable[[BookieOperator], Awaitable[object]]]] = {
     "status": lambda operator: operator.status(),
     "collect": lambda operator: operator.collect(),
@@ -151,6 +152,7 @@ async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeep
                     await may_order(scene, found, name)
             await strangers_get_nothing_of_zookeeper(scene, tmp_path)
             await logs_are_written_and_read(scene)
+            await who_may_only_read_changes_nothing(scene)
             await every_node_is_for_the_certificates(scene)
     except (JavaMissing, ZooKeeperMissing) as error:
         pytest.skip(str(error))
@@ -262,11 +264,27 @@ async def logs_are_written_and_read(scene: Scene) -> None:
     async with scene.client("writer") as writer, scene.client("reader") as reader:
         async with await Log.open(LOG, client=writer, settings=one) as log:
             assert (await log.append(b"in")).offset == 0
-            with pytest.raises(AccessDenied, match="that takes the role writer"):
+            with pytest.raises(MetadataDenied):
                 await Log.open(LOG, client=reader)
             assert (await log.append(b"still in")).offset == 1
         async with await Log.tail(LOG, client=reader, follow=False) as tail:
             assert [record.value async for record in tail] == [b"in", b"still in"]
+
+
+async def who_may_only_read_changes_nothing(scene: Scene) -> None:
+    """Neither does he open a log for writing that nobody has open, nor grant himself a role."""
+    grant = Grant("cn:reader", Role.OPERATOR, "*")
+    async with scene.client("client") as client, scene.client("reader") as reader:
+        before = await log_info(LOG, client=client)
+        for change in (
+            Log.open(LOG, client=reader),
+            delete_log(LOG, client=reader),
+            truncate_log(LOG, before=1, client=reader),
+            change_rules(reader.store, partial(Rules.granted, grant=grant), by="a reader"),
+        ):
+            with pytest.raises(MetadataDenied):
+                await change
+        assert (await log_info(LOG, client=client)).manifest == before.manifest
 
 
 async def every_node_is_for_the_certificates(scene: Scene) -> None:

@@ -209,3 +209,10 @@ mutant(
     new="            if False:\n",
     test=_OWNERS + "who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_denied",
 )
+mutant(
+    "lets who may only read change what is in ZooKeeper",
+    "ledger/metastore/acl.py",
+    old="ACL(Permissions.READ if text.endswith(_READ) else Permissions.ALL,",
+    new="ACL(Permissions.ALL,",
+    test="tests/ledger/metastore/test_acl.py::test_who_may_only_read_is_written_as_it_is_shown",
+)

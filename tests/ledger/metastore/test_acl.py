@@ -29,8 +29,25 @@ def test_ids_are_the_same_after_a_way_through_an_acl() -> None:
     assert acl_of(()) == OPEN_ACL_UNSAFE
 
 
+def test_who_may_only_read_is_written_as_it_is_shown() -> None:
+    ids = checked_ids(["x509:CN=dlog,O=Example", "x509:CN=report (read)"])
+    assert [each.perms for each in acl_of(ids)] == [Permissions.ALL, Permissions.READ]
+    assert ids_of(acl_of(ids)) == ids
+
+
+def test_somebody_may_change_a_namespace() -> None:
+    with pytest.raises(InvalidValue, match="somebody who may change"):
+        checked_ids(["x509:CN=report (read)"])
+
+
+def test_who_may_only_read_cannot_be_where_users_have_passwords() -> None:
+    with pytest.raises(InvalidValue, match="name certificates"):
+        checked_ids(["x509:CN=report (read)", ME])
+
+
 @pytest.mark.parametrize(
-    "wrong", ["me", "x509:", "world:anyone", "auth:", "digest:me:secret", "digest:me", "ip:1\n"]
+    "wrong",
+    ["me", "x509:", "world:anyone", "auth:", "digest:me:secret", "digest:me", "ip:1\n", " (read)"],
 )
 def test_what_is_no_id_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidValue, match="acl="):
