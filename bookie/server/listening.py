@@ -11,7 +11,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
@@ -24,6 +24,7 @@ from bookie.server.pace import Pace
 from bookie.server.places import Places, Why
 from bookie.server.room import Room
 from bookie.server.service import BookieService
+from bookie.server.slices import work_on
 from bookie.server.turns import ALL_BYTES_MAX
 from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage, TransportMismatch
@@ -44,6 +45,9 @@ from ledger.transport.handshake import (
 )
 
 _ADDERS_MAX: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 8
+"""Connections, in one pass of the loop: each costs a dozen adds, and the system keeps the others
+waiting."""
 _PIECE_S_MAX: Final = 10.0
 """So long the rest of a frame, or of 1 MiB of a longer one, may take."""
 _STALLED_S: Final = 1.0
@@ -63,8 +67,6 @@ _DRAIN_S_MAX: Final = 2.0
 _AGES: Final = 2.0
 """A client exchanges its connections by itself; one that does not is ended when it could have."""
 _LOOK_S: Final = 1.0
-_LOOKED_AT_ONCE: Final = 64
-"""Connections, in one pass of the loop: thousands take longer than an add should wait."""
 _TELL_S: Final = 1.0
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -96,6 +98,8 @@ class BookieServer:
         self._server: asyncio.Server | None = None
         self._taker: Taker | None = None
         self._looking: asyncio.Handle | None = None
+        self._unlooked: deque[_ClientConnection] = deque()
+        """Who was not looked at yet, this time."""
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
         self.shown_out = Counter[Why]()
@@ -128,8 +132,9 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         if self.security is None:
             self._server = await loop.create_server(
-                lambda: _ClientConnection(self), sock=self._socket
+                lambda: _ClientConnection(self), sock=self._socket, backlog=_ACCEPTED_AT_ONCE
             )
+            self._socket.listen()  # asyncio lets no more wait than it takes in one pass
         else:
             self._taker = Taker(
                 self._socket,
@@ -207,17 +212,14 @@ class BookieServer:
 
     def _look(self) -> None:
         """Show out who takes too long."""
-        self._look_at(tuple(self.connections), 0)
+        self._unlooked.extend(self.connections)
+        self._look_on()
 
-    def _look_at(self, connections: "tuple[_ClientConnection, ...]", begin: int) -> None:
+    def _look_on(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        end = begin + _LOOKED_AT_ONCE
-        for connection in connections[begin:end]:
-            if not connection.is_lost:
-                connection.look(now)
-        if end < len(connections):
-            self._looking = loop.call_soon(self._look_at, connections, end)
+        if not work_on(self._unlooked, lambda each: each.look(now), loop.time):
+            self._looking = loop.call_soon(self._look_on)
             return
         self._looking = loop.call_later(_LOOK_S, self._look)
         if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:
@@ -389,6 +391,8 @@ class _ClientConnection(Connection):
         self.settled()
 
     def look(self, now: float) -> None:
+        if self.is_lost:
+            return
         reason = self._expired(now)
         if reason and self._finish_by is None:
             self._server.tell("connection_ended", self, Why.EXPIRED, reason)

@@ -440,6 +440,28 @@ mutant(
     test=_HOSTILE + "one_address_cannot_take_all_connections",
 )
 mutant(
+    "takes all who come at once in one pass of the loop",
+    "bookie/server/listening.py",
+    old="sock=self._socket, backlog=_ACCEPTED_AT_ONCE",
+    new="sock=self._socket",
+    test=_HOSTILE + "of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop",
+)
+mutant(
+    "takes all who come at once in one pass of the loop, with TLS",
+    "ledger/security/taking.py",
+    old="        for _ in range(_AT_ONCE_MAX):\n",
+    new="        for _ in range(64):\n",
+    test=_HOSTILE + "of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop",
+)
+mutant(
+    "looks at all clients in one pass of the loop",
+    "bookie/server/slices.py",
+    old="        if clock() >= ends_at:\n",
+    new="        if False:\n",
+    test="tests/bookie/server/test_slices.py::test_"
+    "work_that_takes_long_is_left_for_the_next_passes",
+)
+mutant(
     "lets one address be all strangers",
     "bookie/server/places.py",
     old="        if self._strangers_of[source] >= limits.strangers_per_address_max:",

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,23 @@ from bookie.server.limits import ClientLimits
 from bookie.server.places import Why
 from bookie.server.room import QUESTIONS_MAX
 from ledger.requests import ReadQuery, Status
+from ledger.security.certificates import Security
 from ledger.transport.framing import Kind, frame_header
 from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.transport.messages import read_answer, read_request
 from tests.bookie.runs import KEY, run_of
+from tests.certificates import certificate, put
 from tests.ledger.by_hand import Peer, connected, greeted
-from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, until
+from tests.ledger.serving import (
+    BOOKIE,
+    Bookie,
+    Secured,
+    add,
+    secured,
+    serving,
+    transport_to,
+    until,
+)
 
 
 async def peer_from(stack: AsyncExitStack, host: str, bookie: Bookie) -> Peer:
@@ -65,6 +78,31 @@ async def test_of_too_many_strangers_the_oldest_makes_room() -> None:
         assert await peers[0].rest() == b""
         async with greeted(bookie.address):
             assert bookie.server.shown_out[Why.STRANGERS] >= 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop(
+    tmp_path: Path, *, tls: bool
+) -> None:
+    if tls:
+        security = Security(put(tmp_path, certificate("bookie")), serves=True)
+        secured.set(Secured(security, security))
+    async with serving() as bookie:
+        address = ("127.0.0.1", bookie.port)
+        with ExitStack() as stack:
+            for _ in range(50):  # more than a pass takes, fewer than the system lets wait
+                stack.enter_context(socket.create_connection(address))
+            found = [0]
+            while found[-1] < 50:
+                await asyncio.sleep(0)
+                found.append(strangers_of(bookie))
+            await asyncio.sleep(0)  # the last ones begin
+            assert max(later - now for now, later in pairwise(found)) <= 8
+
+
+def strangers_of(bookie: Bookie) -> int:
+    taker = bookie.server._taker
+    return len(bookie.server.connections) if taker is None else len(taker._strangers)
 
 
 async def test_one_connection_cannot_take_all_questions() -> None:
