@@ -72,8 +72,9 @@ class Adding:
     def eased(self) -> None:
         """Nothing waits for that."""
 
-    def look(self, now: float) -> None:
+    def look(self, _now: float) -> bool:
         """Nor for this: adds are answered as they become durable."""
+        return False
 
     def shut(self) -> None:
         """Take nothing more; what was taken is still answered."""

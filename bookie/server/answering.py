@@ -8,6 +8,7 @@ is read for it.
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from bookie.server.core import CoreLimits
@@ -43,6 +44,11 @@ from ledger.transport.messages import (
 )
 
 QUESTION_BYTES_MAX: Final = 4096
+QUESTIONS_BYTES_MAX: Final = 16 * 1024
+"""Read at once from one client, some two hundred reads: the thousands that a connection may have
+open are not taken in one pass of the loop."""
+_LATE_MAX: Final = 32
+"""Answered at once that they are to be asked again later."""
 READ_BYTES_MAX: Final = CoreLimits().read_bytes_max
 """Counted as due while it is read, at most: answers are not larger."""
 TURN_S_MAX: Final = 2.0
@@ -140,17 +146,18 @@ class Answering:
             self._queue()
         self._room.eased()
 
-    def look(self, now: float) -> None:
-        """Let nobody wait for too long without an answer."""
-        for number, read in tuple(self._put_off.items()):
+    def look(self, now: float) -> bool:
+        """Let nobody wait for too long without an answer. Return whether there is more to do."""
+        for number, read in tuple(islice(self._put_off.items(), _LATE_MAX)):
             if now - read.since < TURN_S_MAX:
-                break
+                return False
             del self._put_off[number]
             self._room.left += 1
             self._connection.send(
                 Kind.ANSWER, number, *read_reply(ReadAnswer(_LATER), read.request)
             )
             self._go_on()
+        return bool(self._put_off)
 
     def serve_one(self) -> None:
         """Let the read go on that has waited for longest, if the client still may read."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
-from bookie.server.answering import KEPT_BYTES, Answering
+from bookie.server.answering import KEPT_BYTES, QUESTIONS_BYTES_MAX, Answering
 from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
 from bookie.server.limits import ClientLimits
@@ -52,8 +52,9 @@ _PIECE_S_MAX: Final = 10.0
 """So long the rest of a frame, or of 1 MiB of a longer one, may take."""
 _STALLED_S: Final = 1.0
 """Whose message has not grown for so long makes room for other messages, if there is none left."""
-_ROOM_SHARE: Final = 8
-"""This part of all room is made at once: to look for who has to make it takes a while."""
+_ROOM_SHARE: Final = 64
+"""This part of all room is made at once: to look for who has to make it takes a while, and so it
+does to end what they hold, behind which adds wait."""
 _STIFLED_S: Final = 5.0
 """So long who had to make room is neither served nor ended: it would come again at once, and take
 more of the bookie than while it waits."""
@@ -225,6 +226,10 @@ class BookieServer:
         if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:
             self._end_the_slowest()
 
+    def look_again(self, connection: "_ClientConnection") -> None:
+        """There is more to do for *connection*, which waits until the others were looked at."""
+        self._unlooked.append(connection)
+
     def _end_the_slowest(self) -> None:
         unsent = [each for each in self.connections if each.unsent_bytes]
         due_bytes = self.backlog.unsent_bytes
@@ -319,6 +324,7 @@ class _ClientConnection(Connection):
             self._handler = Adding(server.service, self, self._refuse, door, delaying)
         else:
             self.keep_unsent(KEPT_BYTES)
+            self.reader.receive_at_most(QUESTIONS_BYTES_MAX)
             self._handler = Answering(server.service, self, server.room, door, delaying)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
@@ -398,8 +404,8 @@ class _ClientConnection(Connection):
             self._server.tell("connection_ended", self, Why.EXPIRED, reason)
             self.finish()
             return
-        if self._handler is not None:
-            self._handler.look(now)
+        if self._handler is not None and self._handler.look(now):
+            self._server.look_again(self)
         if self._is_stifled:  # which was told, and counted
             if self._finish_by is not None and now > self._finish_by:
                 self._end()

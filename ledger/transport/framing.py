@@ -124,6 +124,10 @@ class FrameReader:
         """Whether a frame has begun and is not whole."""
         return bool(self._head or self._pieces)
 
+    def receive_at_most(self, size_bytes: int) -> None:
+        """Let no more come at once than so much, from a peer that sends small frames."""
+        self._scratch = self._scratch[:size_bytes]
+
     def room(self) -> memoryview:
         """Return where the next bytes are to be written; call `take` then."""
         if not self._pieces:

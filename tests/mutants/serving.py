@@ -454,6 +454,27 @@ mutant(
     test=_HOSTILE + "of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop",
 )
 mutant(
+    "takes all questions that come at once in one pass of the loop",
+    "bookie/server/listening.py",
+    old="            self.reader.receive_at_most(QUESTIONS_BYTES_MAX)\n",
+    new="",
+    test=_HOSTILE + "of_many_questions_that_come_at_once_some_are_taken_in_each_pass_of_the_loop",
+)
+mutant(
+    "tells one who asks much to ask all of it again in one pass of the loop",
+    "bookie/server/answering.py",
+    old="islice(self._put_off.items(), _LATE_MAX)",
+    new="self._put_off.items()",
+    test=_HOSTILE + "who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_the_loop",
+)
+mutant(
+    "forgets who was told only some of what is to be asked again",
+    "bookie/server/listening.py",
+    old="        self._unlooked.append(connection)\n",
+    new="        pass\n",
+    test=_HOSTILE + "who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_the_loop",
+)
+mutant(
     "looks at all clients in one pass of the loop",
     "bookie/server/slices.py",
     old="        if clock() >= ends_at:\n",
