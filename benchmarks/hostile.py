@@ -4,9 +4,12 @@ One bookie process; 2,000 hostile connections from 20 addresses of this machine,
 of their own; a writer of 200 entries of 1 KB a second in an open loop, so that waiting counts.
 Alone, while they do the same to a process that is no bookie (the control: what they take of the
 machine), and beside them, in turn. Then two tenants: one appends as fast as it can, without and
-with a quota.
+with a quota. Figures are medians of all rounds, ratios those of the ratios of each round.
 
-    python -m benchmarks.hostile [--seconds 6] [--connections 2000] [--only KIND ...]
+Attackers have machines of their own: where there are two processors or more, bookie and writer keep
+to one of them, alone and beside, and attackers, the greedy tenant and what is no bookie to others.
+
+    python -m benchmarks.hostile [--rounds 3] [--seconds 6] [--only KIND ...] [--share-processors]
 """
 
 import argparse
@@ -18,9 +21,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster
@@ -175,9 +179,21 @@ def rss_mb(pid: int) -> float:
     return pages * resource.getpagesize() / 1e6
 
 
+def keep_apart() -> tuple[int, ...]:
+    """Keep this process, and the bookies that it starts, to one processor; return the others."""
+    ours, *theirs = sorted(os.sched_getaffinity(0))
+    if theirs:
+        os.sched_setaffinity(0, {ours})
+    return tuple(theirs)
+
+
 @asynccontextmanager
-async def other(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run this program in another process meanwhile."""
+async def other(
+    processors: Sequence[int], *arguments: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run this program in another process meanwhile, on *processors*; empty: on ours."""
+    if processors:
+        arguments += ("--processors", *map(str, processors))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.hostile", *arguments, stdout=asyncio.subprocess.PIPE
     )
@@ -190,18 +206,29 @@ async def other(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 @asynccontextmanager
-async def beside(*arguments: str) -> AsyncIterator[list[str]]:
+async def beside(processors: Sequence[int], *arguments: str) -> AsyncIterator[list[str]]:
     """The same, once it is at it; yield what it prints, at the end."""
     said: list[str] = []
-    async with other(*arguments) as process:
+    async with other(processors, *arguments) as process:
         await asyncio.sleep(2.0)  # until it is at it
         yield said
         process.kill()
         assert process.stdout is not None
         said += (await process.stdout.read()).decode().split()
+        await process.wait()
+
+
+class Round(NamedTuple):
+    """p99 of the writer, in ms, and the bookie's memory beside attackers, in MB."""
+
+    alone: float
+    control: float
+    beside: float
+    rss: float
 
 
 async def hostile(options: argparse.Namespace, directory: Path) -> None:
+    apart = options.apart
     async with LocalCluster(directory, bookies=1) as cluster:
         (bookie,) = cluster.bookies()
         client = await LedgerClient.connect(cluster.uri)
@@ -213,31 +240,40 @@ async def hostile(options: argparse.Namespace, directory: Path) -> None:
         async def append() -> EntryId:
             return await writer.add(PAYLOAD)
 
+        async def attacked(kind: str, address: str) -> tuple[float, float]:
+            said = (kind, address, str(large.ledger_id), key.hex())
+            count = str(options.connections)
+            async with beside(apart, "--attack", *said, "--connections", count):
+                took = await latencies(append, options.seconds)
+                rss = rss_mb(bookie.pid)
+            await asyncio.sleep(1.0)  # until they are gone
+            return p99(took), rss
+
         await latencies(append, 1.0)
-        ratios = "to alone, control"
-        print(f"{'p99, ms, beside':16} {'alone':>6} {'control':>8} {'beside':>7} {ratios:>18} RSS")
-        async with other("--sink") as sinking:
+        print(f"{'p99, ms, beside':16} {'alone':>6} {'control':>8} {'beside':>7}  ratios, RSS")
+        async with other(apart, "--sink") as sinking:
             assert sinking.stdout is not None
-            port = (await sinking.stdout.readline()).decode().strip()
+            sink_port = (await sinking.stdout.readline()).decode().strip()
             for kind in options.only or KINDS:
-                before = rss_mb(bookie.pid)
-                alone = await latencies(append, options.seconds)
-                after, p99s = before, []
-                for address in (f"127.0.0.1:{port}", bookie.address):
-                    said = (kind, address, str(large.ledger_id), key.hex())
-                    async with beside("--attack", *said, "--connections", str(options.connections)):
-                        took = await latencies(append, options.seconds)
-                        after = rss_mb(bookie.pid)
-                    p99s.append(p99(took))
-                    await asyncio.sleep(1.0)  # until they are gone
-                control, hostile_p99 = p99s
-                ratios = f"{hostile_p99 / p99(alone):.1f}x {hostile_p99 / control:.1f}x"
-                print(
-                    f"{kind:16} {p99(alone):6.1f} {control:8.1f} {hostile_p99:7.1f} {ratios:>18} "
-                    f"{before:.0f} to {after:.0f} MB",
-                    flush=True,
-                )
+                rounds = []
+                for _ in range(options.rounds):
+                    alone = p99(await latencies(append, options.seconds))
+                    control, _ = await attacked(kind, f"127.0.0.1:{sink_port}")
+                    rounds.append(Round(alone, control, *await attacked(kind, bookie.address)))
+                tell(kind, rounds)
         await client.close()
+
+
+def tell(kind: str, rounds: list[Round]) -> None:
+    alone, control, beside, _ = (statistics.median(column) for column in zip(*rounds, strict=True))
+    to_alone = statistics.median(each.beside / each.alone for each in rounds)
+    to_control = statistics.median(each.beside / each.control for each in rounds)
+    each_round = ", ".join(f"{each.beside / each.alone:.1f}" for each in rounds)
+    print(
+        f"{kind:16} {alone:6.1f} {control:8.1f} {beside:7.1f}  {to_alone:.1f}x alone "
+        f"({each_round}), {to_control:.1f}x control, {max(each.rss for each in rounds):.0f} MB",
+        flush=True,
+    )
 
 
 async def greedy(uri: str) -> None:
@@ -268,31 +304,40 @@ async def tenants(options: argparse.Namespace, directory: Path) -> None:
             if limited:
                 await change_quotas(client.store, lambda quotas: quotas.with_(quota), by="bench")
                 await asyncio.sleep(1.0)
-            alone = await latencies(append, options.seconds)
-            async with beside("--greedy", cluster.uri) as said:
-                took = await latencies(append, options.seconds)
             how = "with" if limited else "without"
-            print(
-                f"beside a tenant {how} a quota, at {said[-1]} MB/s: p99 "
-                f"{p99(alone):.1f} to {p99(took):.1f} ms, {p99(took) / p99(alone):.1f}x",
-                flush=True,
-            )
+            for _ in range(options.rounds):
+                alone = await latencies(append, options.seconds)
+                async with beside(options.apart, "--greedy", cluster.uri) as said:
+                    took = await latencies(append, options.seconds)
+                await asyncio.sleep(1.0)
+                print(
+                    f"beside a tenant {how} a quota, at {said[-1]} MB/s: p99 "
+                    f"{p99(alone):.1f} to {p99(took):.1f} ms, {p99(took) / p99(alone):.1f}x",
+                    flush=True,
+                )
         await log.close()
         await client.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--connections", type=int, default=2000)
     parser.add_argument("--only", nargs="+", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument(
+        "--share-processors", action="store_true", help="let all run on all of them"
+    )
     parser.add_argument("--no-tenants", action="store_true")
     parser.add_argument("--no-hostile", action="store_true")
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     parser.add_argument("--attack", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--greedy", help=argparse.SUPPRESS)
+    parser.add_argument("--processors", type=int, nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.processors:
+        os.sched_setaffinity(0, options.processors)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if options.attack:
@@ -303,6 +348,8 @@ def main() -> None:
     elif options.greedy:
         asyncio.run(greedy(options.greedy))
     else:
+        options.apart = () if options.share_processors else keep_apart()
+        print("attackers on", "processors of their own" if options.apart else "ours")
         for skipped, work in (
             (options.no_hostile, hostile),
             (options.no_tenants, tenants),
