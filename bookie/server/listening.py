@@ -45,9 +45,9 @@ from ledger.transport.handshake import (
 )
 
 _ADDERS_MAX: Final = 1024
-_ACCEPTED_AT_ONCE: Final = 8
-"""Connections, in one pass of the loop: each costs a dozen adds, and the system keeps the others
-waiting."""
+_ACCEPTED_AT_ONCE: Final = 2
+"""Connections, in one pass of the loop: until one is known, or refused and gone, it costs as much
+as several adds, and an add waits for some passes. The system keeps the others waiting."""
 _PIECE_S_MAX: Final = 10.0
 """So long the rest of a frame, or of 1 MiB of a longer one, may take."""
 _STALLED_S: Final = 1.0

@@ -21,7 +21,7 @@ them, or is closed if its own address has a quarter of them."""
 HANDSHAKE_S_MAX: Final = 5.0
 """For the first byte, and for the handshake."""
 SHUTDOWN_S_MAX: Final = 2.0
-_AT_ONCE_MAX: Final = 8
+_AT_ONCE_MAX: Final = 2
 """Taken in one pass of the loop, which has better to do; the system keeps the others waiting."""
 _AGAIN_S: Final = 1.0
 _TLS: Final = 22

@@ -98,7 +98,7 @@ async def test_of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop
                 await asyncio.sleep(0)
                 found.append(strangers_of(bookie))
             await asyncio.sleep(0)  # the last ones begin
-            assert max(later - now for now, later in pairwise(found)) <= 9  # asyncio may add one
+            assert max(later - now for now, later in pairwise(found)) <= 3  # asyncio may add one
 
 
 def strangers_of(bookie: Bookie) -> int:
