@@ -56,8 +56,8 @@ _ROOM_SHARE: Final = 64
 """This part of all room is made at once: to look for who has to make it takes a while, and so it
 does to end what they hold, behind which adds wait."""
 _STIFLED_S: Final = 5.0
-"""So long who had to make room is neither served nor ended: it would come again at once, and take
-more of the bookie than while it waits."""
+"""So long who had to make room, or found none among writers, is neither served nor ended: it would
+come again at once, and take more of the bookie than while it waits."""
 _IDLE_S_MAX: Final = 120.0
 """Who asks for nothing, and waits for nothing, for so long makes room for others."""
 _BACKLOG_BYTES_MAX: Final = ALL_BYTES_MAX
@@ -312,7 +312,11 @@ class _ClientConnection(Connection):
         self.say(encode_answer(answer))
         if isinstance(answer, Refusal):
             server.tell("client_refused", self, why, answer.reason)
-            self.finish()
+            if why is Why.WRITERS:
+                server.places.know(self)
+                self._leave_waiting()
+            else:
+                self.finish()
             return True
         server.places.know(self)
         door = None if server.guard is None else server.guard.door(self.identity, self.peer)
@@ -371,6 +375,9 @@ class _ClientConnection(Connection):
     def stifle(self, reason: str) -> None:
         """Take nothing more, hold nothing, and end it later; what was taken is answered."""
         self._server.tell("connection_stifled", self, Why.STALLED, reason)
+        self._leave_waiting()
+
+    def _leave_waiting(self) -> None:
         self._is_stifled = self.is_deaf = True
         self._finish_by = asyncio.get_running_loop().time() + _STIFLED_S
         self.reader.drop()
@@ -387,6 +394,8 @@ class _ClientConnection(Connection):
     def finish(self) -> None:
         """Take nothing more, answer what was taken, then end."""
         if self._finish_by is not None:
+            if self._is_stifled and (self._handler is None or self._handler.is_done):
+                self._end()
             return
         self._finish_by = asyncio.get_running_loop().time() + _DRAIN_S_MAX
         self.is_deaf = True

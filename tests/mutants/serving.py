@@ -237,6 +237,13 @@ mutant(
     test=_SERVER + "writers_are_bounded_and_those_that_are_gone_do_not_count",
 )
 mutant(
+    "ends who finds no room among writers at once, who then comes again",
+    "bookie/server/listening.py",
+    old="            if why is Why.WRITERS:\n",
+    new="            if False:\n",
+    test=_SERVER + "who_finds_no_room_among_writers_is_left_waiting_and_then_ended",
+)
+mutant(
     "counts writers that are gone",
     "bookie/server/listening.py",
     old="        self._server.adders -= self._is_adder\n",

@@ -8,16 +8,17 @@ import pytest
 
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.listening import BookieServer
+from bookie.server.places import Why
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.prepared import Prepared
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
 from ledger.transport.checksum import checked
 from ledger.transport.framing import Kind
-from ledger.transport.handshake import Hello, Purpose
+from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.by_hand import greeted, refusal
+from tests.ledger.by_hand import connected, greeted, refusal
 from tests.ledger.serving import (
     BOOKIE,
     Answers,
@@ -114,6 +115,8 @@ async def test_writers_are_bounded_and_those_that_are_gone_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bookie.server.listening._ADDERS_MAX", 2)
+    monkeypatch.setattr("bookie.server.listening._STIFLED_S", 0.0)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
     async with serving() as bookie, greeted(bookie.address), asyncio.timeout(PATIENCE_S):
         async with greeted(bookie.address):
             reason = await refusal(bookie.address, Hello(Purpose.ADDS, BOOKIE))
@@ -123,6 +126,24 @@ async def test_writers_are_bounded_and_those_that_are_gone_do_not_count(
         await until(lambda: bookie.server.adders == 1)
         async with greeted(bookie.address):
             pass
+
+
+async def test_who_finds_no_room_among_writers_is_left_waiting_and_then_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.listening._ADDERS_MAX", 1)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    hello = encode_hello(Hello(Purpose.ADDS, BOOKIE))
+    async with serving() as bookie, greeted(bookie.address), connected(bookie.address) as second:
+        second.writer.write(hello)
+        await until(lambda: bookie.server.shown_out == {Why.WRITERS: 1})
+        assert [each.is_reading for each in bookie.server.connections] == [True, False]
+        assert bookie.server.places.strangers == 0
+        monkeypatch.setattr("bookie.server.listening._STIFLED_S", 0.0)
+        async with connected(bookie.address) as third:
+            third.writer.write(hello)
+            await until(lambda: bookie.server.shown_out == {Why.WRITERS: 2})
+            await until(lambda: len(bookie.server.connections) == 2)
 
 
 async def test_reads_that_miss_the_memory_come_from_disk() -> None:
