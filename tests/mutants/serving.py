@@ -499,8 +499,8 @@ mutant(
 mutant(
     "counts who said what it wants among the strangers",
     "bookie/server/listening.py",
-    old="        server.places.know(self)\n",
-    new="",
+    old="        server.places.know(self)\n        door",
+    new="        door",
     test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
 )
 mutant(
