@@ -84,8 +84,8 @@ def size_bytes(
 
 def count_of(value: object, name: str, *, least: int = 0, most: int = VALUE_MAX) -> int:
     """Return *value*, a whole number or its digits. Raises `InvalidValue`."""
-    if isinstance(value, str) and _COUNT.fullmatch(value.strip()):
-        value = int(value)
+    if isinstance(value, str) and _COUNT.fullmatch(text := value.strip()):
+        value = int(text)  # it knows fewer blanks than `strip`
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidValue(name, value, f"use a whole number{_from_to(least, most)}")
     return value

@@ -23,6 +23,8 @@ from bookie.entrylog.ledger_map import LedgerMapBuilder, encode_map
 from bookie.pieces import Piece
 
 _WRITE_BYTES: Final = 1024 * 1024
+_UNSYNCED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Synced before more is written: the journal's syncs wait for all that the disk was given."""
 _LEDGER_AT: Final = 8
 _LEDGER: Final = Struct("<q")
 
@@ -57,6 +59,7 @@ class LogFile:
         self._buffered_bytes = HEADER_BYTES
         self._written = 0
         self._synced = 0
+        self._synced_ahead = 0
         self._map = LedgerMapBuilder()
 
     @property
@@ -89,12 +92,15 @@ class LogFile:
         self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write what is buffered. Of much, a part is made durable at once."""
         if self._buffers:
             self._file.write(self._buffers, self._written)
             self._written += self._buffered_bytes
             self._buffers = []
             self._buffered_bytes = 0
+        if self._written - self._synced_ahead >= _UNSYNCED_BYTES_MAX:
+            self._file.sync()
+            self._synced_ahead = self._written
 
     def sync(self) -> None:
         self.flush()

@@ -432,7 +432,7 @@ mutant(
 mutant(
     "lets the loop wait for a disk that hung a moment ago",
     "bookie/server/committing.py",
-    old=" and max(self._times) < HUNG_S",
+    old=" and not self._hung",
     new="",
     test="tests/bookie/server/test_committing.py::"
     "test_a_disk_that_hung_is_left_to_the_thread_until_it_was_fast_for_long",

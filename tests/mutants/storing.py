@@ -30,6 +30,14 @@ mutant(
     test=_STORAGE + "a_deletion_between_two_tries_of_a_checkpoint_is_not_undone",
 )
 mutant(
+    "leaves all that a checkpoint writes to the sync at its end",
+    "bookie/entrylog/log_file.py",
+    old="if self._written - self._synced_ahead >= _UNSYNCED_BYTES_MAX:",
+    new="if False:",
+    test="tests/bookie/entrylog/test_entrylog.py::test_"
+    + "of_much_that_is_written_no_more_than_a_part_waits_for_the_sync_at_its_end",
+)
+mutant(
     "calls a checkpoint that found no space done",
     "bookie/storage/checkpoint.py",
     old='self._no_space = f"a checkpoint found no space: {error}"',

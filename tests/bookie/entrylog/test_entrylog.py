@@ -144,6 +144,18 @@ def test_every_damaged_byte_of_a_map_makes_it_none_and_the_log_is_scanned() -> N
             assert (info.damage is None) == (cut and at == frames_end)
 
 
+def test_of_much_that_is_written_no_more_than_a_part_waits_for_the_sync_at_its_end() -> None:
+    disk = new_disk()
+    log = LogFile(disk, 1)
+    disk.sync_directory(DIRECTORY)
+    megabyte = bytes(1 << 20)
+    for entry in range(10):
+        log.append(piece(1, entry, payload=megabyte))
+    log.close()
+    disk.crash(Loss.LOST)
+    assert len(disk.content(path_of(1))) > 10 * len(megabyte) - (5 << 20)
+
+
 def test_the_map_of_another_log_is_none() -> None:
     disk = written(*PIECES)
     other = LedgerMap(HEADER_BYTES)
