@@ -53,7 +53,10 @@ _IMMEDIATE: Final = {
     "writerOutputBufferSize": "0",
     "bkc.throttle": "0",  # else 5,000 entries a second
 }
-_BOOKKEEPER: Final = {"throttle": "0"}
+_BOOKKEEPER: Final = {
+    "throttle": "0",
+    "addEntryTimeoutSec": "60",  # else a machine that stands still for 5 s ends its ledger
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ mutant(
 mutant(
     "lets the loop wait for a disk that is often slow",
     "bookie/server/committing.py",
-    old=" and slow <= SLOW_MAX and",
+    old=" and self._slow <= SLOW_MAX and",
     new=" and",
     test=_COMMITTING + "a_disk_that_is_slow_every_tenth_time_is_slow",
 )

@@ -45,6 +45,13 @@ def test_a_disk_that_is_slow_every_tenth_time_is_slow() -> None:
     assert not place_after(*slow, FAST_S, *fast[1:]).is_here(0)
 
 
+def test_what_was_slow_long_ago_does_not_count() -> None:
+    place = place_after(*[FAST_S] * TIMES, *[QUICK_S] * (TIMES - SLOW_MAX - 1))
+    assert not place.is_here(0)
+    place.took(QUICK_S)
+    assert place.is_here(0)
+
+
 def test_a_disk_that_hung_is_left_to_the_thread_until_it_was_fast_for_long() -> None:
     place = place_after(*[QUICK_S] * TIMES, HUNG_S)
     assert not place.is_here(0)
