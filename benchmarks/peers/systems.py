@@ -47,11 +47,13 @@ _BUFFERED: Final = {
     "writerOutputBufferSize": str(512 << 10),
     "periodicFlushFrequencyMilliSeconds": "2",
     "bkc.throttle": "0",
+    "bkcWriteTimeoutSeconds": "60",  # as of BookKeeper
 }
 _IMMEDIATE: Final = {
     "enableImmediateFlush": "true",
     "writerOutputBufferSize": "0",
     "bkc.throttle": "0",  # else 5,000 entries a second
+    "bkcWriteTimeoutSeconds": "60",
 }
 _BOOKKEEPER: Final = {
     "throttle": "0",

@@ -17,8 +17,8 @@ import org.apache.distributedlog.util.Utils;
 /** DistributedLog's core library. Arguments: ZooKeeper, its path of ledgers, and name=value of its settings. */
 final class DistributedLogPeer implements Loops.Peer {
     private static final int RECORDS_MAX = 1000;
-    /** As of BookKeeper: with an entry for each record more than that times out. */
-    private static final int ENTRIES_MAX = 10_000;
+    /** Pending, with an entry for each record: more of them time out while Java gets warm. */
+    private static final int ENTRIES_MAX = 1000;
 
     private final Namespace namespace;
     private final boolean immediate;
