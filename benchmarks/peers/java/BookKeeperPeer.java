@@ -14,7 +14,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 /** BookKeeper's client: an entry for each record. Arguments: where its metadata are, and name=value of settings. */
 final class BookKeeperPeer implements Loops.Peer {
     private static final byte[] PASSWORD = "bench".getBytes();
-    private static final int PENDING_MAX = 10_000;
+    private static final int PENDING_MAX = 1000;
     private static final int READ_MAX = 1000;
     private static final int READS_MAX = 4;
 
