@@ -160,12 +160,13 @@ class Gatherer:
     async def look_now(self, log: str, *, wait_s: float) -> LogSeen:
         """Return what is known of *log* after a look that began no earlier than this call; what
         was known before if it has not ended within *wait_s*."""
+        followed = self._follow(log)
+        followed.wanted_at = self.now  # else a round that ends meanwhile may forget it
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                running = self._follow(log).looking
-                if running is not None:
-                    await asyncio.wait([running])
-                await asyncio.wait([self._begin_look(log, self._follow(log))])
+                if followed.looking is not None:
+                    await asyncio.wait([followed.looking])
+                await asyncio.wait([self._begin_look(log, followed)])
         return (await self.want([log], wait_s=0))[log]
 
     async def ledgers(self, *, wait_s: float) -> tuple[Sequence[int], bool]:

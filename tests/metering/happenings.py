@@ -24,6 +24,7 @@ from bookie.autorecovery.throttling import RepairThrottle, keep_reporting, set_t
 from bookie.autorecovery.worker import WorkerConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
+from bookie.entrylog.format import SUFFIX
 from bookie.identity.stamp import accept_loss
 from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
@@ -224,6 +225,21 @@ async def entries_are_read_from_a_disk(cluster: WholeCluster, _: pytest.MonkeyPa
             await read(entry, 79, bytes_max=1)
         while not moved(cluster, "dlog_bookie_disk_reads"):
             await asyncio.gather(*(read(entry, entry) for entry in range(80)))
+
+
+@happening
+async def a_disk_rots(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    bookie, name = cluster.bookies[0], BookieId("bookie-0")
+    async with cluster.client() as client:
+        ((ledger_id, metadata),) = await written(client, Quorum(4, 4, 2), count=20)
+        await bookie.checkpoint()
+        for log in bookie.config.directory.rglob(f"*{SUFFIX}"):
+            log.write_bytes(log.read_bytes().replace(PAYLOAD, PAYLOAD[:-1] + b"?"))
+        await written(client, Quorum(4, 4, 2), count=20)
+        await bookie.checkpoint()  # what the one before wrote is no more in memory
+        with suppress(LogError):
+            await client.read_replica(ledger_id, name, 0, 19, metadata=metadata)
+        cluster.seen.look()
 
 
 @happening

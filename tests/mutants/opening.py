@@ -78,6 +78,13 @@ mutant(
     test=_VIEWS + "trouble_that_grows_has_lasted_since_it_began",
 )
 mutant(
+    "forgets a log that it is looking at",
+    "dlog/console/gathering.py",
+    old="        followed.wanted_at = self.now  # else a round that ends meanwhile may forget it\n",
+    new="",
+    test=_PAGES + "a_log_that_is_looked_at_now_is_not_forgotten_meanwhile",
+)
+mutant(
     "looks at the bookies once all logs have answered",
     "dlog/console/gathering.py",
     old="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n\n"

@@ -6,8 +6,11 @@ import re
 import pytest
 
 from dlog.aio import Log
+from dlog.aio.read.tails import TailTracker
+from dlog.console import gathering
 from dlog.console.gathering import LOGS_MAX, Gatherer
 from dlog.console.pages import Access
+from dlog.console.seen import LogLook
 from dlog.console.streaming import Streams, live
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
@@ -150,6 +153,30 @@ async def test_a_check_of_a_ledger_finds_the_copies_of_a_dead_bookie() -> None:
         assert "on bookie-1: unreachable" in await at.page("/live/verify", id=number)
         assert "bookie-1" in await at.page("/ledger", id=number)
         assert "orders" in await at.page("/ledgers")
+
+
+async def test_a_log_that_is_looked_at_now_is_not_forgotten_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "LOGS_AT_FIRST", 0)  # it is not followed without being asked for
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        await writer.close()
+        gatherer = Gatherer(at.client, clock=lambda: 1e6)
+        looked, may_end = gatherer._looked, asyncio.Event()
+
+        async def held(log: str, tracker: TailTracker) -> LogLook:
+            await may_end.wait()
+            return await looked(log, tracker)
+
+        monkeypatch.setattr(gatherer, "_looked", held)
+        asked = asyncio.ensure_future(gatherer.look_now("orders", wait_s=PATIENCE_S))
+        await until(lambda: "orders" in gatherer._followed, "it is looked at")
+        round_of_logs = asyncio.ensure_future(gatherer._look_at_logs())
+        await asyncio.sleep(0)
+        may_end.set()
+        assert (await asked).look.manifest is not None
+        await round_of_logs
 
 
 async def test_however_many_logs_are_asked_for_so_many_are_followed() -> None:
