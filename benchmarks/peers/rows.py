@@ -1,6 +1,7 @@
 """How each row is measured, of one system in one round."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Final
 from benchmarks.figures import percentile
 from benchmarks.logs.promoting import promoted
 from benchmarks.peers.clients import Client
+from benchmarks.peers.jars import PeerMissing
 from benchmarks.peers.systems import (
     AIO,
     BLOCKING,
@@ -20,6 +22,7 @@ from benchmarks.peers.systems import (
     KAFKA,
     MANY,
     STANDBY,
+    SYSTEMS,
     WHEN_EMPTY,
     Cluster,
 )
@@ -42,6 +45,8 @@ class Sizes:
     settle_s: float = 20.0
     """Until what was acknowledged is where it stays: BookKeeper flushes every 10 s."""
 
+
+_TRIES: Final = 3
 
 QUICK: Final = Sizes(
     seconds=0.3, warm_s=0.3, catch_up=5000, catch_up_slow=5000, written=5000, settle_s=1.0
@@ -70,12 +75,28 @@ class On:
 
 
 async def warmed(on: On, systems: Iterable[str]) -> None:
-    """Start what *systems* need, and have all of it work until Java has compiled what counts."""
-    clients = [await on.cluster.client(each) for each in systems if each != STANDBY]
-    for client in clients:
-        await client.ask("throughput", on.fresh(), 100, on.sizes.warm_s)
-    for client in clients:
-        await client.ask("paced", on.fresh(), 100, 2000, on.sizes.warm_s / 4)
+    """Start what *systems* need, and have all of it work until Java has compiled what counts.
+
+    A peer that fails has `_TRIES`, each with a client of its own: until its servers are warm, one
+    of them may stand still for so long that a client gives up. Raises `PeerMissing`."""
+    waiting = [each for each in systems if each != STANDBY]
+    for each in waiting:
+        await on.cluster.client(each)  # all servers take memory before any works
+    for each in waiting:
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                await _warmed(on, await on.cluster.client(each))
+                break
+            except PeerMissing as error:
+                if not left or SYSTEMS[each].servers == "dlog":
+                    raise
+                print(f"bench-peers: {each} gets warm once more: {error}", file=sys.stderr)
+                await on.forget(each)
+
+
+async def _warmed(on: On, client: Client) -> None:
+    await client.ask("throughput", on.fresh(), 100, on.sizes.warm_s)
+    await client.ask("paced", on.fresh(), 100, 2000, on.sizes.warm_s / 4)
 
 
 async def throughput(on: On, system: str, seconds: float, *, size: int) -> Measured:

@@ -29,7 +29,10 @@ BUFFERED, IMMEDIATE = "DistributedLog", "DistributedLog, immediate"
 BOOKKEEPER, WHEN_EMPTY = "BookKeeper", "BookKeeper, when empty"
 OURS: Final = (AIO, BLOCKING, MANY, STANDBY)
 
-_JAVA_FLAGS: Final = ("-Xms512m", "-Xmx2g", "-XX:+UseG1GC")
+_JAVA_FLAGS: Final = (
+    "-Xms512m", "-Xmx2g", "-XX:+UseG1GC",
+    "-Dorg.apache.logging.log4j.level=WARN",  # of what BookKeeper says: why it gave up
+)  # fmt: skip
 _PRODUCER: Final = {
     "acks": "all",
     "linger.ms": "0",

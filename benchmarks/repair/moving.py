@@ -89,6 +89,7 @@ async def speed(bench: Bench, directory: Path) -> None:
         lost_bytes = await _lose(bench, on)
         log_path = directory / "autorecovery.log"
         with repairing(on.cluster.uri, log_path, "--rate", "0") as process:
+            await _marked(on)
             took, cpu = await _repaired(on, process)
     name = "repair of a lost bookie, no throttle"
     bench.at_least(name, lost_bytes / took / 1e6, "MB/s", _AIM_MB_PER_S)
@@ -163,8 +164,8 @@ async def _marked(on: Running) -> None:
 
 
 async def _repaired(on: Running, process: "Popen[bytes]") -> tuple[float, float]:
-    """Return how long it took from the first mark to the last, and the CPU of *process*."""
-    await _marked(on)
+    """Return how long it takes from now, when something is marked, to the last mark, and the CPU
+    of *process*."""
     started, cpu = time.perf_counter(), _cpu_s(process.pid)
     while not await _is_whole(on):
         assert process.poll() is None, "the process of repair has ended"

@@ -1,7 +1,8 @@
 """What others are measured by is fetched, or it is said in a sentence why not."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.peers import __main__ as running
 from benchmarks.peers import jars
 from benchmarks.peers.jars import PeerMissing, fetched
-from benchmarks.peers.rows import QUICK, Measured, On, Row
+from benchmarks.peers.rows import QUICK, Measured, On, Row, warmed
 from benchmarks.peers.systems import AIO, KAFKA, Cluster
 from benchmarks.peers.uncached import let_go
 
@@ -84,6 +85,43 @@ async def test_a_peer_that_fails_is_left_out_of_the_round_and_its_next_client_ge
     failing = {AIO}
     with pytest.raises(PeerMissing):
         await running.one_round(on, row, row.systems)
+
+
+class _Client:
+    """Of a peer that fails *fails* times."""
+
+    def __init__(self, fails: int) -> None:
+        self.fails = fails
+
+    async def ask(self, *_: object) -> Mapping[str, object]:
+        if self.fails:
+            self.fails -= 1
+            raise PeerMissing("it hangs")
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("system", "fails", "forgotten", "warm"),
+    [(KAFKA, 2, 2, True), (KAFKA, 3, 2, False), (AIO, 1, 0, False)],
+)
+async def test_a_peer_that_fails_gets_warm_at_the_third_try_at_last_and_dlog_at_the_first(
+    system: str, fails: int, forgotten: int, *, warm: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    ended: list[str] = []
+    client = _Client(fails)
+
+    async def made(_: Cluster, __: str) -> _Client:
+        return client
+
+    async def forget(_: Cluster, system: str) -> None:
+        ended.append(system)
+
+    monkeypatch.setattr(Cluster, "client", made)
+    monkeypatch.setattr(Cluster, "forget", forget)
+    with nullcontext() if warm else pytest.raises(PeerMissing, match="it hangs"):
+        await warmed(On(Cluster(tmp_path), QUICK), [system])
+    assert ended == [system] * forgotten
 
 
 async def test_the_memory_of_the_system_is_let_go_of_before_each_measurement_of_an_uncached_row(

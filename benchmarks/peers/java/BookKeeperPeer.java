@@ -52,7 +52,7 @@ final class BookKeeperPeer implements Loops.Peer {
                     if (error == null) {
                         acknowledged.run();
                     } else {
-                        error.printStackTrace();
+                        Loops.failed(error);
                     }
                 });
             }

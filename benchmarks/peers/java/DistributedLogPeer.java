@@ -55,7 +55,7 @@ final class DistributedLogPeer implements Loops.Peer {
                     if (error == null) {
                         acknowledged.run();
                     } else {
-                        error.printStackTrace();
+                        Loops.failed(error);
                     }
                 });
             }

@@ -63,7 +63,7 @@ final class KafkaPeer implements Loops.Peer {
                     if (error == null) {
                         acknowledged.run();
                     } else {
-                        error.printStackTrace();
+                        Loops.failed(error);
                     }
                 });
             }

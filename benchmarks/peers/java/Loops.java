@@ -77,6 +77,13 @@ final class Loops {
         System.exit(0);
     }
 
+    /** End: an append failed, so nobody would count it, and who waits for it would wait in vain. */
+    static void failed(Throwable error) {
+        error.printStackTrace();
+        System.err.println("an append failed: " + error);
+        Runtime.getRuntime().halt(1);
+    }
+
     private String answer(String[] words) throws Exception {
         String name = words[1];
         double[] more = Arrays.stream(words).skip(2).mapToDouble(Double::parseDouble).toArray();
@@ -124,13 +131,11 @@ final class Loops {
         Log log = most == Long.MAX_VALUE ? begun(name, size) : peer.open(name);
         byte[] record = new byte[size];
         Pending pending = new Pending(log.window(size));
-        Runnable acknowledged = pending::acknowledged;
         long began = System.nanoTime(), end = began + (long) (seconds * 1e9), count = 0;
         while (count < most && System.nanoTime() < end) {
             long until = Math.min(count + 100, most);
             for (; count < until; count++) {
-                pending.one();
-                log.append(record, acknowledged);
+                pending.append(log, record);
             }
         }
         pending.awaitNone();
@@ -147,22 +152,24 @@ final class Loops {
     private static final class Pending {
         private final AtomicLong count = new AtomicLong();
         private final Semaphore room = new Semaphore(0);
+        private final Runnable acknowledged = this::acknowledged;
         private final long window;
 
         Pending(long window) {
             this.window = window;
         }
 
-        void one() throws InterruptedException {
+        void append(Log log, byte[] record) throws Exception {
             if (count.incrementAndGet() >= window) {
                 room.drainPermits(); // of when nobody waited
                 if (count.get() >= window) {
                     room.acquire();
                 }
             }
+            log.append(record, acknowledged);
         }
 
-        void acknowledged() {
+        private void acknowledged() {
             if (count.decrementAndGet() == window / 2) {
                 room.release();
             }
@@ -231,7 +238,7 @@ final class Loops {
 
     private String tailed(String name, int size, double rate, double seconds) throws Exception {
         Log log = begun(name, size);
-        Runnable nothing = () -> {};
+        Pending pending = new Pending(Long.MAX_VALUE);
         long[] dues = new long[(int) (rate * seconds)], times = new long[dues.length];
         AtomicLong seen = new AtomicLong();
         Semaphore reads = new Semaphore(0);
@@ -256,19 +263,20 @@ final class Loops {
             if (left == 0) {
                 throw new IllegalStateException("the tail saw nothing");
             }
-            log.append(marked(size, -1), nothing);
+            pending.append(log, marked(size, -1));
         }
         send(rate, dues.length, (index, due) -> {
             dues[index] = due;
-            log.append(marked(size, index), nothing);
+            pending.append(log, marked(size, index));
         });
         for (int left = TAIL_WAITS_MAX; tail.isAlive() && left > 0; left--) {
-            log.append(marked(size, -1), nothing); // some show a record with the next one only
+            pending.append(log, marked(size, -1)); // some show a record with the next one only
             tail.join(5);
         }
         if (seen.get() != times.length) {
             throw new IllegalStateException("the tail saw " + seen + " of " + times.length);
         }
+        pending.awaitNone();
         log.close();
         return told(times);
     }
