@@ -2,7 +2,8 @@
 
     python -m benchmarks.peers.confluent SERVERS NAME=VALUE ...
 
-Settings are the producer's; those that begin with `topic.` are of topics that it creates.
+Settings are the producer's; those that begin with `topic.` are of topics that it creates, with
+`consumer.` of what reads them.
 """
 
 import sys
@@ -54,8 +55,11 @@ class _Appending:
 class Confluent:
     def __init__(self, servers: str, settings: Mapping[str, str]) -> None:
         self._where: dict[str, Any] = {"bootstrap.servers": servers}
-        self._producing = {k: v for k, v in settings.items() if not k.startswith("topic.")}
-        self._topic = {k[6:]: v for k, v in settings.items() if k.startswith("topic.")}
+        self._topic = _under("topic.", settings)
+        self._consuming = _under("consumer.", settings)
+        self._producing = {
+            k: v for k, v in settings.items() if not k.startswith(("topic.", "consumer."))
+        }
         self._admin = AdminClient(self._where)
 
     def _producer(self, name: str) -> Any:
@@ -110,7 +114,8 @@ class Confluent:
         return told(times)
 
     def _consumer(self, name: str, offset: int) -> Any:
-        consumer = Consumer(self._where | {"group.id": "bench", "enable.auto.commit": "false"})
+        own = {"group.id": "bench", "enable.auto.commit": "false"}
+        consumer = Consumer(self._where | self._consuming | own)
         consumer.assign([TopicPartition(name, 0, offset)])
         return consumer
 
@@ -132,6 +137,10 @@ class Confluent:
         took = time.perf_counter() - began
         consumer.close()
         return {"seconds": took}
+
+
+def _under(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
 
 
 def _produced(producer: Any, name: str, payload: bytes) -> bool:

@@ -45,6 +45,8 @@ _CONFLUENT: Final = {
     "max.in.flight": "5",  # as Java's; many small requests at once take seconds
     "queue.buffering.max.messages": "1000000",
     "topic.flush.messages": "1",
+    "consumer.queued.min.messages": "1000000",
+    "consumer.fetch.queue.backoff.ms": "10",  # else it looks away for a second when it has as many
 }
 _BUFFERED: Final = {
     "writerOutputBufferSize": str(512 << 10),
