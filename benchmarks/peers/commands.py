@@ -17,6 +17,7 @@ writing and says who leads, and `next` appends one record to that.
 """
 
 import asyncio
+import gc
 import json
 import sys
 import traceback
@@ -40,6 +41,7 @@ def serve(commands: Mapping[str, Command]) -> None:
             _tell(commands[word](name, *map(float, numbers)))
         except Exception as error:  # noqa: BLE001 - the one who asked is told
             _tell_error(error)
+        _settle()
 
 
 async def serve_async(commands: Mapping[str, AsyncCommand]) -> None:
@@ -51,6 +53,16 @@ async def serve_async(commands: Mapping[str, AsyncCommand]) -> None:
             _tell(await commands[word](name, *map(float, numbers)))
         except Exception as error:  # noqa: BLE001 - the one who asked is told
             _tell_error(error)
+        _settle()
+
+
+def _settle() -> None:
+    """Once, after the first command: keep what a process has for its whole life, modules above
+    all, out of the collector's sight, as `docs/writing.md` advises who looks at his slowest
+    appends. A search of 67,000 such objects takes 28 ms, in which nothing else runs."""
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def _tell_error(error: Exception) -> None:
