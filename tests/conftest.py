@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,11 @@ for late in (
     "ledger.metastore.zookeeper",
 ):
     importlib.import_module(late)
+
+# A shell starts what runs in its background with Ctrl-C ignored, and all that tests start would
+# inherit it: commands that are to end with it would not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
