@@ -41,7 +41,8 @@ from benchmarks.peers.uncached import let_go
 _MISSING: Final = 3
 _INTERRUPTED: Final = 130
 _FREE_BYTES: Final = 50 << 30
-"""All rows write as much; a bookie takes no more when its disk is nearly full."""
+"""A row or two write as much on a quick disk, all of them more: they are for runs of their own. A
+bookie takes no more when its disk is nearly full."""
 _PAGE: Final = Path(__file__).parents[1] / "peers.md"
 _KEPT: Final = Path("build/bench-peers.jsonl")
 
