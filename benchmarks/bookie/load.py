@@ -89,7 +89,9 @@ class Pump:
 async def add_times(
     transport: SocketTransport, ledger_id: int, payload_bytes: int, in_flight: int, seconds: float
 ) -> list[float]:
-    """Return how long each add took with *in_flight* single entries always on their way."""
+    """Return how long each add took with *in_flight* single entries always on their way.
+
+    What the bookie refuses until it has room is sent again, and its time goes on."""
     loop = asyncio.get_running_loop()
     end = time.perf_counter() + seconds
     runs = _single_runs(ledger_id, payload_bytes)
@@ -105,6 +107,9 @@ async def add_times(
 
         def done(status: Status) -> None:
             nonlocal open_count
+            if status is Status.TOO_MANY_REQUESTS:
+                loop.call_later(_REFUSED_PAUSE_S, transport.add, BOOKIE, run, done)
+                return
             open_count -= 1
             now = time.perf_counter()
             if status is not Status.OK:

@@ -1,14 +1,20 @@
 """The benchmark of a bookie runs from end to end; what it measures is not judged here."""
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from benchmarks.bookie.load import AddFailed, add_times
 from benchmarks.figures import Figure
 from benchmarks.plot import svg
+from ledger.requests import AddRun, Status
+from ledger.transport.sockets import SocketTransport
 
 PROMISED = (
     "R: sequential durable writes",
@@ -28,6 +34,34 @@ PROMISED = (
     "200 ledgers of 10 entries: open files",
     "200 ledgers of 10 entries: disk",
 )
+
+
+class _Bookie:
+    """Answers with *answers*, one after the other, and with OK from then on."""
+
+    def __init__(self, *answers: Status) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    def add(self, _: str, __: AddRun, done: Callable[[Status], None]) -> None:
+        self.asked += 1
+        status = self._answers.pop(0) if self._answers else Status.OK
+        asyncio.get_running_loop().call_soon(done, status)
+
+
+async def _times(bookie: _Bookie) -> list[float]:
+    return await add_times(cast(SocketTransport, bookie), 1, 100, in_flight=1, seconds=0)
+
+
+async def test_an_add_that_finds_no_room_is_sent_again_and_another_error_ends_the_measurement() -> (
+    None
+):
+    bookie = _Bookie(Status.TOO_MANY_REQUESTS, Status.TOO_MANY_REQUESTS)
+    [time_s] = await _times(bookie)
+    assert bookie.asked == 3
+    assert time_s > 0.009, "the time that it waited counts"
+    with pytest.raises(AddFailed, match="IO_ERROR"):
+        await _times(_Bookie(Status.IO_ERROR))
 
 
 @pytest.mark.integration
