@@ -41,8 +41,7 @@ from benchmarks.peers.uncached import let_go
 _MISSING: Final = 3
 _INTERRUPTED: Final = 130
 _FREE_BYTES: Final = 50 << 30
-"""A row or two write as much on a quick disk, all of them more: they are for runs of their own. A
-bookie takes no more when its disk is nearly full."""
+"""A row writes as much on a quick disk; a bookie takes no more when its disk is nearly full."""
 _PAGE: Final = Path(__file__).parents[1] / "peers.md"
 _KEPT: Final = Path("build/bench-peers.jsonl")
 
@@ -62,6 +61,7 @@ async def measure(options: argparse.Namespace, place: Path) -> list[Sample]:
             await warmed(on, dict.fromkeys(each for wanted in rows.values() for each in wanted))
         for name, wanted in rows.items():
             row = ROWS[name]
+            check_room(name, options)
             async with held(options.measure_under) as check:
                 for number in range(0 if row.warm else 1, options.rounds + 1):
                     turn = wanted[number % len(wanted) :] + wanted[: number % len(wanted)]
@@ -89,6 +89,16 @@ async def one_round(on: On, row: Row, turn: Iterable[str]) -> dict[str, Measured
             await on.forget(each)
             await warmed(on, [each])
     return found
+
+
+def check_room(row: str, options: argparse.Namespace) -> None:
+    """Raises `PeerMissing` if the disk has no room for what *row* writes."""
+    free = shutil.disk_usage(options.dir).free
+    if not options.quick and free < _FREE_BYTES:
+        raise PeerMissing(
+            f"{options.dir} has {free >> 30} GiB free, and {row} needs {_FREE_BYTES >> 30}; if "
+            f"rows before it took them, a run of its own has them again: --only {row}"
+        )
 
 
 def _wanted(row: str, options: argparse.Namespace) -> list[str]:
@@ -166,11 +176,6 @@ def main() -> int:
 
 def _measured(options: argparse.Namespace) -> list[Sample]:
     options.dir.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(options.dir).free
-    if not options.quick and free < _FREE_BYTES:
-        raise PeerMissing(
-            f"{options.dir} has {free >> 30} GiB free, {_FREE_BYTES >> 30} are needed"
-        )
     place = Path(tempfile.mkdtemp(prefix="bench-peers-", dir=options.dir)).absolute()
     try:
         return asyncio.run(measure(options, place))

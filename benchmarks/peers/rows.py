@@ -84,15 +84,19 @@ async def warmed(on: On, systems: Iterable[str]) -> None:
     for each in waiting:
         await on.cluster.client(each)  # all servers take memory before any works
     for each in waiting:
-        for left in range(_TRIES - 1, -1, -1):
-            try:
-                await _warmed(on, each)
-                break
-            except PeerMissing as error:
-                if not left or SYSTEMS[each].servers == "dlog":
-                    raise
-                print(f"bench-peers: {each} gets warm once more: {error}", file=sys.stderr)
-                await on.forget(each)
+        await _warmed_at_last(on, each)
+
+
+async def _warmed_at_last(on: On, system: str) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            await _warmed(on, system)
+            break
+        except PeerMissing as error:
+            if not left or SYSTEMS[system].servers == "dlog":
+                raise
+            print(f"bench-peers: {system} gets warm once more: {error}", file=sys.stderr)
+            await on.forget(system)
 
 
 async def _warmed(on: On, system: str) -> None:

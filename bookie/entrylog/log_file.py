@@ -58,8 +58,9 @@ class LogFile:
         self._buffers: list[bytes | memoryview] = [encode_header(log_id)]
         self._buffered_bytes = HEADER_BYTES
         self._written = 0
+        self._durable = 0
+        """Bytes that are, by a `sync` or ahead of it."""
         self._synced = 0
-        self._synced_ahead = 0
         self._map = LedgerMapBuilder()
 
     @property
@@ -98,18 +99,22 @@ class LogFile:
             self._written += self._buffered_bytes
             self._buffers = []
             self._buffered_bytes = 0
-        if self._written - self._synced_ahead >= _UNSYNCED_BYTES_MAX:
-            self._file.sync()
-            self._synced_ahead = self._written
+        if self._written - self._durable >= _UNSYNCED_BYTES_MAX:
+            self._make_durable()
 
     def sync(self) -> None:
         self.flush()
-        self._file.sync()
+        self._make_durable()
         self._synced = self._written
 
     def close(self) -> None:
         """Close it as it is on disk; what is buffered is dropped."""
         self._file.close()
+
+    def _make_durable(self) -> None:
+        if self._durable < self._written:
+            self._file.sync()
+            self._durable = self._written
 
     def _put(self, data: bytes | memoryview) -> None:
         self._buffers.append(data)

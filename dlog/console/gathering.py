@@ -144,10 +144,7 @@ class Gatherer:
     async def want(self, logs: Iterable[str], *, wait_s: float) -> dict[str, LogSeen]:
         """Follow *logs* for a while; return what is known of each once all were looked at, or at
         the latest after *wait_s*."""
-        wanted = {log: self._follow(log) for log in islice(logs, LOGS_MAX)}
-        for log, followed in wanted.items():
-            followed.wanted_at = self.now
-            self._followed.move_to_end(log)
+        wanted = {log: self._want(log) for log in islice(logs, LOGS_MAX)}
         while len(self._followed) > LOGS_MAX:
             self._forget(next(iter(self._followed)))
         looks = [
@@ -160,13 +157,12 @@ class Gatherer:
     async def look_now(self, log: str, *, wait_s: float) -> LogSeen:
         """Return what is known of *log* after a look that began no earlier than this call; what
         was known before if it has not ended within *wait_s*."""
-        followed = self._follow(log)
-        followed.wanted_at = self.now  # else a round that ends meanwhile may forget it
+        looking = self._want(log).looking  # a round that ends meanwhile must not forget it
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                if followed.looking is not None:
-                    await asyncio.wait([followed.looking])
-                await asyncio.wait([self._begin_look(log, followed)])
+                if looking is not None:
+                    await asyncio.wait([looking])
+                await asyncio.wait([self._begin_look(log, self._follow(log))])
         return (await self.want([log], wait_s=0))[log]
 
     async def ledgers(self, *, wait_s: float) -> tuple[Sequence[int], bool]:
@@ -275,6 +271,12 @@ class Gatherer:
         followed = self._followed.get(log)
         if followed is None:
             followed = self._followed[log] = _Followed(TailTracker(self.client, log))
+        return followed
+
+    def _want(self, log: str) -> _Followed:
+        followed = self._follow(log)
+        followed.wanted_at = self.now
+        self._followed.move_to_end(log)
         return followed
 
     def _begin_look(self, log: str, followed: _Followed) -> "asyncio.Task[None]":

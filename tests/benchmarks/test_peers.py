@@ -1,6 +1,8 @@
 """What others are measured by is fetched, or it is said in a sentence why not."""
 
 import os
+import shutil
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -122,6 +124,17 @@ async def test_a_peer_that_fails_gets_warm_at_the_third_try_at_last_and_dlog_at_
     with nullcontext() if warm else pytest.raises(PeerMissing, match="it hangs"):
         await warmed(On(Cluster(tmp_path), QUICK), [system])
     assert ended == [system] * forgotten
+
+
+def test_a_row_for_which_the_disk_has_no_room_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage(tmp_path)._replace(free=49 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    options = Namespace(dir=tmp_path, quick=False)
+    with pytest.raises(PeerMissing, match=r"49 GiB free, and lone needs 50; .* --only lone"):
+        running.check_room("lone", options)
+    running.check_room("lone", Namespace(dir=tmp_path, quick=True))
 
 
 async def test_the_memory_of_the_system_is_let_go_of_before_each_measurement_of_an_uncached_row(

@@ -80,8 +80,8 @@ mutant(
 mutant(
     "forgets a log that it is looking at",
     "dlog/console/gathering.py",
-    old="        followed.wanted_at = self.now  # else a round that ends meanwhile may forget it\n",
-    new="",
+    old="looking = self._want(log).looking",
+    new="looking = self._follow(log).looking",
     test=_PAGES + "a_log_that_is_looked_at_now_is_not_forgotten_meanwhile",
 )
 mutant(

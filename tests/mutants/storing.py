@@ -32,7 +32,7 @@ mutant(
 mutant(
     "leaves all that a checkpoint writes to the sync at its end",
     "bookie/entrylog/log_file.py",
-    old="if self._written - self._synced_ahead >= _UNSYNCED_BYTES_MAX:",
+    old="if self._written - self._durable >= _UNSYNCED_BYTES_MAX:",
     new="if False:",
     test="tests/bookie/entrylog/test_entrylog.py::test_"
     + "of_much_that_is_written_no_more_than_a_part_waits_for_the_sync_at_its_end",

@@ -156,6 +156,27 @@ def test_of_much_that_is_written_no_more_than_a_part_waits_for_the_sync_at_its_e
     assert len(disk.content(path_of(1))) > 10 * len(megabyte) - (5 << 20)
 
 
+def test_a_sync_of_a_part_that_fails_ends_the_write() -> None:
+    disk = new_disk()
+    log = LogFile(disk, 1)
+    much = [piece(1, entry, payload=bytes(1 << 20)) for entry in range(5)]
+    disk.fail("sync", path_of(1))
+    with pytest.raises(OSError, match="Input/output error"):
+        list(map(log.append, much))
+
+
+def test_what_a_sync_made_durable_is_not_synced_ahead_again() -> None:
+    disk = new_disk()
+    log = LogFile(disk, 1)
+    operations = []
+    for entry in range(10):
+        before = disk.operations
+        log.append(piece(1, entry, payload=bytes(1 << 20)))
+        log.sync()
+        operations.append(disk.operations - before)
+    assert set(operations) == {2}, "a write and a sync"
+
+
 def test_the_map_of_another_log_is_none() -> None:
     disk = written(*PIECES)
     other = LedgerMap(HEADER_BYTES)
