@@ -4,17 +4,17 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, Self, cast
+from typing import Self, cast
 
 from dlog.headers import encode_headers
+from dlog.position import timestamp_error
+from ledger.errors import InvalidValue
 
 Payload = bytes | bytearray | memoryview
 HeadersGiven = Mapping[str, Payload]
 
 Row = tuple[bytes, bytes | None, int | None, int | None, bytes | None]
 """One record: payload, key, txid, timestamp, headers as `Columns` have them."""
-
-_TIMESTAMP_MS_MAX: Final = 2**62
 
 
 @dataclass(slots=True)
@@ -82,8 +82,8 @@ def checked(
         txid = operator.index(txid)
     if timestamp_ms is not None:
         timestamp_ms = operator.index(timestamp_ms)
-        if not -_TIMESTAMP_MS_MAX <= timestamp_ms <= _TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp_ms={timestamp_ms} is no time in milliseconds")
+        if (reason := timestamp_error(timestamp_ms)) is not None:
+            raise InvalidValue("timestamp_ms", timestamp_ms, reason)
     encoded = None if headers is None else encode_headers(headers)
     return payload, key, txid, timestamp_ms, encoded
 

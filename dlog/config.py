@@ -2,11 +2,15 @@
 
 A setting comes from the call's argument, else from the environment (``DLOG_URI``), else from
 the TOML file that ``DLOG_CONFIG`` names (``~/.dlog/config.toml`` unless set, and then it need
-not exist), else from its default. A key or a ``DLOG_`` variable that means nothing is refused:
-a misspelt setting must not be a silent default.
+not exist), else from its default. An unknown key is refused, and so is a ``DLOG_`` variable whose
+name is close to a known one: a misspelt setting must not be a silent default. Other unknown
+variables are warned of once, as orchestrators set some: Kubernetes puts the address of a service
+called dlog into ``DLOG_PORT``.
 """
 
+import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
@@ -21,6 +25,7 @@ from pydantic_settings import (
 )
 
 from ledger.errors import CallerError, InvalidValue
+from ledger.log_events import get_logger
 from ledger.metastore.uri import parse_uri
 from ledger.security.settings import TlsSettings, tls_settings
 from ledger.values import duration_s
@@ -30,6 +35,18 @@ ENV_PREFIX: Final = "DLOG_"
 _ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG", "DLOG_METRICS"})
 _ENV_TESTS: Final = ("DLOG_TEST_", "DLOG_ZK")
 """Read by the test suites only."""
+_SERVICE_LINK: Final = re.compile(
+    r"DLOG_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+"""What the kubelet calls the addresses of services (``enableServiceLinks``)."""
+_NEAR_MISS: Final = 0.65
+"""Names of variables this similar (`difflib`) are taken for one that was misspelt."""
+
+_WARNED_MAX: Final = 100
+
+_log = get_logger(__name__)
+_warned: set[str] = set()
+"""Variables that were warned of in this process."""
 
 
 class InvalidConfig(CallerError):
@@ -107,7 +124,7 @@ def load(given: Mapping[str, str] | None = None) -> Settings:
     path = config_path()
     if "DLOG_CONFIG" in os.environ and not path.is_file():
         raise InvalidConfig("DLOG_CONFIG", f"there is no file {path}")
-    _refuse_unknown(os.environ)
+    _check_names(os.environ)
     try:
         return Settings(**cast("Mapping[str, Any]", given or {}))
     except ValidationError as error:
@@ -154,11 +171,25 @@ def config_path() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".dlog" / "config.toml"
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+def _check_names(names: Iterable[str]) -> None:
+    """Refuse a variable that was misspelt; warn of others that mean nothing, once."""
+    settings = [f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields]
+    known = {*settings, *_ENV_OTHERS}
     for name in sorted(names):
-        ours = name.startswith(ENV_PREFIX) and not name.startswith(_ENV_TESTS)
-        if ours and name not in known and name not in _ENV_OTHERS:
+        if not name.startswith(ENV_PREFIX) or name.startswith(_ENV_TESTS) or name in known:
+            continue
+        near = difflib.get_close_matches(
+            name.removeprefix(ENV_PREFIX),
+            [each.removeprefix(ENV_PREFIX) for each in sorted(known)],
+            n=1,
+            cutoff=_NEAR_MISS,
+        )
+        if near and not _SERVICE_LINK.fullmatch(name):
             raise InvalidConfig(
-                "the environment", f"{name} is unknown; known are {', '.join(sorted(known))}"
+                "the environment",
+                f"{name} is unknown; did you mean {ENV_PREFIX}{near[0]}? "
+                f"Known are {', '.join(sorted(settings))}",
             )
+        if name not in _warned and len(_warned) < _WARNED_MAX:
+            _warned.add(name)
+            _log.warning("unknown_variable_ignored", variable=name)

@@ -245,12 +245,12 @@ class Manifest:
         if not (settings.retention_age_s or settings.retention_bytes):
             return trim
         held = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
-        for segment in self.segments:
+        for index, segment in enumerate(self.segments):
             end = segment.end_offset
             if segment.sealed is None or end is None:
                 break
             held -= segment.sealed.bytes
-            age_s = (now_ms - segment.sealed.last_timestamp_ms) / 1000
+            age_s = (now_ms - self._newest_ms(index, segment.sealed, now_ms)) / 1000
             too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
             too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
             # Nobody misses an empty one; by a wrong clock it may be younger than those behind it.
@@ -260,6 +260,17 @@ class Manifest:
                 break
             trim = max(trim, end)
         return trim
+
+    def _newest_ms(self, index: int, sealed: Sealed, now_ms: int) -> int:
+        """Return when the last record of sealed segment *index* was written, for its age.
+
+        Applications choose the times of records, so theirs counts only within what is known of the
+        segment: it was created, and the next one after it, or now. Else a record in the wrong unit
+        would delete all behind it, or keep it permanently."""
+        created_ms = self.segments[index].created_ms
+        is_last = index + 1 == len(self.segments)
+        ended_ms = now_ms if is_last else self.segments[index + 1].created_ms
+        return max(created_ms, min(sealed.last_timestamp_ms, ended_ms))
 
     def deleted(self, ledgers: Iterable[LedgerId]) -> Self:
         """Return the manifest without *ledgers* in `deleting`: they are gone."""
@@ -366,8 +377,18 @@ class Manifest:
 def _differences(values: Iterable[int]) -> Iterator[int]:
     before = 0
     for value in values:
-        yield value - before
+        yield _int64(value - before)
         before = value
+
+
+def _sums(differences: Iterable[int]) -> Iterator[int]:
+    return (_int64(total) for total in accumulate(differences))
+
+
+def _int64(value: int) -> int:
+    """Return *value* modulo 2**64, as an int64: two times of older programs may be so far apart
+    that their difference is none."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
@@ -379,8 +400,8 @@ def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
             node.bytes,
             node.first_txid,
             node.last_txid,
-            accumulate(node.first_timestamp_ms),
-            accumulate(node.last_timestamp_ms),
+            _sums(node.first_timestamp_ms),
+            _sums(node.last_timestamp_ms),
             strict=True,
         )
     ]

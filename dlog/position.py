@@ -15,6 +15,27 @@ NO_TXID: Final = -(2**63)
 """Stands for "no txid" in formats; never a txid itself."""
 TXID_MAX: Final = 2**63 - 1
 
+TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The times of records: milliseconds since 1970 within the years 1 to 9999, which the calendars of
+Python, Arrow and Spark share. Records of older programs may have others."""
+
+
+def timestamp_error(timestamp_ms: int) -> str | None:
+    """Return why *timestamp_ms* cannot be the time of a record; None: it can. Guesses the unit."""
+    if TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        return None
+    reason = "outside of the years 1 to 9999; give milliseconds since 1970"
+    for unit, per_ms in (("microseconds", 1_000), ("nanoseconds", 1_000_000)):
+        year = 1970 + timestamp_ms / per_ms / _YEAR_MS
+        if _YEARS_LIKELY[0] <= year <= _YEARS_LIKELY[1]:
+            return f"{reason} (as {unit} it would be the year {year:.0f}: divide by {per_ms:,})"
+    return reason
+
+
+_YEAR_MS: Final = 31_556_952_000
+_YEARS_LIKELY: Final = (1971, 2200)
+
 
 class DLSN(NamedTuple):
     """Physical place of a record: segment number, entry in its ledger, slot in the entry."""

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from dlog.position import TIMESTAMP_MS_MAX
+
 UNKNOWN: Final = "–"
 _SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _COUNTS: Final = (("G", 10**9), ("M", 10**6), ("k", 10**3))
@@ -50,7 +52,7 @@ def seconds(value: float | None) -> str:
 
 def moment(time_ms: int) -> str:
     """Return a time of day and its date, UTC."""
-    if not 0 < time_ms < 253_402_300_800_000:
+    if not 0 < time_ms <= TIMESTAMP_MS_MAX:
         return UNKNOWN
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 

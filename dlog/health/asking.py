@@ -15,6 +15,7 @@ from dlog.health.deletions import DeletionsFacts
 from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
 from dlog.health.orders import operator_of
 from dlog.health.servers import ServerFacts, ServersFacts
+from dlog.protocol.retention import implausible_time
 from leader import current_leader
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
@@ -121,7 +122,9 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
     half_deleted: list[str] = []
     waiting: list[tuple[str, int]] = []
     unread: list[str] = []
+    implausible: list[tuple[str, str]] = []
     retained = 0
+    now = now_ms()
 
     async def look(log: str) -> None:
         nonlocal retained
@@ -132,6 +135,8 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
         except (DamagedMetadata, InvalidName):
             unread.append(log)
             return
+        if (reason := implausible_time(manifest, now)) is not None:
+            implausible.append((log, reason))
         settings = manifest.settings
         retained += bool(settings.retention_age_s or settings.retention_bytes)
         if manifest.dropped:
@@ -150,4 +155,5 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
         waiting=tuple(sorted(waiting)),
         retained=retained,
         unread=tuple(sorted(unread)),
+        implausible=tuple(sorted(implausible)),
     )

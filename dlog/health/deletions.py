@@ -20,6 +20,8 @@ class DeletionsFacts:
     retained: int = 0
     """Logs that have a limit of age or size."""
     unread: tuple[str, ...] = ()
+    implausible: tuple[tuple[str, str], ...] = ()
+    """Logs with records of times that cannot be right, and what is wrong with them."""
 
     def signs(self) -> Iterator[Sign]:
         begun = Gravity.NOTE if self.janitor else Gravity.WRONG
@@ -53,6 +55,14 @@ class DeletionsFacts:
                 f"{counted(self.retained, 'log')} with a limit of age or size, and no janitor: "
                 "only their writers apply it",
                 "Run 'dlog janitor run' with each namespace.",
+            )
+        for log, reason in self.implausible:
+            yield Sign(
+                Gravity.WRONG,
+                "implausible-times",
+                f"log {log} has records with implausible times: {reason}",
+                "Give timestamp_ms in milliseconds since 1970, or leave it out. Retention by age "
+                "counts from when segments were written; reading by time finds other records.",
             )
         if self.unread:
             yield Sign(

@@ -52,6 +52,11 @@ class Gathering:
         gathering.place(outcome, 0)
         return gathering
 
+    @property
+    def count(self) -> int:
+        """Records in it that were not taken."""
+        return len(self.records)
+
     def take(self) -> Columns:
         """Return the records, which are not kept here: whoever has a future may keep it long."""
         records, self.records = self.records, []

@@ -76,6 +76,11 @@ class Intake:
         return self.packer.pending_bytes + (0 if gathering is None else gathering.charge)
 
     @property
+    def end_offset(self) -> int:
+        """Offset behind all that came in, settled or not."""
+        return self.next_offset + (0 if self._gathering is None else self._gathering.count)
+
+    @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, when nothing is pending any more."""
         return self.pending_bytes < PENDING_BYTES_ROOM

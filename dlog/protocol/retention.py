@@ -9,6 +9,7 @@ what goes, unless the log changes in between.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from dlog.manifest import Manifest, Segment
 from ledger.ids import LedgerId
@@ -79,3 +80,26 @@ def offset_keeping_bytes(manifest: Manifest, bytes_min: int, *, open_bytes: int 
             break
         trim = max(trim, end)
     return trim
+
+
+_FUTURE_MS: Final = 86_400_000
+"""Clocks of writers may be ahead by that much."""
+_SECONDS_LIKELY: Final = range(315_532_800, 4_102_444_800)
+"""A time of these milliseconds, in January and February 1970, is one of 1980 to 2100 in seconds."""
+
+
+def implausible_time(manifest: Manifest, now_ms: int) -> str | None:
+    """Return what is wrong with the times of the log's records, as far as sealed segments show it;
+    None: nothing. Retention and reading by time are then of little use."""
+    for segment in manifest.segments:
+        if segment.sealed is None or not segment.sealed.records:
+            continue
+        for time_ms in (segment.sealed.first_timestamp_ms, segment.sealed.last_timestamp_ms):
+            unit = None
+            if time_ms in _SECONDS_LIKELY:
+                unit = "seconds"
+            elif time_ms > now_ms + _FUTURE_MS:
+                unit = "the future, microseconds or nanoseconds"
+            if unit is not None:
+                return f"segment {segment.number} has a record of {time_ms} ms: {unit}?"
+    return None

@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dlog.position import NO_TXID
+from dlog.position import NO_TXID, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import RecordBatch
 
 SPARK_SCHEMA: Final = (
@@ -40,6 +41,9 @@ ARROW_SCHEMA: Final = pa.schema(
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
 ROWS_MAX: Final = 65_536
+NO_TIME: Final = np.iinfo(np.int64).min
+"""Stands for the time of a record that an older program wrote with one outside of the years 1 to
+9999, in the wrong unit: its timestamp is null."""
 BYTES_MAX: Final = 1 << 20
 """Small entries are put together into batches of about this size: each costs Spark a round trip.
 
@@ -135,17 +139,23 @@ def _numbered(
 
 
 def micros_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the timestamps of *batch* in microseconds."""
-    base_us = batch.header.base_timestamp_ms * 1000
+    """Return the timestamps of *batch* in microseconds; `NO_TIME` for what no calendar has."""
+    base_ms = batch.header.base_timestamp_ms
     if batch.time_deltas is None:
-        return np.full(batch.count, base_us, dtype=np.int64)
+        is_time = TIMESTAMP_MS_MIN <= base_ms <= TIMESTAMP_MS_MAX
+        return np.full(batch.count, base_ms * 1000 if is_time else NO_TIME, dtype=np.int64)
     kind = np.int32 if batch.time_deltas.format == "i" else np.int64
-    return np.frombuffer(batch.time_deltas, dtype=kind).astype(np.int64) * 1000 + base_us
+    times_ms = np.frombuffer(batch.time_deltas, dtype=kind).astype(np.int64) + base_ms
+    are_times = (times_ms >= TIMESTAMP_MS_MIN) & (times_ms <= TIMESTAMP_MS_MAX)
+    micros = times_ms * 1000
+    return micros if are_times.all() else np.where(are_times, micros, NO_TIME)
 
 
 def timestamps(micros: npt.NDArray[np.int64]) -> pa.Array:
     kind = ARROW_SCHEMA.field("timestamp").type
-    return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
+    times = pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
+    unknown = micros == NO_TIME
+    return pc.if_else(pa.array(unknown), None, times) if unknown.any() else times
 
 
 def txids(numbers: npt.NDArray[np.int64]) -> pa.Array:

@@ -13,6 +13,7 @@ Invariants:
 import asyncio
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -39,6 +40,10 @@ class ManyRecords:
     """Bytes that they count in the queue."""
     records: Columns
     expected_offset: int | None
+
+    @property
+    def count(self) -> int:
+        return self.records.count
 
 
 class AppendQueue:
@@ -88,6 +93,25 @@ class AppendQueue:
             self._queued_bytes += many.charge
             self._newest = many.future
             return True
+
+    @property
+    def name(self) -> str:
+        """Of the log."""
+        return self._writer.log
+
+    @property
+    def pending_records(self) -> int:
+        """Appends that are not confirmed, in the queue and in the writer."""
+        with self._lock:
+            queued = sum(each.count for each in self._queue)
+        return queued + self._writer.pending_records
+
+    async def drain(self, timeout_s: float) -> None:
+        """Confirm all that was put, as far as that is done within *timeout_s*. Raises nothing."""
+        with suppress(TimeoutError, LogError):
+            async with asyncio.timeout(timeout_s):
+                await self.hand_over(None)
+                await self._writer.flush()
 
     def settle(self) -> None:
         """Wait until everything that was put before is resolved."""

@@ -47,6 +47,7 @@ class Log(BlockingHandle[aio.Log]):
     def __init__(self, log: aio.Log, writer: LogWriter, thread: LoopThread) -> None:
         super().__init__(log, thread, log.name)
         self._queue = AppendQueue(writer, thread)
+        thread.unclosed[self._queue] = None
 
     @classmethod
     def open(
@@ -313,6 +314,7 @@ class Log(BlockingHandle[aio.Log]):
     def _begin_to_close(self) -> bool:
         """Refuse further appends; return False if it is closed."""
         self._check_caller()
+        self._thread.unclosed.pop(self._queue, None)
         return self._queue.close()
 
     async def _close(self, timeout_s: float | None) -> None:

@@ -8,14 +8,32 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, ClassVar, Final, TypeVar
+import warnings
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from dlog.errors import UsedAfterFork
 
 T = TypeVar("T")
 
 _EXIT_S: Final = 2.0
+EXIT_FLUSH_S: Final = 10.0
+"""How long the end of a program waits for appends of logs that it did not close."""
+
+
+class Unclosed(Protocol):
+    """A log that was not closed yet."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pending_records(self) -> int:
+        """Appends that are not confirmed."""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Confirm what was appended, as far as that is done in time. Raises nothing."""
 
 
 class Forks:
@@ -35,6 +53,8 @@ class LoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.generation = forks.generation
+        self.unclosed: dict[Unclosed, None] = {}
+        """Held until they are closed, as their appends are under way even if nothing else does."""
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dlog", daemon=True)
         self._thread.start()
@@ -88,8 +108,28 @@ class LoopThread:
 
     def _stop(self) -> None:
         if self.pid == os.getpid():
+            self._flush()
             asyncio.run_coroutine_threadsafe(self._wind_up(), self.loop)
             self._thread.join(_EXIT_S)
+
+    def _flush(self) -> None:
+        """Confirm the appends of logs that were not closed, and say how many there were.
+
+        Those that are not confirmed in time are reported by `dlog.aio.write.writer`."""
+        pending = [log for log in tuple(self.unclosed) if log.pending_records]
+        if not pending:
+            return
+        for log in pending:
+            warnings.warn(
+                f"log {log.name!r} was not closed: {log.pending_records:,} appends were pending "
+                "when the program ended. Use 'with Log.open(...)', close() or flush()",
+                ResourceWarning,
+                stacklevel=1,
+                source=log,
+            )
+        drains = asyncio.run_coroutine_threadsafe(_drain(pending), self.loop)
+        with suppress(TimeoutError):
+            drains.result(EXIT_FLUSH_S + _EXIT_S)
 
     async def _wind_up(self) -> None:
         """Cancel what handles that were not closed left behind, then stop."""
@@ -98,6 +138,10 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self.loop.stop()
+
+
+async def _drain(logs: Iterable[Unclosed]) -> None:
+    await asyncio.gather(*(log.drain(EXIT_FLUSH_S) for log in logs))
 
 
 def _after_fork() -> None:

@@ -82,8 +82,41 @@ def test_a_file_with_an_unknown_key_or_a_bad_value_is_refused(
 
 def test_a_misspelt_variable_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLOG_URL", "zk://h:2181/")
-    with pytest.raises(InvalidConfig, match=r"DLOG_URL is unknown; known are .*DLOG_URI"):
+    with pytest.raises(InvalidConfig, match=r"DLOG_URL is unknown; did you mean DLOG_URI\?"):
         resolve_uri()
+
+
+@pytest.mark.parametrize(
+    "name", ["DLOG_SESSION_TIMEOUT", "DLOG_TIMEOUT", "DLOG_TLSCA", "DLOG_URIS", "DLOG_KEYFILE"]
+)
+def test_a_name_close_to_a_known_one_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(InvalidConfig, match=f"{name} is unknown; did you mean DLOG_"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DLOG_PORT",
+        "DLOG_SERVICE_HOST",
+        "DLOG_SERVICE_PORT_HTTP",
+        "DLOG_PORT_3181_TCP_ADDR",
+        "DLOG_CONSOLE_PORT",
+        "DLOG_TLS_PORT_443_TCP",
+        "DLOG_COLOUR_OF_THE_TEAM",
+    ],
+)
+def test_a_variable_of_something_else_is_warned_of_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dlog.config._warned", set())
+    monkeypatch.setenv(name, "tcp://10.0.0.1:3181")
+    load()
+    load()
+    assert [record.message for record in caplog.records if name in record.message] == [
+        f"unknown_variable_ignored variable='{name}'"
+    ]
 
 
 def test_a_bad_value_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

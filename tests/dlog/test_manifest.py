@@ -32,6 +32,12 @@ def grow(manifest: Manifest, *seals: Sealed | None) -> Manifest:
     return manifest
 
 
+def made_at(manifest: Manifest, *created_ms: int) -> Manifest:
+    """Return *manifest* with segments that were created at those times."""
+    segments = zip(manifest.segments, created_ms, strict=True)
+    return replace(manifest, segments=tuple(replace(s, created_ms=ms) for s, ms in segments))
+
+
 def roundtrip(manifest: Manifest) -> Manifest:
     return Manifest.decode(manifest.encode("log"), path="/logs/log")
 
@@ -185,9 +191,39 @@ def test_retention_by_age_keeps_what_is_young() -> None:
         grow(EMPTY, sealed(10, at_ms=1000), sealed(10, at_ms=50_000), None),
         settings=LogSettings(retention_age_s=60),
     )
+    manifest = made_at(manifest, 0, 2_000, 60_000)
     assert manifest.retained_from(now_ms=61_000) == 0
     assert manifest.retained_from(now_ms=61_001) == 10
     assert manifest.retained_from(now_ms=200_000) == 20
+
+
+@pytest.mark.parametrize(
+    ("given_ms", "counts_from_ms"),
+    [(5, 10_000), (9**15, 20_000), (-(2**62), 10_000), (15_000, 15_000)],
+    ids=["seconds", "microseconds", "before all calendars", "right"],
+)
+def test_for_retention_a_record_is_as_old_as_its_segment_may_be(
+    given_ms: int, counts_from_ms: int
+) -> None:
+    manifest = replace(
+        made_at(grow(EMPTY, sealed(10, at_ms=given_ms), None), 10_000, 20_000),
+        settings=LogSettings(retention_age_s=60),
+    )
+    assert manifest.retained_from(now_ms=counts_from_ms + 60_000) == 0
+    assert manifest.retained_from(now_ms=counts_from_ms + 60_001) == 10
+
+
+def test_the_last_segment_of_all_ends_now_for_retention() -> None:
+    manifest = replace(
+        made_at(grow(EMPTY, sealed(10, at_ms=9**15)), 10_000),
+        settings=LogSettings(retention_age_s=60),
+    )
+    assert manifest.retained_from(now_ms=10**9) == 0
+
+
+def test_times_of_older_programs_that_are_far_apart_come_back() -> None:
+    manifest = grow(EMPTY, sealed(1, at_ms=-(2**62)), sealed(1, at_ms=2**62), sealed(1, at_ms=7))
+    assert roundtrip(manifest) == manifest
 
 
 def test_retention_by_bytes_keeps_at_least_that_much() -> None:

@@ -5,6 +5,8 @@ come in by `gather` and `submit_many`, callers of the rest wait for an answer of
 """
 
 import asyncio
+import atexit
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +107,7 @@ class LogWriter:
         self._tickets: dict[int, asyncio.Future[None]] = {}
         self._last_ticket = 0
         self._room: deque[asyncio.Future[None]] = deque()
+        self._pid = os.getpid()
         metrics.WRITERS.add(self)
 
     def _steps_by(self, manifest: Manifest) -> RollSteps:
@@ -172,6 +175,13 @@ class LogWriter:
         return self._intake.pending_bytes
 
     @property
+    def pending_records(self) -> int:
+        """Of all that are not confirmed, nor failed."""
+        if self._machine.error is not None:
+            return 0
+        return self._intake.end_offset - self._machine.confirmed_offset
+
+    @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, which needs no room."""
         return self._intake.has_room
@@ -234,6 +244,16 @@ class LogWriter:
     def lose(self, error: LogError) -> None:
         """Appends cannot go on as they did: heal, or end the writer."""
         self._run.post(protocol.TroubleMet(error))
+
+    def __del__(self) -> None:
+        if self._loop.is_closed():  # asyncio.run() has ended without close()
+            self.report_pending()
+
+    def report_pending(self) -> None:
+        """Warn once of what is not confirmed as the process ends; not in a child of it."""
+        if self.pending_records and self._pid == os.getpid():
+            self._pid = 0
+            _log.warning("appends_unconfirmed_at_exit", log=self.log, records=self.pending_records)
 
     async def _answer(self, asked: Callable[[int], protocol.WritingEvent]) -> None:
         self._last_ticket += 1
@@ -447,6 +467,16 @@ class LogWriter:
         self._leaving.discard(task)
         if not task.cancelled():
             self._run.post(protocol.LedgersLetGo())
+
+
+def _report_pending() -> None:
+    """Say how many appends a program leaves behind at its end: their outcome is unknown to it."""
+    for writer in tuple(metrics.WRITERS):
+        if isinstance(writer, LogWriter):
+            writer.report_pending()
+
+
+atexit.register(_report_pending)
 
 
 def _end_span(span: "spans.Span", future: asyncio.Future[EntryId]) -> None:

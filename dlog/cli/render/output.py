@@ -10,6 +10,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from dlog.position import TIMESTAMP_MS_MAX
+
 _WIDE: Final = 10_000
 
 Value = object
@@ -62,4 +64,6 @@ def shown_bytes(value: bytes) -> str:
 def shown_time(time_ms: int) -> str:
     if time_ms <= 0:
         return "-"
+    if time_ms > TIMESTAMP_MS_MAX:  # of a program that did not refuse it
+        return f"{time_ms} ms"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

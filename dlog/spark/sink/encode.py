@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dlog.errors import InvalidHeaders, RecordTooLarge
 from dlog.headers import encode_headers
-from dlog.position import NO_TXID
+from dlog.position import NO_TXID, timestamp_error
 from dlog.recordbatch import HEADER, MAGIC, Codec, Flag
 from dlog.spark.errors import InvalidRow, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
@@ -27,7 +27,6 @@ BATCH_RECORDS_MAX: Final = 64 * 1024
 
 _Ends = npt.NDArray[np.int32]
 _INT32: Final = np.iinfo(np.int32)
-_TIMESTAMP_MS_MAX: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +210,10 @@ def _times(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool
         numbers = micros.fill_null(0).to_numpy() // 1000
     else:
         numbers = column.fill_null(0).to_numpy()
-        if (
-            len(numbers)
-            and max(abs(int(numbers.min())), abs(int(numbers.max()))) > _TIMESTAMP_MS_MAX
-        ):
-            raise InvalidRow("timestamp", f"is no time in milliseconds: {numbers.max()}")
+    if len(numbers):
+        for extreme in (int(numbers.min()), int(numbers.max())):
+            if (reason := timestamp_error(extreme)) is not None:
+                raise InvalidRow("timestamp", f"has {extreme}: {reason}")
     return numbers, unknown
 
 

@@ -336,3 +336,11 @@ def test_a_certificate_that_should_have_been_renewed_is_told_of(
     assert signs(ours) == expected
     assert all("of this process" in sign.what for sign in ours.signs())
     assert all("of bookie b0" in sign.what for sign in theirs.signs())
+
+
+def test_logs_with_implausible_times_are_named() -> None:
+    facts = DeletionsFacts(logs=2, looked_at=2, implausible=(("orders", "a reason"),))
+    (sign,) = facts.signs()
+    assert (sign.gravity, sign.kind) == (Gravity.WRONG, "implausible-times")
+    assert "orders" in sign.what
+    assert "a reason" in sign.what

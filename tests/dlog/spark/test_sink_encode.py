@@ -80,8 +80,8 @@ def test_timestamps_are_milliseconds_rounded_down_and_now_where_there_is_none() 
         timestamp=pa.array([moment, None], pa.timestamp("us", tz="UTC")),
     )
     assert decode_batch(only(rows)).timestamps_ms() == [-1, NOW_MS]
-    rows = rows_of(value=pa.array([b"a", b"b"]), timestamp=pa.array([2**61, None]))
-    assert decode_batch(only(rows)).timestamps_ms() == [2**61, NOW_MS]
+    rows = rows_of(value=pa.array([b"a", b"b"]), timestamp=pa.array([2**47, None]))
+    assert decode_batch(only(rows)).timestamps_ms() == [2**47, NOW_MS]
 
 
 def test_what_no_row_has_costs_no_byte() -> None:
@@ -122,7 +122,7 @@ def test_a_row_without_a_value_or_a_txid_is_refused() -> None:
         payloads(rows_of(value=pa.array([b"a", None])))
     with pytest.raises(InvalidRow, match="column 'txid' is null"):
         payloads(rows_of(value=pa.array([b"a", b"b"]), txid=pa.array([1, None])))
-    with pytest.raises(InvalidRow, match="no time in milliseconds"):
+    with pytest.raises(InvalidRow, match="years 1 to 9999"):
         payloads(rows_of(value=pa.array([b"a"]), timestamp=pa.array([2**63 - 1])))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dlog.columns import Columns
 from dlog.headers import encode_headers
+from dlog.position import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
 from dlog.spark.arrow import (
     ARROW_SCHEMA,
@@ -102,6 +103,13 @@ def test_batches_with_and_without_headers_are_put_together() -> None:
     pieces = [arrow(each, include_headers=True) for each in (batch_of(VALUES), headed)]
     [together] = gather(pieces)
     assert together["headers"].to_pylist() == [[], [], [], [{"key": "a", "value": b"1"}]]
+
+
+@pytest.mark.parametrize("given", [2**62, -(2**62), TIMESTAMP_MS_MAX + 1, TIMESTAMP_MS_MIN - 1])
+def test_a_time_that_no_calendar_has_is_null_and_others_stay(given: int) -> None:
+    """Older programs took any; a product with 1,000 would wrap to another year."""
+    made = arrow(batch_of(VALUES, timestamps_ms=[1000, given, 2000]))
+    assert made["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000, None, 2_000_000]
 
 
 def test_timestamps_far_from_the_first_one_are_kept() -> None:

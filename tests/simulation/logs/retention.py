@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dlog.manifest import Manifest
 from dlog.recordbatch import decode_batch
@@ -20,6 +21,15 @@ class Held:
     bytes: int
     last_ms: int | None
     """Timestamp of its last record; None: it has none, and nobody misses it."""
+    created_ms: int
+    next_created_ms: int | None
+    """Of the segment behind it."""
+
+    def written_ms(self, now_ms: int) -> int:
+        """Return its last record's time within its segment's own: applications choose times."""
+        assert self.last_ms is not None
+        ended_ms = now_ms if self.next_created_ms is None else self.next_created_ms
+        return max(self.created_ms, min(self.last_ms, ended_ms))
 
 
 def let_go(history: LogHistory, before: Manifest, after: Manifest, *, now_ms: int) -> list[int]:
@@ -33,7 +43,8 @@ def let_go(history: LogHistory, before: Manifest, after: Manifest, *, now_ms: in
         behind = sum(each.bytes for each in segments[index + 1 :])
         enough = bool(settings.retention_bytes) and behind >= settings.retention_bytes
         old = bool(settings.retention_age_s) and (
-            segment.last_ms is None or now_ms - segment.last_ms > settings.retention_age_s * 1000
+            segment.last_ms is None
+            or now_ms - segment.written_ms(now_ms) > settings.retention_age_s * 1000
         )
         if not (enough or old):
             break
@@ -44,26 +55,30 @@ def let_go(history: LogHistory, before: Manifest, after: Manifest, *, now_ms: in
 def _held(history: LogHistory, before: Manifest, after: Manifest) -> Iterator[Held]:
     """What was sealed by the time of *after*, or went with it."""
     end = before.segments[0].first_offset if before.segments else None
+    created = {a.number: b.created_ms for a, b in pairwise(before.segments)}
     for segment in before.segments:
         now = after.find(segment.number)
         ledger = history.ledgers.ledgers[segment.ledger_id]
         closed = ledger.recorded.state is LedgerState.CLOSED
         if end is None or not closed or (now is not None and now.sealed is None):
             return
-        held = _contents(ledger, end)
+        held = _contents(ledger, end, segment.created_ms, created.get(segment.number))
         yield held
         end = held.end
 
 
-def _contents(ledger: LedgerHistory, first: int) -> Held:
+def _contents(
+    ledger: LedgerHistory, first: int, created_ms: int, next_created_ms: int | None
+) -> Held:
     last, length = ledger.recorded.last_entry, ledger.recorded.length
     assert last is not None, "it is CLOSED"
     assert length is not None, "it is CLOSED"
     if last < 0:
-        return Held(first, length, None)
+        return Held(first, length, None, created_ms, next_created_ms)
     frame = ledger.sent[last]
     batch = decode_batch(payload_of(frame, parse_header(frame)))
-    return Held(first + batch.header.end_index, length, max(batch.timestamps_ms()))
+    last_ms = max(batch.timestamps_ms())
+    return Held(first + batch.header.end_index, length, last_ms, created_ms, next_created_ms)
 
 
 def asked_for(history: LogHistory, before: Manifest, trim: int, *, now_ms: int) -> bool:
