@@ -255,7 +255,7 @@ chaos-bookie: $(STAMP)
 	    DLOG_TEST_CRASH_EVERY=1 DLOG_TEST_DAMAGE_EVERY=1 \
 	    $(PY) -m pytest tests/bookie/storage/test_storage_model.py tests/bookie/storage/test_storage_damage.py \
 	    tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_storage_crash_twice.py \
-	    tests/ledger/metastore/test_sqlite_damage.py
+	    tests/ledger/metastore/test_sqlite_damage.py tests/ledger/metastore/test_sqlite_proofs.py
 
 # Two wheels, each in an environment of its own; the embedded store, then ZooKeeper.
 upgrade-test: $(STAMP)

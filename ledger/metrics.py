@@ -44,6 +44,13 @@ REPAIR_HINTS: Final = METRICS.tally(
     "fault",
 )
 
+# The metadata store.
+
+METADATA_DAMAGE: Final = METRICS.tally(
+    "dlog_metadata_damage_total",
+    "Calls that found the embedded metadata store damaged. Any is a reason to stop and restore it.",
+)
+
 # Recoveries.
 
 RECOVERIES: Final = METRICS.tally(

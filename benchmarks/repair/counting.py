@@ -62,6 +62,10 @@ class CountingStore:
         self.calls["sync"] += 1
         await self._store.sync(path)
 
+    async def verify(self) -> None:
+        self.calls["verify"] += 1
+        await self._store.verify()
+
     def watch(self, path: str) -> Watch:
         return self._store.watch(path)
 

@@ -154,6 +154,9 @@ class MemoryStore:
         check_path(path)
         await self._turn("sync")
 
+    async def verify(self) -> None:
+        await self._turn("verify")
+
     def watch(self, path: str) -> Watch:
         self._check_open()
         return self._watches.add(check_path(path))

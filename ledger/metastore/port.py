@@ -106,6 +106,13 @@ class MetadataStore(Protocol):
     async def sync(self, path: str = "/") -> None:
         """Return once reads from here see every write that was finished before the call."""
 
+    async def verify(self) -> None:
+        """Check all that is stored, as far as the checksums of the store reach.
+
+        A pass that deletes what it finds nowhere begins with this. Unlike other calls it may take
+        minutes. A store on servers leaves it to them, and is synced only. Raises
+        `DamagedMetadata`."""
+
     def watch(self, path: str) -> Watch:
         """Watch *path*, which need not exist yet. Changes after this call are reported."""
 

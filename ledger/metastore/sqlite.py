@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Final, Self, TypeVar, TypeVarTuple
 
-from ledger.errors import HandleClosed, LogError, MetadataUnavailable
+from ledger.errors import DamagedMetadata, HandleClosed, LogError, MetadataUnavailable
+from ledger.log_events import get_logger
 from ledger.metastore.lease import Lease
 from ledger.metastore.paths import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
@@ -25,12 +26,17 @@ from ledger.metastore.sqlite_keeper import Keeper
 from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
 from ledger.metastore.uri import FileUri
 from ledger.metastore.watches import WatchTable
+from ledger.metrics import METADATA_DAMAGE
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _BUSY_SHARE: Final = 0.8
 """Of a call's time: so that a busy database is an error of its own, not silence."""
+VERIFY_TIMEOUT_S: Final = 600.0
+"""Of a look at everything, which takes about two seconds for 100,000 ledgers."""
+
+_log = get_logger(__name__)
 
 
 class _Access:
@@ -68,6 +74,10 @@ class _Access:
     async def close(self) -> None:
         with contextlib.suppress(LogError):
             await self.on_worker("close", self._disconnect)
+        self.stop()
+
+    def stop(self) -> None:
+        """End the thread once it has nothing to do. Does not wait."""
         self._worker.stop()
 
     def _disconnect(self) -> None:
@@ -93,11 +103,12 @@ class _Inbox:
         proven: Callable[[str, float], None],
         ended: Callable[[str], None],
         changed: Callable[[Sequence[str] | None], None],
+        damaged: Callable[[DamagedMetadata], None],
         stopped: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._began, self._proven, self._ended = began, proven, ended
-        self._changed, self._stopped = changed, stopped
+        self._changed, self._damaged, self._stopped = changed, damaged, stopped
         self.on_loop_closed: Callable[[], None] = lambda: None
 
     def began(self, session_id: str, at: float) -> None:
@@ -111,6 +122,9 @@ class _Inbox:
 
     def changed(self, paths: Sequence[str] | None) -> None:
         self._post(self._changed, paths)
+
+    def damaged(self, error: DamagedMetadata) -> None:
+        self._post(self._damaged, error)
 
     def stopped(self) -> None:
         self._post(self._stopped)
@@ -129,6 +143,7 @@ class SqliteStore:
         self, uri: str, database: Database, *, session_timeout_s: float, timeout_s: float
     ) -> None:
         self._uri = uri
+        self._database = database
         self._session_timeout_s = session_timeout_s
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -139,6 +154,7 @@ class SqliteStore:
             proven=self._on_proven,
             ended=self._on_ended,
             changed=self._wake,
+            damaged=self._report_damage,
             stopped=self._on_stopped,
         )
         self._keeper = Keeper(database, inbox, session_timeout_s)
@@ -147,6 +163,9 @@ class SqliteStore:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._lease: Lease | None = None
         self._watches = WatchTable()
+        self._verifying = asyncio.Lock()
+        self._damage = ""
+        """What was reported last."""
         self._closed = False
 
     @classmethod
@@ -227,6 +246,19 @@ class SqliteStore:
         check_path(path)
         await self._read("sync", lambda tree: tree.exists(path))
 
+    async def verify(self) -> None:
+        self._check_open()
+        async with self._verifying:  # a thread of its own: reads go on beside it
+            verifier = _Access("metastore-verifier", self._database, VERIFY_TIMEOUT_S)
+            busy_s = self._timeout_s * _BUSY_SHARE
+            try:
+                with self._reporting_damage():
+                    await verifier.on_worker(
+                        "verify", lambda: self._database.verify(timeout_s=busy_s)
+                    )
+            finally:
+                verifier.stop()
+
     def watch(self, path: str) -> Watch:
         self._check_open()
         return self._watches.add(check_path(path))
@@ -246,11 +278,27 @@ class SqliteStore:
 
     async def _read(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
         self._check_open()
-        return await self._reader.run(operation, call)
+        with self._reporting_damage():
+            return await self._reader.run(operation, call)
 
     async def _write(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
         self._check_open()
-        return await self._writer.run(operation, call)
+        with self._reporting_damage():
+            return await self._writer.run(operation, call)
+
+    @contextlib.contextmanager
+    def _reporting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedMetadata as error:
+            self._report_damage(error)
+            raise
+
+    def _report_damage(self, error: DamagedMetadata) -> None:
+        METADATA_DAMAGE.add()
+        if error.reason != self._damage:  # the keeper meets the same many times a second
+            self._damage = error.reason
+            _log.error("metadata_damaged", path=error.path, reason=error.reason)
 
     def _wake(self, paths: Sequence[str] | None) -> None:
         self._watches.wake(self._watches.paths() if paths is None else paths)

@@ -4,10 +4,13 @@
             changed, a look at everything adds up again
     chain   digest over the chain of the commit before, the generation and the total: who
             knows the chain of a generation knows all that was ever committed up to it
+    names   of a node: sum of the digests of its children's names modulo 2^128. With their number
+            it proves what an index says of them, and what no index finds
 
 Against accidents, not against malice: who may write the files may also write fitting checksums.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -30,6 +33,16 @@ def node_digest(row: tuple[object, ...], value: object) -> bytes:
     """Return the digest of a node: *row* is all of it but its value."""
     said = value if isinstance(value, bytes) else repr(value).encode("utf-8", "backslashreplace")
     return digest_of(row_digest("node", (*row, type(value).__name__)) + said)
+
+
+def name_digest(name: object) -> bytes:
+    """Return the digest of a child's name; of another type, too, as damage may bring."""
+    return digest_of(repr(name).encode("utf-8", "backslashreplace"))
+
+
+def names_total(names: Iterable[object]) -> bytes:
+    """Return the sum of the digests of *names*."""
+    return _bytes(sum(_int(name_digest(name)) for name in names))
 
 
 def added(total: bytes, digest: bytes) -> bytes:

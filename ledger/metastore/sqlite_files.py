@@ -21,8 +21,8 @@ from typing import Final, Self
 from ledger.errors import DamagedMetadata
 from ledger.metastore.sqlite_checksums import DIGEST_BYTES
 from ledger.metastore.sqlite_format import (
-    FORMAT_VERSION,
     FORMAT_WITHOUT_CHECKSUMS,
+    FORMAT_WITHOUT_NAMES,
     check_format,
     check_place,
     file_is_empty,
@@ -32,8 +32,9 @@ from ledger.metastore.sqlite_format import (
     reporting_damage,
     upgrade,
     verify,
+    whole_state,
 )
-from ledger.metastore.sqlite_tree import RESTORE, SqlTree, no_mark, read_state
+from ledger.metastore.sqlite_tree import RESTORE, SqlTree, no_mark, older, read_state
 from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 from ledger.private_files import make_private
 
@@ -102,6 +103,19 @@ class Database:
             undo.pop_all()
         return SqlTree(connection, witness, where=where, timeout_s=timeout_s)
 
+    def verify(self, *, timeout_s: float) -> None:
+        """Check all of it, beside others that use it.
+
+        Raises `DamagedMetadata`, `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
+        self.check_present()
+        where = str(self.path)
+        with (
+            reporting_damage(where),
+            closing(Witness(self._witness_path)) as witness,
+            closing(self.connection("ro", timeout_s)) as connection,
+        ):
+            verify(connection, witness, where)
+
     def check_present(self) -> None:
         """Raises `OSError` iff a file was removed, moved or replaced.
 
@@ -125,6 +139,8 @@ class Database:
             self._make(mark, where, timeout_s)
         elif file_is_empty(self.path):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
+        else:
+            self._upgrade(mark, where, timeout_s)
         with closing(self.connection("ro", timeout_s)) as connection:
             check_format(connection, where)
             SqlTree(connection, witness, where=where, timeout_s=timeout_s).check_witness()
@@ -135,7 +151,7 @@ class Database:
         A crash may have torn a first mark; nothing followed from that one."""
         if not file_is_empty(self.path):
             with closing(self.connection("ro", timeout_s)) as connection:
-                if format_of(connection, where) == FORMAT_VERSION:
+                if format_of(connection, where) > FORMAT_WITHOUT_CHECKSUMS:
                     raise no_mark(witness)
         elif any((self.directory / name).exists() for name in _NEVER_FIRST):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
@@ -156,6 +172,18 @@ class Database:
                         self.check_unused("by an earlier version")
                         upgrade(connection, where, mark)
         _sync_directory(self.directory)
+
+    def _upgrade(self, mark: Mark, where: str, timeout_s: float) -> None:
+        """Upgrade a database that has a witness, if it is of an earlier format."""
+        with closing(self.connection("ro", timeout_s)) as connection:
+            if format_of(connection, where) != FORMAT_WITHOUT_NAMES:
+                return
+            self.check_unused("by an earlier version")
+            state = whole_state(connection, where)
+        if not state.follows(mark):
+            raise older(where, state, mark)
+        with closing(self.connection("rw", timeout_s)) as connection:
+            upgrade(connection, where, Mark(state.generation, state.chain))
 
     def check_unused(self, by_whom: str) -> None:
         """Raises `OSError` if a process has the store open."""

@@ -5,7 +5,7 @@ write-ahead log, and a damaged one stays as evidence.
 """
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,16 +15,27 @@ from ledger.errors import DamagedMetadata, NamespaceMismatch
 from ledger.metastore.sqlite_checksums import (
     EMPTY_TOTAL,
     added,
+    names_total,
     next_chain,
     node_digest,
     row_digest,
 )
-from ledger.metastore.sqlite_tree import RESTORE, Node, State, no_mark, older, read_state
+from ledger.metastore.sqlite_tree import (
+    RESTORE,
+    Node,
+    SessionRow,
+    State,
+    no_mark,
+    older,
+    read_state,
+)
 from ledger.metastore.sqlite_witness import Mark, Witness
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+FORMAT_WITHOUT_NAMES: Final = 2
+"""Its rows have digests, and nothing proves a list of children."""
 FORMAT_WITHOUT_CHECKSUMS: Final = 1
-_KNOWN: Final = f"format {FORMAT_WITHOUT_CHECKSUMS} or {FORMAT_VERSION}"
+_KNOWN: Final = f"format {FORMAT_WITHOUT_CHECKSUMS} to {FORMAT_VERSION}"
 _APPLICATION_ID: Final = 0x646C6F67  # "dlog"
 _SCHEMA: Final = (
     """CREATE TABLE node (
@@ -33,6 +44,8 @@ _SCHEMA: Final = (
     name TEXT NOT NULL,
     version INTEGER NOT NULL,
     made INTEGER NOT NULL,
+    children INTEGER NOT NULL,
+    names BLOB NOT NULL,
     owner TEXT,
     value BLOB NOT NULL,
     digest BLOB NOT NULL
@@ -40,16 +53,21 @@ _SCHEMA: Final = (
     "CREATE UNIQUE INDEX node_by_parent ON node (parent, name)",
     "CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL",
     "CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL,"
-    " timeout_s REAL NOT NULL)",
+    " timeout_s REAL NOT NULL, owned INTEGER NOT NULL, digest BLOB NOT NULL)",
     "CREATE TABLE change (number INTEGER PRIMARY KEY, path TEXT NOT NULL)",
     "CREATE TABLE state (generation INTEGER NOT NULL, total BLOB NOT NULL,"
     " before BLOB NOT NULL, chain BLOB NOT NULL)",
 )
-_ROOT: Final = Node("/", None, "", 0, 0, None)
-_COPY_NODES: Final = """INSERT INTO node
-    SELECT path, parent, name, version, made, owner, value,
-        node_digest(path, parent, name, version, made, owner, value)
-    FROM node_before"""
+_NAMES_COLUMNS: Final = "    children INTEGER NOT NULL,\n    names BLOB NOT NULL,\n"
+_OWNED_COLUMNS: Final = ", owned INTEGER NOT NULL, digest BLOB NOT NULL"
+_SCHEMAS: Final = {
+    FORMAT_WITHOUT_NAMES: tuple(
+        sql.replace(_NAMES_COLUMNS, "").replace(_OWNED_COLUMNS, "") for sql in _SCHEMA
+    ),
+    FORMAT_VERSION: _SCHEMA,
+}
+_ROOT: Final = Node("/", None, "", 0, 0, 0, EMPTY_TOTAL, None)
+_NODES_BEFORE: Final = "SELECT path, parent, name, version, made, owner, value FROM node_before"
 _OTHER_ROWS: Final = (
     ("session", "SELECT * FROM session"),
     ("change", "SELECT * FROM change"),
@@ -97,7 +115,7 @@ def format_of(connection: sqlite3.Connection, where: str) -> int:
         return 0
     if application != _APPLICATION_ID:
         raise NamespaceMismatch(f"another program's database at {where}", "one of dlog")
-    if version not in (FORMAT_VERSION, FORMAT_WITHOUT_CHECKSUMS):
+    if version != FORMAT_WITHOUT_CHECKSUMS and version not in _SCHEMAS:
         raise NamespaceMismatch(f"a database of format {version} at {where}", _KNOWN)
     return int(version)
 
@@ -108,20 +126,18 @@ def make(connection: sqlite3.Connection, mark: Mark) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA:
         connection.execute(statement)
-    connection.execute(
-        "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, x'', ?)", (*_ROOT, node_digest(_ROOT, b""))
-    )
-    _commit_first(connection, mark)
+    _insert_node(connection, _ROOT, b"")
+    _commit_after(connection, mark)
 
 
 def upgrade(connection: sqlite3.Connection, where: str, mark: Mark) -> None:
-    """Give a database of format 1 checksums, as the commit after *mark*.
+    """Give a database of an earlier format what it has no checksums of, as the commit after *mark*.
 
     Requires that nobody else uses it. Raises `DamagedMetadata`."""
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.create_function("node_digest", 7, lambda *row: node_digest(row[:6], row[6]))
     connection.execute("BEGIN IMMEDIATE")
     _check_structure(connection, where)
+    connection.execute("DROP TABLE IF EXISTS state")
     connection.execute("DROP INDEX node_by_parent")
     connection.execute("DROP INDEX node_by_owner")
     connection.execute("ALTER TABLE node RENAME TO node_before")
@@ -130,14 +146,29 @@ def upgrade(connection: sqlite3.Connection, where: str, mark: Mark) -> None:
     connection.execute("DROP TABLE change")
     for statement in _SCHEMA:
         connection.execute(statement)
-    connection.execute(_COPY_NODES)
+    below, owned = defaultdict[object, list[object]](list), Counter[object]()
+    for parent, name in connection.execute("SELECT parent, name FROM node_before"):
+        below[parent].append(name)
+    for path, parent, name, version, made, owner, value in connection.execute(_NODES_BEFORE):
+        names = below[path]
+        owned[owner] += 1
+        total = names_total(names)
+        node = Node(path, parent, name, version, made, len(names), total, owner)
+        _insert_node(connection, node, value)
     connection.execute("DROP TABLE node_before")
-    connection.executemany("INSERT INTO session VALUES (?, ?, ?)", sessions)
+    for session_id, boot, timeout_s in sessions:
+        session = SessionRow(session_id, boot, timeout_s, owned[session_id])
+        connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?)", session.stored())
     connection.executemany("INSERT INTO change VALUES (?, ?)", changes)
-    _commit_first(connection, mark)
+    _commit_after(connection, mark)
 
 
-def _commit_first(connection: sqlite3.Connection, mark: Mark) -> None:
+def _insert_node(connection: sqlite3.Connection, node: Node, value: bytes) -> None:
+    query = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    connection.execute(query, (*node, value, node_digest(node, value)))
+
+
+def _commit_after(connection: sqlite3.Connection, mark: Mark) -> None:
     total = _total(connection, "the database that is made")
     chain = next_chain(mark.chain, mark.generation + 1, total)
     state = State(mark.generation + 1, total, mark.chain, chain)
@@ -162,11 +193,10 @@ def whole_state(connection: sqlite3.Connection, where: str) -> State:
     connection.execute("BEGIN")
     try:
         state = _checked(connection, where)
-        total = _total(connection, where)
+        if _total(connection, where) != state.total:
+            raise DamagedMetadata(where, f"its rows do not add up to its checksum; {RESTORE}")
     finally:
         connection.execute("ROLLBACK")
-    if total != state.total:
-        raise DamagedMetadata(where, f"its rows do not add up to its checksum; {RESTORE}")
     return state
 
 
@@ -198,10 +228,10 @@ def check_format(connection: sqlite3.Connection, where: str) -> None:
 
 
 def _checked(connection: sqlite3.Connection, where: str) -> State:
-    check_format(connection, where)
+    tables = _SCHEMAS.get(format_of(connection, where), ())
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     schema = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    if mode != "wal" or Counter(sql for (sql,) in schema) != Counter(_SCHEMA):
+    if mode != "wal" or Counter(sql for (sql,) in schema) != Counter(tables):
         raise DamagedMetadata(where, f"its tables are not those that were made; {RESTORE}")
     _check_structure(connection, where)
     return read_state(connection, where)

@@ -8,8 +8,8 @@ One step, every `POLL_S`:
     4. end the sessions of dead processes, now and then
 
 What it finds it reports to the store by `KeeperEvents`, which must be quick and thread-safe. An
-error of the disk, or damage, leaves no trace here but missing heartbeats: then the lease runs out
-(`ledger.metastore.lease`). The next step tries again.
+error of the disk leaves no trace here but missing heartbeats: then the lease runs out
+(`ledger.metastore.lease`). Damage is reported, too. The next step tries again.
 """
 
 import sqlite3
@@ -44,6 +44,9 @@ class KeeperEvents(Protocol):
 
     def changed(self, paths: Sequence[str] | None) -> None:
         """These paths changed; None: any may have."""
+
+    def damaged(self, error: DamagedMetadata) -> None:
+        """The store is damaged."""
 
     def stopped(self) -> None:
         """The thread has done all it will do."""
@@ -83,8 +86,11 @@ class Keeper:
                 try:
                     with reporting_damage(str(self._database.path)):
                         self._step(time.monotonic())
-                except (sqlite3.Error, OSError, DamagedMetadata):
+                except (sqlite3.Error, OSError):
                     self._disconnect()
+                except DamagedMetadata as error:
+                    self._disconnect()
+                    self._events.damaged(error)
                 self._stopped.wait(POLL_S)
             self._end_session_at_stop()
         finally:

@@ -1,10 +1,20 @@
 """The tree of nodes in SQLite: what each operation does inside one transaction.
 
-Tables: `node` (the tree; `made` counts the children ever made, for sequential names), `session`
+Tables: `node` (the tree; `made` counts the children ever made, for sequential names; `children`
+and `names` are number and checksum of those that there are), `session`
 (the sessions that may own ephemeral nodes), `change` (paths by a growing number: watchers
 read what is new; only the newest are kept, and who finds a gap takes it that all changed) and
 `state` (generation, total and chain: `sqlite_checksums`). Each commit moves the state along,
 and the witness after it (`sqlite_witness`); a node is checked whenever it is read.
+
+Rows have digests, indexes have none. So what an index says is proven by rows:
+
+    a list of children   their number and the sum of their names' digests are in the parent's row
+    an absence           the parent's row counts no children; or the proven list of them lacks the
+                         name; or, of more than `PROVEN_BY_LIST_MAX` children, the index of the
+                         parents does not find the name either
+    a creation           SQLite looks for the path and for the name in two indexes, and refuses
+    a session's nodes    each is read, and the session's row counts them
 """
 
 import contextlib
@@ -13,7 +23,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, Self, assert_never
 
 from ledger.errors import (
     BadVersion,
@@ -38,7 +48,16 @@ from ledger.metastore.port import (
     SetOp,
     Versioned,
 )
-from ledger.metastore.sqlite_checksums import added, next_chain, node_digest, row_digest, taken
+from ledger.metastore.sqlite_checksums import (
+    EMPTY_TOTAL,
+    added,
+    name_digest,
+    names_total,
+    next_chain,
+    node_digest,
+    row_digest,
+    taken,
+)
 from ledger.metastore.sqlite_witness import Mark, Witness
 
 CHANGES_KEPT: Final = 2_000
@@ -47,6 +66,8 @@ WAL_BYTES_HIGH: Final = 16 << 20
 WAL_BYTES_MAX: Final = 256 << 20
 """From here on nothing is written until it could be emptied."""
 _WAIT_FOR_READERS_MS: Final = 100
+PROVEN_BY_LIST_MAX: Final = 2_000
+"""A list of so many children is taken to prove that one is absent: some milliseconds."""
 RESTORE: Final = (
     "stop all that use this directory, keep a copy of it, and put back a backup of the whole "
     "directory; nothing in it was changed"
@@ -62,7 +83,30 @@ class Node(NamedTuple):
     name: str
     version: int
     made: int
+    children: int
+    names: bytes
     owner: str | None
+
+    def with_child(self, name: str) -> Self:
+        names = added(self.names, name_digest(name))
+        return self._replace(made=self.made + 1, children=self.children + 1, names=names)
+
+    def without_child(self, name: str) -> Self:
+        names = taken(self.names, name_digest(name))
+        return self._replace(children=self.children - 1, names=names)
+
+
+class SessionRow(NamedTuple):
+    """A row of the table `session`, but for its digest, which comes last."""
+
+    session_id: str
+    boot: str
+    timeout_s: float
+    owned: int
+    """How many ephemeral nodes there are of it."""
+
+    def stored(self) -> tuple[object, ...]:
+        return (*self, row_digest("session", self[:]))
 
 
 class State(NamedTuple):
@@ -143,8 +187,8 @@ class SqlTree:
         return Versioned(value, node.version)
 
     def exists(self, path: str) -> int | None:
-        found = self._find(path)
-        return None if found is None else found[0].version
+        node = self._find(path)
+        return None if node is None else node[0].version
 
     def data_version(self) -> int:
         """Return a number that is another one once somebody else has committed."""
@@ -153,17 +197,14 @@ class SqlTree:
 
     def children(self, path: str) -> list[str]:
         with self._reading():  # both statements see one state
-            if self.exists(path) is None:
-                raise NoSuchNode(path)
-            query = "SELECT name FROM node WHERE parent = ? ORDER BY name"
-            return [name for (name,) in self._connection.execute(query, (path,))]
+            return self._names_below(self._found(path)[0])
 
     def create(self, path: str, value: bytes, *, owner: str | None, sequential: bool) -> str:
         with self._writing():
             self._check_session(owner)
             parent = parent_of(path)
             missing = []
-            while self.exists(parent) is None:
+            while self._row(parent) is None:
                 missing.append(parent)
                 parent = parent_of(parent)
             for above in reversed(missing):
@@ -188,26 +229,31 @@ class SqlTree:
 
     def add_session(self, session_id: str, boot: str, timeout_s: float) -> None:
         with self._writing():
-            row = (session_id, boot, float(timeout_s))
-            self._connection.execute("INSERT INTO session VALUES (?, ?, ?)", row)
-            self._add(row_digest("session", row))
+            row = SessionRow(session_id, boot, float(timeout_s), 0)
+            self._change_one("INSERT INTO session VALUES (?, ?, ?, ?, ?)", *row.stored())
+            self._add(row_digest("session", row.stored()))
 
     def sessions(self) -> list[tuple[str, str, float]]:
         """Return id, boot and timeout of all sessions."""
-        return self._connection.execute("SELECT id, boot, timeout_s FROM session").fetchall()
+        return [row[:3] for row in self._session_rows()]
 
     def has_session(self, session_id: str) -> bool:
-        return self._finds("SELECT 1 FROM session WHERE id = ?", session_id)
+        return self._session(session_id) is not None
 
     def end_session(self, session_id: str) -> None:
         """Delete a session and its ephemeral nodes. Idempotent."""
         with self._writing():
-            for row in [row for row in self.sessions() if row[0] == session_id]:
-                self._connection.execute("DELETE FROM session WHERE id = ?", (session_id,))
-                self._take(row_digest("session", row))
             query = "SELECT path FROM node WHERE owner = ? ORDER BY path"
             for (path,) in self._connection.execute(query, (session_id,)).fetchall():
+                if self._found(path)[0].owner != session_id:
+                    raise self._damaged(f"node {path} is listed as of another session")
                 self._delete(path, ANY_VERSION)
+            session = self._session(session_id)
+            if session is not None:
+                if session.owned:
+                    raise self._damaged(f"nodes of session {session_id} are not found")
+                self._change_one("DELETE FROM session WHERE id = ?", session_id)
+                self._take(row_digest("session", session.stored()))
 
     def last_change(self) -> int:
         query = "SELECT coalesce(max(number), 0) FROM change"
@@ -235,23 +281,27 @@ class SqlTree:
 
     def _insert(self, path: str, value: bytes, owner: str | None) -> None:
         parent, above = self._found(parent_of(path))
-        if self._find(path) is not None:
+        if self._row(path) is not None:
             raise NodeExists(path)
         if parent.owner is not None:
             raise InvalidPath(path, f"{parent.path} is ephemeral and can have no children")
-        self._change(parent, above, parent._replace(made=parent.made + 1), above)
-        node = Node(path, parent.path, name_of(path), 0, 0, owner)
+        node = Node(path, parent.path, name_of(path), 0, 0, 0, EMPTY_TOTAL, owner)
+        self._change(parent, above, parent.with_child(node.name), above)
         digest = node_digest(node, value)
-        query = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self._connection.execute(query, (*node, value, digest))
+        query = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        self._change_one(query, *node, value, digest)
         self._add(digest)
+        self._count_owned(owner, 1)
         self._note(path, parent.path)
 
     def _change(self, node: Node, value: bytes, changed: Node, to_value: bytes) -> None:
         digest = node_digest(changed, to_value)
-        query = "UPDATE node SET value = ?, version = ?, made = ?, digest = ? WHERE path = ?"
-        row = (to_value, changed.version, changed.made, digest, node.path)
-        self._connection.execute(query, row)
+        query = (
+            "UPDATE node SET value = ?, version = ?, made = ?, children = ?, names = ?, digest = ?"
+            " WHERE path = ?"
+        )
+        row = (to_value, changed.version, changed.made, changed.children, changed.names, digest)
+        self._change_one(query, *row, node.path)
         self._take(node_digest(node, value))
         self._add(digest)
 
@@ -266,11 +316,41 @@ class SqlTree:
         node, value = self._check(path, version)
         if path == ROOT:
             raise InvalidPath(path, "the root cannot be deleted")
-        if self._finds("SELECT 1 FROM node WHERE parent = ? LIMIT 1", path):
+        if node.children:
             raise NodeNotEmpty(path)
-        self._connection.execute("DELETE FROM node WHERE path = ?", (path,))
+        parent, above = self._found(parent_of(path))
+        self._change(parent, above, parent.without_child(node.name), above)
+        self._change_one("DELETE FROM node WHERE path = ?", path)
         self._take(node_digest(node, value))
-        self._note(path, parent_of(path))
+        self._count_owned(node.owner, -1)
+        self._note(path, parent.path)
+
+    def _count_owned(self, owner: str | None, change: int) -> None:
+        session = None if owner is None else self._session(owner)
+        if session is not None:
+            changed = session._replace(owned=session.owned + change)
+            query = "UPDATE session SET owned = ?, digest = ? WHERE id = ?"
+            self._change_one(query, *changed.stored()[3:], changed.session_id)
+            self._take(row_digest("session", session.stored()))
+            self._add(row_digest("session", changed.stored()))
+
+    def _session(self, session_id: str) -> SessionRow | None:
+        for row in self._session_rows():
+            if row.session_id == session_id:
+                return row
+        if self._finds("SELECT 1 FROM session WHERE id = ?", session_id):
+            raise self._damaged(f"session {session_id} is there, but is not found")
+        return None
+
+    def _session_rows(self) -> list[SessionRow]:
+        rows = []
+        for stored in self._connection.execute("SELECT * FROM session"):  # there are few
+            row = SessionRow(*stored[:-1])
+            if row.stored() != stored:
+                reason = f"session {row.session_id} does not fit its checksum"
+                raise self._damaged(reason)
+            rows.append(row)
+        return rows
 
     def _check(self, path: str, version: int) -> tuple[Node, bytes]:
         node, value = self._found(path)
@@ -279,12 +359,47 @@ class SqlTree:
         return node, value
 
     def _found(self, path: str) -> tuple[Node, bytes]:
-        found = self._find(path)
-        if found is None:
+        node = self._find(path)
+        if node is None:
             raise NoSuchNode(path)
-        return found
+        return node
 
     def _find(self, path: str) -> tuple[Node, bytes] | None:
+        """Return node and value; None: there is none, as rows prove."""
+        node = self._row(path)
+        if node is None:
+            with self._reading():  # in one state
+                node = self._row(path)
+                if node is None:
+                    self._prove_absent(path)
+        return node
+
+    def _prove_absent(self, path: str) -> None:
+        """Raise `DamagedMetadata` if *path*, which one index does not find, is there."""
+        found = path == ROOT
+        above = None if path == ROOT else self._find(parent_of(path))
+        if above is not None and above[0].children:
+            parent = above[0]
+            if parent.children <= PROVEN_BY_LIST_MAX:
+                found = name_of(path) in self._names_below(parent)
+            else:
+                query = "SELECT 1 FROM node WHERE parent = ? AND name = ?"
+                found = self._finds(query, parent.path, name_of(path))
+        if found:
+            raise self._damaged(f"node {path} is there, but is not found")
+
+    def _names_below(self, parent: Node) -> list[str]:
+        """Return the names of all children, sorted, as the row of *parent* proves."""
+        query = "SELECT name FROM node WHERE parent = ? ORDER BY name"
+        names = [name for (name,) in self._connection.execute(query, (parent.path,))]
+        if len(names) != parent.children or names_total(names) != parent.names:
+            raise self._damaged(
+                f"the list of what is below {parent.path} does not fit its checksum"
+            )
+        return sorted(names)
+
+    def _row(self, path: str) -> tuple[Node, bytes] | None:
+        """Return node and value; None: the index of the paths does not find it."""
         query = "SELECT * FROM node WHERE path = ?"
         row = self._connection.execute(query, (path,)).fetchone()
         if row is None:
@@ -292,8 +407,11 @@ class SqlTree:
         *fields, value, digest = row
         node = Node(*fields)
         if node.path != path or node_digest(node, value) != digest:
-            raise DamagedMetadata(self._where, f"node {path} does not fit its checksum; {RESTORE}")
+            raise self._damaged(f"node {path} does not fit its checksum")
         return node, value
+
+    def _damaged(self, reason: str) -> DamagedMetadata:
+        return DamagedMetadata(self._where, f"{reason}; {RESTORE}")
 
     def _check_session(self, owner: str | None) -> None:
         if owner is not None and not self.has_session(owner):
@@ -307,7 +425,7 @@ class SqlTree:
             kept_from = cursor.lastrowid - CHANGES_KEPT
             query = "SELECT number, path FROM change WHERE number <= ?"
             for row in self._connection.execute(query, (kept_from,)).fetchall():
-                self._connection.execute("DELETE FROM change WHERE number = ?", row[:1])
+                self._change_one("DELETE FROM change WHERE number = ?", row[0])
                 self._take(row_digest("change", row))
 
     def _add(self, digest: bytes) -> None:
@@ -316,11 +434,20 @@ class SqlTree:
     def _take(self, digest: bytes) -> None:
         self._total = taken(self._total, digest)
 
-    def _finds(self, query: str, argument: str) -> bool:
-        return self._connection.execute(query, (argument,)).fetchone() is not None
+    def _finds(self, query: str, *arguments: str) -> bool:
+        return self._connection.execute(query, arguments).fetchone() is not None
+
+    def _change_one(self, statement: str, *arguments: object) -> None:
+        """Do what changes exactly one row; an index may find none, or two."""
+        if self._connection.execute(statement, arguments).rowcount != 1:
+            raise self._damaged(f"a row is not found: {statement.partition(' WHERE')[0]}")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """Let all reads of the block see one state."""
+        if self._connection.in_transaction:
+            yield
+            return
         with self._transaction("BEGIN"):
             yield
 

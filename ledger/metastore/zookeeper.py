@@ -194,6 +194,9 @@ class ZooKeeperStore:
         node = self._node(path)
         await self._read("sync", path, lambda client: client.sync_async(node))
 
+    async def verify(self) -> None:
+        await self.sync()  # what servers store they check themselves
+
     def watch(self, path: str) -> Watch:
         self._check_open()
         return self._keeper.watch(check_path(path))

@@ -72,6 +72,10 @@ class FaultyStore:
         self._check()
         await self._store.sync(path)
 
+    async def verify(self) -> None:
+        self._check()
+        await self._store.verify()
+
     def watch(self, path: str) -> Watch:
         return self._store.watch(path)
 

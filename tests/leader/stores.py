@@ -61,6 +61,10 @@ class TroubledStore:
         self._before("sync")
         await self.inner.sync(path)
 
+    async def verify(self) -> None:
+        self._before("verify")
+        await self.inner.verify()
+
     def watch(self, path: str) -> Watch:
         self.calls["watch"] += 1
         return self.inner.watch(path)

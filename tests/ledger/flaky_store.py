@@ -65,6 +65,10 @@ class FlakyStore:
         self._before("sync")
         await self._store.sync(path)
 
+    async def verify(self) -> None:
+        self._before("verify")
+        await self._store.verify()
+
     def watch(self, path: str) -> Watch:
         return self._store.watch(path)
 

@@ -104,6 +104,9 @@ class SimStore:
     async def sync(self, path: str = "/") -> None:
         await _Call(self, "sync", lambda tree: tree.exists(path))
 
+    async def verify(self) -> None:
+        await _Call(self, "verify", lambda tree: tree.exists("/"))
+
     def watch(self, path: str) -> SimWatch:
         watch = SimWatch()
         self.metadata.watch(self.host, path, watch.wake)

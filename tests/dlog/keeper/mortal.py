@@ -122,6 +122,9 @@ class MortalStore:
     async def multi(self, ops: Sequence[Op]) -> None:
         await self._life.act(lambda: self._store.multi(ops))
 
+    async def verify(self) -> None:
+        await self._life.look(self._store.verify)
+
     def watch(self, path: str) -> Watch:
         return self._store.watch(path)
 

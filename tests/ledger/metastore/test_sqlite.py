@@ -119,11 +119,11 @@ def test_a_file_that_is_no_database_of_ours_is_refused(sqlite: Backend, tmp_path
 def test_a_database_of_a_later_format_is_refused(sqlite: Backend, tmp_path: Path) -> None:
     asyncio.run(open_and_close(sqlite))
     later = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
-    later.execute("PRAGMA user_version = 3")
+    later.execute("PRAGMA user_version = 4")
     later.close()
     with pytest.raises(NamespaceMismatch) as caught:
         asyncio.run(sqlite.open())
-    assert "format 3" in str(caught.value)
+    assert "format 4" in str(caught.value)
 
 
 async def test_many_processes_may_make_the_namespace_at_once(sqlite: Backend) -> None:

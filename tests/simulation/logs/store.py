@@ -77,6 +77,9 @@ class LoopStore:
     async def sync(self, path: str = "/") -> None:
         await self._call("sync", lambda tree: tree.exists(path))
 
+    async def verify(self) -> None:
+        await self._call("verify", lambda tree: tree.exists("/"))
+
     def watch(self, path: str) -> Watch:
         host, loop, metadata = self._process.host, self._process.loop, self._metadata
         life = host.life

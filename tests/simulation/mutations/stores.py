@@ -4,13 +4,21 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 
-from ledger.metastore import sqlite_files, sqlite_format, zookeeper_keeper, zookeeper_link
+from ledger.metastore import (
+    sqlite_files,
+    sqlite_format,
+    sqlite_tree,
+    zookeeper_keeper,
+    zookeeper_link,
+)
+from ledger.metastore.port import ANY_VERSION
 from ledger.metastore.sqlite_tree import SqlTree, State, read_state
 from ledger.metastore.sqlite_witness import Mark
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _DAMAGE = "tests/ledger/metastore/test_sqlite_damage.py"
 _CRASHES = "tests/ledger/metastore/test_sqlite_crashes.py"
+_PROOFS = "tests/ledger/metastore/test_sqlite_proofs.py"
 _SILENCE = "tests/ledger/metastore/test_zookeeper_silence.py"
 
 
@@ -58,6 +66,44 @@ def rows_are_not_added_up(patch: Patch) -> None:
 )
 def a_store_whose_files_are_gone_is_made_anew(patch: Patch) -> None:
     patch.set(sqlite_files, "_NEVER_FIRST", ())
+
+
+@mutation(
+    "",
+    drawn=False,
+    test=f"{_PROOFS}::test_a_name_that_is_changed_in_the_index_of_a_list_is_damage",
+)
+def a_list_of_children_is_believed_as_an_index_has_it(patch: Patch) -> None:
+    patch.set(sqlite_tree, "names_total", lambda _names: AnyTotal())
+
+
+class AnyTotal:
+    def __ne__(self, _other: object) -> bool:
+        return False
+
+
+@mutation(
+    "",
+    drawn=False,
+    test=f"{_PROOFS}::test_a_node_that_its_index_does_not_find_is_damage_and_not_absent",
+)
+def what_one_index_does_not_find_is_absent(patch: Patch) -> None:
+    patch.set(SqlTree, "_prove_absent", lambda _self, _path: None)
+
+
+@mutation(
+    "",
+    drawn=False,
+    test=f"{_PROOFS}::test_a_session_ends_with_its_own_nodes_whatever_the_index_of_owners_says",
+)
+def a_session_that_ends_takes_what_an_index_lists(patch: Patch) -> None:
+    def end_session(self: SqlTree, session_id: str) -> None:
+        with self._writing():
+            query = "SELECT path FROM node WHERE owner = ?"
+            for (path,) in self._connection.execute(query, (session_id,)).fetchall():
+                self._delete(path, ANY_VERSION)
+
+    patch.set(SqlTree, "end_session", end_session)
 
 
 @mutation(
