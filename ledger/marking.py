@@ -7,6 +7,12 @@ common.
 256 buckets: the names of 100,000 marks in one node would be more than ZooKeeper answers. Repair has
 the rest (`bookie.autorecovery.marks`); it only looks at nodes, so nothing here rests on its being
 there.
+
+Invariants:
+    every call that marks a ledger gives its mark a new version, also if it adds nothing: a worker
+        deletes the version that it read before its work, so it looks again at what a caller saw
+    a mark is written over only if none of its bucket was deleted since it was read: versions of a
+        re-created mark start over, so each deletion changes the version of the bucket
 """
 
 from collections.abc import Iterable
@@ -17,7 +23,7 @@ from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchNod
 from ledger.ids import LedgerId
 from ledger.mark import Lack, Mark
 from ledger.metastore.nodes import put_node
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import CheckOp, MetadataStore, SetOp
 
 MARKS: Final = "/underreplicated/ledgers"
 LOCKS: Final = "/underreplicated/locks"
@@ -29,7 +35,8 @@ WRITE_TRIES_MAX: Final = 100
 async def mark_ledger(
     store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
 ) -> bool:
-    """Mark the ledger; return False if its mark said all that already.
+    """Mark the ledger; return False if its mark said all that already. It gets a new version then,
+    too.
 
     Raises `MetadataUnavailable`: then it may be marked or not, and it can be repeated."""
     wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
@@ -44,16 +51,17 @@ async def mark_ledger(
             pass
         else:
             return True
+        bucket = bucket_of_mark(ledger_id)
+        bucket_version = await store.exists(bucket)
         found = await read_mark(store, ledger_id)
-        if found is None:
+        if found is None or bucket_version is None:
             continue  # it was deleted since
         mark, version = found
         merged = mark.merged(wanted, urgent=urgent)
-        if merged is mark:
-            return False
         with suppress(BadVersion, NoSuchNode):  # somebody was faster
-            await store.set(path, merged.encode(), version)
-            return True
+            unchanged = CheckOp(bucket, bucket_version)
+            await store.multi((SetOp(path, merged.encode(), version), unchanged))
+            return merged is not mark
     raise MetadataUnavailable(
         store.uri, f"mark of ledger {ledger_id}", 0.0, "others change it all the time"
     )
@@ -83,8 +91,12 @@ async def ring(store: MetadataStore) -> None:
         await put_node(store, MARKS, b"")
 
 
+def bucket_of_mark(ledger_id: LedgerId) -> str:
+    return f"{MARKS}/{ledger_id % BUCKETS:02x}"
+
+
 def path_of_mark(ledger_id: LedgerId) -> str:
-    return f"{MARKS}/{ledger_id % BUCKETS:02x}/{PREFIX}{ledger_id}"
+    return f"{bucket_of_mark(ledger_id)}/{PREFIX}{ledger_id}"
 
 
 def path_of_lock(ledger_id: LedgerId) -> str:

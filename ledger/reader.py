@@ -1,7 +1,7 @@
 """The handle of a reader: what it knows of its ledger, and the reads under way."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ledger.environment import Credentials, Environment
@@ -19,14 +19,16 @@ from ledger.machine_loop import read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.protocol.answers import Fault, proven_lac
-from ledger.quorum import all_covered
+from ledger.quorum import Quorum, all_covered
 from ledger.read import Entry, Read
-from ledger.requests import LacQuery, Status
+from ledger.requests import LacAnswer, LacQuery, Status
 
 __all__ = ["Entry", "LedgerReader"]
 
 WATCH_RETRY_S: Final = 0.5
 """Pause after the metadata store did not answer."""
+ENSEMBLES_MAX: Final = 10
+"""How many ensembles in a row are asked what they hold, if each was replaced before the answer."""
 
 
 class LedgerReader:
@@ -154,10 +156,12 @@ class LedgerReader:
         """Ask the bookies for the last add confirmed; return the highest that is proven.
 
         Waits until every write set is covered, so a bookie that lags behind the others does
-        not matter. Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `AccessDenied`."""
+        not matter. A lower bound: it says nothing of the entries above.
+
+        Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `AccessDenied`."""
         if self.last_entry is not None:
             return self.last_entry
-        await self._ask_all()
+        self._check(await self._ask_all(self.metadata.last_fragment.bookies))
         return self.last_add_confirmed
 
     async def read_last_stored(self) -> EntryId:
@@ -167,20 +171,27 @@ class LedgerReader:
         never be acknowledged, and a recovery may end the ledger before it. Disturbs nobody.
 
         Story of why: an entry is acknowledged when an ack quorum of the fragment that was
-        the last one then holds it. (A) The metadata is read after the call began, so its last
-        fragment is that one or a later one. A later one begins above everything that was
-        acknowledged before it (rule 19). (B) Bookies that cover every write set of it answer,
-        so one of them is in each ack quorum.
+        the last one then holds it. (A) Bookies that cover every write set of a fragment answer
+        after the call began. (B) The metadata are read after the last answer. Only if that
+        fragment is still the last one, and the ledger not CLOSED, the answers count. Then every
+        member was named from the acknowledgement to the answer, so none had evicted the entry,
+        and one of those that answered is in its ack quorum. What was acknowledged in an earlier
+        fragment is below this one (rule 19).
 
         Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `AccessDenied`,
         `NoSuchLedger`, `MetadataUnavailable`."""
-        if self.last_entry is None:
+        for _ in range(ENSEMBLES_MAX):
+            if self.last_entry is not None:
+                return self.last_entry
+            asked = self.metadata.last_fragment
+            answers = await self._ask_all(asked.bookies)
             metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
             self._known.learn(metadata)
-        if self.last_entry is not None:
-            return self.last_entry
-        before_fragment = self.metadata.last_fragment.first_entry - 1
-        return EntryId(max(await self._ask_all(), before_fragment))
+            if metadata.last_entry is None and metadata.last_fragment == asked:
+                self._check(answers)
+                return EntryId(max(answers.last_entry, asked.first_entry - 1))
+        names = ", ".join(self.metadata.last_fragment.bookies)
+        raise BookieUnavailable(names, f"the ensemble changed {ENSEMBLES_MAX} times in a row")
 
     def learn_confirmed(self, entry_id: int) -> None:
         """Let entries up to *entry_id* be read: the caller can prove that they are confirmed.
@@ -188,43 +199,41 @@ class LedgerReader:
         For a ledger whose writer went on in another one, which shows that."""
         self._known.learn_confirmed(entry_id)
 
-    async def _ask_all(self) -> int:
-        """Ask bookies until each write set is covered; return the highest entry they hold."""
-        bookies = self.metadata.last_fragment.bookies
+    async def _ask_all(self, bookies: Sequence[BookieId]) -> "_Answers":
+        """Ask *bookies*, the members of one fragment, until each write set is covered, or all have
+        answered."""
         query = LacQuery(self.ledger_id, self._credentials.key)
         transport = self._environment.transport
         asking = {
             asyncio.ensure_future(transport.read_lac(bookie, query)): index
             for index, bookie in enumerate(bookies)
         }
-        waiting, heard, stored = set(asking), dict[int, None](), int(NO_ENTRY)
-        quorum = self.metadata.quorum
-        met_stranger = was_denied = False
+        waiting, answers = set(asking), _Answers(bookies, self.metadata.quorum)
         try:
-            while waiting and not all_covered(heard, quorum):
+            while waiting and not answers.cover_all:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answer = task.result()
-                    met_stranger |= answer.status is Status.WRONG_KEY
-                    was_denied |= answer.status is Status.ACCESS_DENIED
-                    if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
-                        heard[asking[task]] = None
-                        stored = max(stored, answer.last_entry)
+                    answers.heard(asking[task], answer)
                     mac = self._credentials.checks
                     proven = proven_lac(answer.lac_proof, self.ledger_id, mac)
                     self._known.learn_confirmed(proven)
         finally:
             for task in waiting:
                 task.cancel()
-        if not all_covered(heard, quorum):
-            if met_stranger:
-                raise KeyDiffers(self.ledger_id)
-            if was_denied:
-                what = f"read ledger {self.ledger_id}"
-                raise self._environment.denied(what, "reader", self.metadata)
-            silent = [bookie for index, bookie in enumerate(bookies) if index not in heard]
-            raise BookieUnavailable(", ".join(silent), "no answer, and the others are too few")
-        return stored
+        return answers
+
+    def _check(self, answers: "_Answers") -> None:
+        """Raise why *answers* do not cover every write set, unless they do."""
+        if answers.cover_all:
+            return
+        if answers.met_stranger:
+            raise KeyDiffers(self.ledger_id)
+        if answers.was_denied:
+            what = f"read ledger {self.ledger_id}"
+            raise self._environment.denied(what, "reader", self.metadata)
+        names = ", ".join(answers.silent)
+        raise BookieUnavailable(names, "no answer, and the others are too few")
 
     async def refresh(self) -> LedgerMetadata:
         """Read the metadata again. Raises `NoSuchLedger`, `MetadataUnavailable`."""
@@ -261,3 +270,29 @@ class LedgerReader:
             return  # reads refresh the metadata themselves when they do not get on
         finally:
             watch.close()
+
+
+class _Answers:
+    """What members of one fragment said that they hold."""
+
+    def __init__(self, bookies: Sequence[BookieId], quorum: Quorum) -> None:
+        self.last_entry = int(NO_ENTRY)
+        """The highest one that any of them holds."""
+        self.met_stranger = self.was_denied = False
+        self._bookies, self._quorum = bookies, quorum
+        self._heard: dict[int, None] = {}
+
+    def heard(self, index: int, answer: LacAnswer) -> None:
+        self.met_stranger |= answer.status is Status.WRONG_KEY
+        self.was_denied |= answer.status is Status.ACCESS_DENIED
+        if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
+            self._heard[index] = None
+            self.last_entry = max(self.last_entry, answer.last_entry)
+
+    @property
+    def cover_all(self) -> bool:
+        return all_covered(self._heard, self._quorum)
+
+    @property
+    def silent(self) -> list[BookieId]:
+        return [each for index, each in enumerate(self._bookies) if index not in self._heard]

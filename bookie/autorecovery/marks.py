@@ -12,8 +12,10 @@
 
 No mark and no lock is needed for safety: two workers at one ledger copy the same bytes, and change
 its metadata by compare-and-swap. Marks are changed by compare-and-swap, and deleted by version, so
-that what an auditor adds while a worker repairs stays; only together with the lock, so that no
-worker that slept deletes a later mark of the same version. 256 buckets: the names of 100,000 marks
+that what an auditor adds while a worker repairs stays. A worker changes and deletes a mark only
+while it holds the lock, in the same transaction, so that no worker that slept overwrites or deletes
+a later mark of the same version. A deletion changes the version of the bucket, so that no caller
+that slept adds to a mark that is gone (`ledger.marking`). 256 buckets: the names of 100,000 marks
 in one node would be more than ZooKeeper answers.
 """
 
@@ -37,6 +39,7 @@ from ledger.marking import (
     LOCKS,
     MARKS,
     PREFIX,
+    bucket_of_mark,
     mark_ledger,
     path_of_lock,
     path_of_mark,
@@ -44,7 +47,7 @@ from ledger.marking import (
     ring,
 )
 from ledger.metastore.nodes import children_of, create_node, put_node
-from ledger.metastore.port import CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
+from ledger.metastore.port import CheckOp, CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.nodes import parse_node
 from ledger.process import this_process
 from ledger.registry import DECOMMISSIONING
@@ -87,7 +90,7 @@ class Marks:
     async def add(
         self, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
     ) -> bool:
-        """Mark the ledger; return False if its mark said all that already.
+        """Mark the ledger; return False if its mark said all that already (`mark_ledger`).
 
         *urgent*: before others. Raises `MetadataUnavailable`: then it may be marked or not, and it
         can be repeated."""
@@ -102,9 +105,16 @@ class Marks:
         return await read_mark(self._store, ledger_id)
 
     async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
-        """Compare and swap; return False if it was changed or deleted meanwhile."""
+        """Compare and swap; return False if it was changed or deleted meanwhile, or if the lock is
+        not this worker's any more."""
+        if not self._holds(ledger_id):
+            return False
+        ops = (
+            SetOp(path_of_mark(ledger_id), mark.encode(), version),
+            CheckOp(path_of_lock(ledger_id)),
+        )
         try:
-            await self._store.set(path_of_mark(ledger_id), mark.encode(), version)
+            await self._store.multi(ops)
         except (BadVersion, NoSuchNode):
             return False
         return True
@@ -115,7 +125,8 @@ class Marks:
             return Ended.LOCK_LOST
         mark_path, lock_path = path_of_mark(ledger_id), path_of_lock(ledger_id)
         try:
-            await self._store.multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])
+            bucket = SetOp(bucket_of_mark(ledger_id), b"")
+            await self._store.multi([DeleteOp(mark_path, version), bucket, DeleteOp(lock_path)])
         except BadVersion:
             return Ended.GREW
         except NoSuchNode as error:

@@ -4,9 +4,10 @@ Never fences and never disturbs the writer. Delivers confirmed entries only: at 
 last add confirmed, or the last entry once the ledger is CLOSED (rule 53). A replica that
 answers with damage, an error or "not here" for a confirmed entry is passed over for the next
 one (rule 54); when all were asked the metadata is read again, because re-replication may
-have moved the entries (rule 55). A replica that is slow gets company after a while, and
-the next one after a longer while. In a striped ensemble no bookie holds more than Qw entries
-in a row: enough of them are asked at once to get all of a range.
+have moved the entries (rule 55). So an entry is lost only if the metadata that were read after
+the last answer still name those that denied it. A replica that is slow gets company after a
+while, and the next one after a longer while. In a striped ensemble no bookie holds more than Qw
+entries in a row: enough of them are asked at once to get all of a range.
 
 Unconfirmed reads are an explicit choice. What they find above the last add confirmed may
 later turn out not to be part of the ledger.
@@ -161,6 +162,8 @@ class Reading:
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._round_silent = False
         """Iff some replica of this round did not say whether it has the first entry."""
+        self._all_denied = False
+        """Iff every replica answered in the last round that it cannot give the first entry."""
         self._backoff = Backoff(self._config.retry_s, self._config.retry_s_max)
         self._patience_s = self._config.speculative_s
         self._speculate_at: float | None = None
@@ -199,9 +202,7 @@ class Reading:
             case MetadataRead():
                 effects = self._metadata_read(event.metadata, now)
             case MetadataFailed():
-                self._refreshing = False
-                self._round_failed = True
-                effects = self._pause(now)
+                effects = self._metadata_failed(now)
             case TimePassed():
                 effects = self._time_passed(now)
             case _:
@@ -329,7 +330,9 @@ class Reading:
                     return self._fail(Failure.WRONG_KEY)
                 if self._closed_to_us:
                     return self._fail(Failure.ACCESS_DENIED)
-                return self._fail(Failure.UNAVAILABLE if self._round_silent else Failure.LOST)
+                if self._round_silent or self._rounds >= 2 * self._config.rounds_max:
+                    return self._fail(Failure.UNAVAILABLE)
+                self._all_denied = True  # lost, unless the entry has moved since they were asked
         return self._refresh()
 
     def _refresh(self) -> list[ReadingEffect]:
@@ -352,12 +355,20 @@ class Reading:
         if closed or moved:
             self._asked.clear()
             self._helping.clear()
+            self._all_denied = False
             return self._deliver() if self._has_some() else self._next_round(now)
         if not asked_for:
             return []  # seen by the watch; the requests under way go on
+        if self._all_denied:
+            return self._fail(Failure.LOST)
         if self._first > self.readable and not self._round_failed:
             return self._next_round(now)  # just idle: no pause between long polls
         return self._pause(now)
+
+    def _metadata_failed(self, now: float) -> list[ReadingEffect]:
+        self._refreshing = False
+        self._round_failed = True
+        return self._fail(Failure.UNAVAILABLE) if self._all_denied else self._pause(now)
 
     def _next_round(self, now: float) -> list[ReadingEffect]:
         self._tried.clear()

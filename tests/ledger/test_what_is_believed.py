@@ -10,10 +10,11 @@ import pytest
 from ledger import Quorum
 from ledger.entry import HEADER_BYTES, encode_lac, parse_header
 from ledger.environment import Credentials, Environment
+from ledger.errors import BookieUnavailable, NoSuchLedger
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.reader import LedgerReader
+from ledger.reader import ENSEMBLES_MAX, LedgerReader
 from ledger.registry import BookieDirectory
 from ledger.requests import LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from ledger.transport.port import BookieTransport
@@ -39,10 +40,14 @@ class LaggingLedgers:
     """A metadata store whose reads lag behind its writes unless they are to be fresh."""
 
     lagging: LedgerMetadata
-    newest: LedgerMetadata
+    newest: LedgerMetadata | None
 
-    async def read(self, _: LedgerId, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
-        return (self.newest, 1) if fresh else (self.lagging, 0)
+    async def read(self, ledger_id: LedgerId, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
+        if not fresh:
+            return self.lagging, 0
+        if self.newest is None:
+            raise NoSuchLedger(ledger_id)
+        return self.newest, 1
 
     def watch(self, _: LedgerId) -> SilentWatch:
         return SilentWatch()
@@ -75,18 +80,90 @@ async def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble(
     before = LedgerMetadata(quorum=quorum, fragments=(first,))
     after = replace(before, fragments=(first, second))
     bookies = StoredEntries({"old": 0, "new": stored})
+    reader = _reader(LaggingLedgers(before, after), bookies, before)
+    assert await reader.read_last_stored() == bound
+    assert bookies.asked[-1] == "new"
+    await reader.close()
+
+
+class MovingLedger:
+    """Bookies that hold entry 9 while a member of the last fragment, and nothing afterwards; the
+    metadata change as soon as one of *changes* was asked."""
+
+    def __init__(self, *changes: LedgerMetadata | None) -> None:
+        self.ledgers = LaggingLedgers(BEFORE, BEFORE)
+        self.asked: list[str] = []
+        self._changes = list(changes)
+
+    async def read_lac(self, bookie: BookieId, _: LacQuery) -> LacAnswer:
+        self.asked.append(bookie)
+        if self._changes:
+            self.ledgers.newest = self._changes.pop(0)
+        newest = self.ledgers.newest
+        if newest is None or bookie not in newest.last_fragment.bookies:
+            return LacAnswer(Status.NO_SUCH_LEDGER)
+        return LacAnswer(Status.OK, last_entry=9)
+
+
+BEFORE = LedgerMetadata(
+    quorum=Quorum(1, 1, 1), fragments=(Fragment(EntryId(0), (BookieId("old"),)),)
+)
+MOVED = replace(BEFORE, fragments=(Fragment(EntryId(0), (BookieId("new"),)),))
+GROWN = replace(BEFORE, fragments=(*BEFORE.fragments, Fragment(EntryId(9), (BookieId("new"),))))
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        (MOVED.closed(EntryId(9), 10), ["old"]),
+        (GROWN, ["old", "new"]),
+        (GROWN.in_recovery(), ["old", "new"]),
+    ],
+    ids=["closed", "continued", "fenced"],
+)
+async def test_what_members_say_counts_only_while_the_metadata_name_them(
+    change: LedgerMetadata, asked: list[str]
+) -> None:
+    """A reader that slept asks bookies that have left since, and have evicted what they had."""
+    bookies = MovingLedger(change)
+    reader = _reader(bookies.ledgers, bookies, BEFORE)
+    assert await reader.read_last_stored() == 9
+    assert bookies.asked == asked
+    await reader.close()
+
+
+async def test_the_members_of_a_ledger_that_is_gone_bound_nothing() -> None:
+    bookies = MovingLedger(None)
+    reader = _reader(bookies.ledgers, bookies, BEFORE)
+    with pytest.raises(NoSuchLedger):
+        await reader.read_last_stored()
+    await reader.close()
+
+
+async def test_an_ensemble_that_changes_all_the_time_bounds_nothing() -> None:
+    changes = [
+        replace(BEFORE, fragments=(Fragment(EntryId(0), (BookieId(f"b{number}"),)),))
+        for number in range(100)
+    ]
+    bookies = MovingLedger(*changes)
+    reader = _reader(bookies.ledgers, bookies, BEFORE)
+    with pytest.raises(BookieUnavailable, match="changed 10 times") as raised:
+        await reader.read_last_stored()
+    assert raised.value.retryable
+    assert len(bookies.asked) == ENSEMBLES_MAX
+    await reader.close()
+
+
+def _reader(ledgers: "LaggingLedgers", bookies: object, metadata: LedgerMetadata) -> LedgerReader:
     environment = Environment(
         uri="memory://x",
-        ledgers=cast(LedgerStore, LaggingLedgers(before, after)),
+        ledgers=cast(LedgerStore, ledgers),
         bookies=cast(BookieDirectory, None),
         transport=cast(BookieTransport, bookies),
         random=Random(1),
         pending_bytes_max=1,
     )
-    reader = LedgerReader(environment, Credentials(LEDGER, KEY, None), before)
-    assert await reader.read_last_stored() == bound
-    assert bookies.asked == ["new"]
-    await reader.close()
+    return LedgerReader(environment, Credentials(LEDGER, KEY, None), metadata)
 
 
 class DamagingTransport:

@@ -51,9 +51,38 @@ mutant(
 mutant(
     "deletes the mark in whatever version",
     _MARKS,
-    old="multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])",
-    new="multi([DeleteOp(mark_path), DeleteOp(lock_path)])",
+    old="multi([DeleteOp(mark_path, version), bucket, DeleteOp(lock_path)])",
+    new="multi([DeleteOp(mark_path), bucket, DeleteOp(lock_path)])",
     test=_MARK + "a_mark_that_grew_is_not_deleted[memory]",
+)
+mutant(
+    "deletes a mark without a trace",
+    _MARKS,
+    old="multi([DeleteOp(mark_path, version), bucket, DeleteOp(lock_path)])",
+    new="multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])",
+    test=_MARK + "who_slept_over_the_end_of_a_mark_adds_to_the_one_that_was_made_since",
+)
+mutant(
+    "defers a mark without its lock",
+    _MARKS,
+    old="            CheckOp(path_of_lock(ledger_id)),\n",
+    new="",
+    test=_MARK + "a_worker_that_lost_its_lock_writes_over_no_mark[memory]",
+)
+mutant(
+    "swallows a mark that adds nothing",
+    "ledger/marking.py",
+    old="        with suppress(BadVersion, NoSuchNode):  # somebody was faster\n",
+    new="        if merged is mark:\n            return False\n"
+    "        with suppress(BadVersion, NoSuchNode):\n",
+    test=_MARK + "a_mark_that_is_confirmed_while_a_worker_is_at_it_is_not_deleted[memory]",
+)
+mutant(
+    "adds to a mark that was made since",
+    "ledger/marking.py",
+    old="multi((SetOp(path, merged.encode(), version), unchanged))",
+    new="multi((SetOp(path, merged.encode(), version),))",
+    test=_MARK + "who_slept_over_the_end_of_a_mark_adds_to_the_one_that_was_made_since",
 )
 mutant(
     "does not look at what was marked during the work",

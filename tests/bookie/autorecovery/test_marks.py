@@ -1,22 +1,26 @@
 """Marks, locks and switches, on every metadata store."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
 
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.reports import Audit
+from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
-from ledger.marking import LOCKS, path_of_lock
+from ledger.marking import LOCKS, path_of_lock, path_of_mark
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.port import Versioned
 from ledger.process import this_process
 from tests.ledger.metastore.backends import Backend
 
 A = Lack(BookieId("a"), Reason.LOST, 10)
 B = Lack(BookieId("b"), Reason.DAMAGED, 20)
+C = Lack(BookieId("c"), Reason.MISSING, 30)
 SEVEN, FAR = LedgerId(7), LedgerId(2**40 + 7)
 
 
@@ -32,7 +36,9 @@ async def test_a_mark_gives_back_what_was_put_in(backend: Backend) -> None:
             urgent=True,
             differing=((3, 4),),
         )
-        assert await Marks(one).write(SEVEN, mark, 0)
+        marks = Marks(one)
+        assert await marks.lock(SEVEN)
+        assert await marks.write(SEVEN, mark, 0)
         await other.sync()
         assert await Marks(other).read(SEVEN) == (mark, 1)
 
@@ -52,12 +58,72 @@ async def test_auditors_that_mark_at_once_lose_nothing_of_each_other(backend: Ba
         assert found[0].lacks == tuple(lacks)
 
 
-async def test_what_is_marked_already_is_not_written_again(backend: Backend) -> None:
+async def test_what_is_marked_already_stays_and_gets_a_new_version(backend: Backend) -> None:
     async with backend.one() as store:
         marks = Marks(store)
         assert await marks.add(SEVEN, [A])
         assert not await marks.add(SEVEN, [Lack(A.bookie, A.reason, 99)])
-        assert await marks.read(SEVEN) == (Mark((A,)), 0)
+        assert await marks.read(SEVEN) == (Mark((A,)), 1)
+
+
+async def test_a_mark_that_is_confirmed_while_a_worker_is_at_it_is_not_deleted(
+    backend: Backend,
+) -> None:
+    """The second call may be about entries that the worker did not see."""
+    async with backend.two() as (one, other):
+        await Marks(one).add(SEVEN, [A])
+        worker = Marks(other)
+        assert await worker.lock(SEVEN)
+        _, version = await worker.read(SEVEN) or (None, -1)
+        await Marks(one).add(SEVEN, [A])
+        assert await worker.end(SEVEN, version) is Ended.GREW
+        assert await Marks(one).read(SEVEN) is not None
+
+
+class _Pausing(MemoryStore):
+    """Does *meanwhile* once, after the next read of a mark."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def get(self, path: str) -> Versioned:
+        found = await super().get(path)
+        if path == path_of_mark(SEVEN) and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return found
+
+
+async def test_who_slept_over_the_end_of_a_mark_adds_to_the_one_that_was_made_since() -> None:
+    """Both have version 0: what the second says must not be written over."""
+    store = _Pausing("memory://sleeping_marker", "sleeping_marker")
+    await make_namespace(store)
+    marks = Marks(store)
+    await marks.add(SEVEN, [A])
+
+    async def repaired_and_marked_again() -> None:
+        assert await marks.lock(SEVEN)
+        assert await marks.end(SEVEN, 0) is Ended.GONE
+        assert await marks.add(SEVEN, [B])
+
+    store.meanwhile = repaired_and_marked_again
+    assert await marks.add(SEVEN, [C])
+    mark, _ = await marks.read(SEVEN) or (Mark(()), -1)
+    assert mark.lacks == (B, C)
+    await store.close()
+
+
+async def test_a_worker_that_lost_its_lock_writes_over_no_mark(backend: Backend) -> None:
+    async with backend.two() as (one, other):
+        await Marks(one).add(SEVEN, [A])
+        sleeper, worker = Marks(other), Marks(one)
+        assert not await sleeper.write(SEVEN, Mark((A,), attempts=1), 0)
+        assert await sleeper.lock(SEVEN)
+        await one.delete(f"{LOCKS}/urL{SEVEN}")
+        assert await worker.lock(SEVEN)
+        assert await worker.end(SEVEN, 0) is Ended.GONE
+        await Marks(one).add(SEVEN, [C])
+        assert not await sleeper.write(SEVEN, Mark((A,), attempts=1), 0)
+        assert await Marks(one).read(SEVEN) == (Mark((C,)), 0)
 
 
 async def test_a_mark_that_grew_is_not_deleted(backend: Backend) -> None:
@@ -100,7 +166,7 @@ async def test_urgent_ledgers_are_listed_apart_until_they_are_not(backend: Backe
         assert await marks.add(SEVEN, [A])
         assert await marks.add(SEVEN, [A], urgent=True)
         assert not await marks.add(SEVEN, [A], urgent=True)
-        assert await marks.read(SEVEN) == (Mark((A,), urgent=True), 1)
+        assert await marks.read(SEVEN) == (Mark((A,), urgent=True), 2)
         assert await marks.urgent() == (SEVEN,)
         for _ in range(2):
             await marks.no_longer_urgent(SEVEN)

@@ -17,7 +17,7 @@ from ledger.protocol.reading import (
     ReadStarted,
     SendRead,
 )
-from ledger.protocol.shared import MetadataRead, ReadMetadata, TimePassed
+from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import Quorum
 from ledger.requests import Status
 
@@ -103,7 +103,41 @@ def test_an_entry_that_no_replica_gives_is_lost_after_some_rounds() -> None:
     assert step(machine, MetadataRead(OPEN, 1)) == []
     assert step(machine, TimePassed(), now=0.1) == [SendRead(0, 4, A, 0, 99, 0)]
     effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
-    assert effects == [FailRead(Failure.LOST)]
+    assert effects == [ReadMetadata()]
+    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(Failure.LOST)]
+
+
+def _all_deny_twice() -> Reading:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3), MetadataRead(OPEN, 1))
+    step(machine, TimePassed(), now=0.1)
+    effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
+    assert effects == [ReadMetadata()]
+    return machine
+
+
+def test_an_entry_is_not_lost_if_those_who_denied_it_have_left_since() -> None:
+    """A reader that slept asks bookies that have evicted what was moved."""
+    machine = _all_deny_twice()
+    moved = OPEN.with_ensemble(EntryId(0), (D, B, C))
+    assert step(machine, MetadataRead(moved, 1), now=0.1) == [SendRead(0, 7, D, 0, 99, 0)]
+    assert step(machine, EntriesRead(0, 7, Status.OK, (0,), 9), now=0.1) == [Deliver(0, 0)]
+
+
+def test_an_entry_that_moves_all_the_time_is_not_lost_and_the_read_ends() -> None:
+    machine = _all_deny_twice()
+    effects: list[ReadingEffect] = [ReadMetadata()]
+    for round_, names in enumerate(((D, B, C), (A, D, C), (A, B, D))):
+        if effects != [ReadMetadata()]:
+            break
+        step(machine, MetadataRead(OPEN.with_ensemble(EntryId(0), names), 2 + round_), now=0.1)
+        denials = (absent(index, 7 + 3 * round_ + index) for index in range(3))
+        effects = step(machine, *denials, now=0.1)
+    assert effects == [FailRead(Failure.UNAVAILABLE)]
+
+
+def test_nothing_is_lost_while_the_metadata_cannot_be_read() -> None:
+    assert step(_all_deny_twice(), MetadataFailed()) == [FailRead(Failure.UNAVAILABLE)]
 
 
 @pytest.mark.parametrize("silence", [Status.UNREACHABLE, Status.TOO_MANY_REQUESTS])
@@ -123,7 +157,8 @@ def test_a_replica_that_was_silent_before_and_denies_now_has_been_heard() -> Non
     step(machine, TimePassed(), now=0.1)
     denials = (Status.NO_SUCH_LEDGER, Status.DAMAGED, Status.IO_ERROR)
     effects = step(machine, *(absent(i, i + 4, s) for i, s in enumerate(denials)), now=0.1)
-    assert effects == [FailRead(Failure.LOST)]
+    assert effects == [ReadMetadata()]
+    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(Failure.LOST)]
 
 
 def test_the_end_of_a_closed_ledger_is_known_without_asking() -> None:
