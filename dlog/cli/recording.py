@@ -4,9 +4,12 @@ A command that is in neither list of the tests' is refused by them: so a new one
 forgotten. Options that turn a look into a change, or a change into a look, decide here.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -14,7 +17,9 @@ from typer.core import TyperCommand
 from dlog.cli.connections import connected
 from dlog.config import load
 
-T = TypeVar("T")
+INTERRUPTED: Final = 130
+"""Exit code of a command that was interrupted."""
+
 Given = Mapping[str, object]
 """Arguments and options of a command, by the names of its parameters."""
 
@@ -73,29 +78,57 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
 NOT_WRITTEN: Final = frozenset({"uri", "as_json", "yes", "password"})
 """Parameters that say nothing of the change, or must not be seen."""
 
-_asked: Final = ContextVar[tuple[str, Given]]("asked", default=("", {}))
-"""The words of the command that runs, without the program's, and what it was given."""
+
+@dataclass(slots=True)
+class Invocation:
+    """A command that runs: the words of its command line without the program's, what it was given,
+    and the change that it makes."""
+
+    words: str = ""
+    given: Given = field(default_factory=dict)
+    recording: "Recording | None" = None
 
 
-class NotedCommand(TyperCommand):
-    """A command of which `recorded` knows what it was given."""
+_invocation: Final = ContextVar[Invocation]("invocation")
+
+
+class RecordedCommand(TyperCommand):
+    """A command whose change has the outcome that its exit code says."""
 
     def invoke(self, ctx: Any) -> Any:
         words, at = [], ctx
         while at.parent is not None:
             words.append(at.info_name or "")
             at = at.parent
-        before = _asked.set((" ".join(reversed(words)), ctx.params))
+        invocation = Invocation(" ".join(reversed(words)), ctx.params)
+        before = _invocation.set(invocation)
+        error: BaseException | None = None
         try:
             return super().invoke(ctx)
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
-            _asked.reset(before)
+            _invocation.reset(before)
+            if invocation.recording is not None:
+                invocation.recording.end(_failure(error))
+
+
+def _failure(error: BaseException | None) -> BaseException | None:
+    """Return what ended a command, None if it was done: an exit code says so, too."""
+    if not isinstance(error, typer.Exit):
+        return error
+    if error.exit_code == INTERRUPTED:
+        return KeyboardInterrupt()
+    if error.exit_code and not getattr(error, "__notes__", ()):
+        error.add_note(f"exit code {error.exit_code}")
+    return error if error.exit_code else None
 
 
 def note_commands(app: typer.Typer) -> None:
-    """Let all commands of *app* be known to `recorded`."""
+    """Let the changes of all commands of *app* be written down."""
     for command in app.registered_commands:
-        command.cls = NotedCommand
+        command.cls = RecordedCommand
     for group in app.registered_groups:
         assert group.typer_instance is not None
         note_commands(group.typer_instance)
@@ -110,37 +143,60 @@ def arguments_of(given: Given) -> dict[str, object]:
     }
 
 
-async def recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """Await *command*, written down if it is one that changes something."""
-    words, given = _asked.get()
-    changes = CHANGING.get(words)
-    if changes is None or not changes(given):
-        return await command
-    try:
-        mode = load().audit
-        if mode == "off":
-            return await command
-        return await _recorded(uri, command, words, given)
-    finally:
-        command.close()
+def recording(uri: str | None) -> "Recording | None":
+    """Return how the change of the command that runs is written down; None: it makes none, or
+    changes are not written down. Raises `InvalidConfig`."""
+    invocation = _invocation.get(None)
+    if invocation is None:
+        return None
+    changes = CHANGING.get(invocation.words)
+    if changes is None or not changes(invocation.given) or load().audit == "off":
+        return None
+    if invocation.recording is None:
+        invocation.recording = Recording(uri, invocation.words, invocation.given)
+    return invocation.recording
 
 
-async def _recorded(
-    uri: str | None, command: Coroutine[object, object, T], words: str, given: Given
-) -> T:
-    from dlog.changes import Mode, ourselves
-    from dlog.changes import recorded as recorded_change
-    from dlog.cli.runner import told
+class Recording:
+    """One change in the log of changes. Its event loop runs what the command awaits, and stays
+    until the exit code is known."""
 
-    async with (
-        connected(uri) as client,
-        recorded_change(
-            client,
-            words,
-            arguments_of(given),  # type: ignore[arg-type] # anything is made text there
-            who=ourselves(),
-            mode=Mode(load().audit),
-            warn=told,
-        ),
-    ):
-        return await command
+    def __init__(self, uri: str | None, words: str, given: Given) -> None:
+        self.runner = asyncio.Runner()
+        self._uri = uri
+        self._words = words
+        self._arguments = arguments_of(given)
+        self._stack = AsyncExitStack()
+        self._begun = False
+
+    async def begin(self) -> None:
+        """Write down that the change begins, once. Raises `LogError`."""
+        from dlog.changes import Mode, ourselves, recorded
+        from dlog.cli.runner import told
+
+        if self._begun:
+            return
+        self._begun = True
+        client = await self._stack.enter_async_context(connected(self._uri))
+        await self._stack.enter_async_context(
+            recorded(
+                client,
+                self._words,
+                self._arguments,  # type: ignore[arg-type] # anything is made text there
+                who=ourselves(),
+                mode=Mode(load().audit),
+                warn=told,
+            )
+        )
+
+    def end(self, error: BaseException | None) -> None:
+        """Write down how the change ended: with *error*, or None if it was done."""
+        with self.runner:
+            self.runner.run(self._end(error))
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            await self._stack.__aexit__(type(error) if error else None, error, None)
+        except BaseException as raised:
+            if raised is not error:
+                raise

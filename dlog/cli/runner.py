@@ -21,22 +21,23 @@ from typing import Final, TypeVar
 import typer
 
 from dlog.cli.connections import check_there
-from dlog.cli.recording import recorded
+from dlog.cli.recording import INTERRUPTED, recording
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.supervised import READY, STOPPING, kept_alive, tell
 
 FAILED: Final = 1
-INTERRUPTED: Final = 130
 
 T = TypeVar("T")
 
 
-def run(command: Coroutine[object, object, T]) -> T:
-    """Return what *command* returns; leave with one sentence and an exit code if it fails."""
+def run(command: Coroutine[object, object, T], runner: asyncio.Runner | None = None) -> T:
+    """Return what *command* returns; leave with one sentence and an exit code if it fails.
+
+    *runner* has the event loop; None: one of its own."""
     log_events.configure(logging.DEBUG if debugging() else logging.ERROR)
     try:
-        return asyncio.run(command)
+        return asyncio.run(command) if runner is None else runner.run(command)
     except LogError as error:
         raise failed(str(error)) from error
     except BrokenPipeError:  # 'head' has what it wants: that is no failure
@@ -56,7 +57,7 @@ def run(command: Coroutine[object, object, T]) -> T:
 
 
 def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """As `run`, in the namespace *uri*, which must be there. Changes are written down.
+    """As `run_recorded`, in the namespace *uri*, which must be there.
 
     Opening an embedded store makes its directory; at a shell a mistyped path would then be
     an empty namespace."""
@@ -65,7 +66,21 @@ def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
     except LogError as error:
         command.close()
         raise failed(str(error)) from error
-    return run(recorded(uri, command))
+    return run_recorded(uri, command)
+
+
+def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
+    """As `run`; if it changes something, that is written down in the log of changes."""
+    try:
+        change = recording(uri)
+        if change is None:
+            return run(command)
+        run(change.begin(), change.runner)
+        return run(command, change.runner)
+    except LogError as error:
+        raise failed(str(error)) from error
+    finally:
+        command.close()
 
 
 async def until_signal(*works: Coroutine[object, object, None]) -> None:

@@ -9,10 +9,9 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes, examples
-from dlog.cli.recording import recorded
 from dlog.cli.render.output import print_facts, print_json, print_table
 from dlog.cli.render.progress import shown_progress
-from dlog.cli.runner import FAILED, failed, run
+from dlog.cli.runner import FAILED, failed, run, run_recorded
 
 if TYPE_CHECKING:
     from bookie.disk.directories import Directories
@@ -183,7 +182,7 @@ def format_(
         else:
             _print_formatted(formatted, name, forget=forget, forgotten=forgotten)
 
-    run(recorded(uri, command()))
+    run_recorded(uri, command())
 
 
 def accept_loss(

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,11 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
+from dlog.cli.connections import connected
 from dlog.cli.log.incoming import JsonLines, Messages, parse_delimiter
-from dlog.cli.options import LogName, Uri, examples
+from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_headers
 from dlog.cli.render.output import print_json
-from dlog.cli.runner import run_at
+from dlog.cli.runner import failed, run_at
 from dlog.errors import RecordTooLarge
 from dlog.settings import RECORD_BYTES_LIMIT
 from ledger.errors import LogError, TooManyPending
@@ -27,10 +29,19 @@ from ledger.option_parsers import usage
 if TYPE_CHECKING:
     from dlog.aio import Log
     from dlog.position import RecordId
+    from ledger.client import LedgerClient
 
 _READ_BYTES: Final = 1 << 18
 _CHUNKS_MAX: Final = 4
 _PENDING_MAX: Final = 20_000
+
+
+class InputFormat(StrEnum):
+    """What a line of the input is."""
+
+    LINES = "lines"
+    JSON = "json"
+
 
 APPEND_EPILOG = examples(
     "echo hello | dlog log append greetings",
@@ -38,7 +49,7 @@ APPEND_EPILOG = examples(
     "tail -F app.log | dlog log append app/lines",
     "dlog log append flights --file flights.jsonl --header format=json --header source=tower",
     "printf 'k1:v1\\nk2:v2\\n' | dlog log append keyed -K :",
-    "dlog log tail flights --json | dlog log append copy --json",
+    "dlog log tail flights --json | dlog log append copy --input json",
 )
 
 
@@ -80,32 +91,46 @@ def append(
             show_default=False,
         ),
     ] = None,
+    *,
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(
+            "--input",
+            help="lines: each is the value of a record. json: each is a record as "
+            "'tail --json' prints it.",
+        ),
+    ] = InputFormat.LINES,
     create: Annotated[bool, typer.Option(help="Create the log if there is none.")] = True,
-    uri: Uri = None,
-    as_json: Annotated[
+    take_over: Annotated[
         bool,
         typer.Option(
-            "--json",
-            help="Read records as 'tail --json' prints them, unless a delimiter is given; and "
-            "print JSON.",
+            "--take-over",
+            help="Append even if another program leads or writes the log; it loses it.",
         ),
     ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
 ) -> None:
     """Append each line of stdin (or of a file) as one record; print the last offset.
 
-    With --json a line is a record as 'tail --json' prints it: key, txid, time and headers are
-    copied, offsets are new. The line's end is not part of the record. This takes the log over:
-    another program that writes it loses it. What has been acknowledged when an error stops it
-    stays appended."""
+    With --input json, keys, txids, times and headers are copied; offsets are new. The end of the
+    line is not part of the record. A log has one writer: where another program leads the log, or
+    did not close it, the command is refused without --take-over. Records that were acknowledged
+    before an error stay appended."""
     headers = parse_headers(header or [])
     incoming: JsonLines | Messages
-    if as_json and delimiter is None and key_delimiter is None:
+    if input_format is InputFormat.JSON:
+        if delimiter is not None or key_delimiter is not None:
+            raise typer.BadParameter("--input json has one record a line: give no delimiters")
         incoming = JsonLines(headers)
     else:
         between = None if key_delimiter is None else _delimiter(key_delimiter, "--key-delimiter")
         end = b"\n" if delimiter is None else _delimiter(delimiter, "--delimiter")
         incoming = Messages(end, between, headers=headers)
-    run_at(uri, _append(log, file, incoming, create=create, uri=uri, as_json=as_json))
+    run_at(
+        uri,
+        _append(log, file, incoming, create=create, take_over=take_over, uri=uri, as_json=as_json),
+    )
 
 
 def _delimiter(text: str, option: str) -> bytes:
@@ -118,14 +143,59 @@ async def _append(
     incoming: JsonLines | Messages,
     *,
     create: bool,
+    take_over: bool,
     uri: str | None,
+    as_json: bool,
+) -> None:
+    async with connected(uri) as client:
+        epoch = None if take_over else await _idle_epoch(client, name)
+        await _append_to(
+            client, name, file, incoming, create=create, expected_epoch=epoch, as_json=as_json
+        )
+
+
+async def _idle_epoch(client: "LedgerClient", name: str) -> int:
+    """Return the epoch of a log that no program leads or writes; 0 if there is no log. Leaves with
+    a sentence otherwise."""
+    from dlog.aio.maintain.leaderless import was_left_open
+    from dlog.aio.store.manifests import ManifestNode
+    from dlog.errors import NoSuchLog
+    from leader import current_leader
+
+    node = ManifestNode(client.store, name)
+    leader = await current_leader(client.store, name)
+    if leader is not None:
+        raise failed(
+            f"{leader.candidate} leads log {name!r}, and would lose it; append through that "
+            "application, or take the log over with --take-over"
+        )
+    try:
+        manifest, _ = await node.read()
+    except NoSuchLog:
+        return 0
+    if was_left_open(manifest):
+        raise failed(
+            f"log {name!r} is being written by {manifest.owner or 'another program'}, or that "
+            "ended without closing it. If nothing writes it any more, or may lose it: --take-over"
+        )
+    return manifest.epoch
+
+
+async def _append_to(
+    client: "LedgerClient",
+    name: str,
+    file: Path | None,
+    incoming: JsonLines | Messages,
+    *,
+    create: bool,
+    expected_epoch: int | None,
     as_json: bool,
 ) -> None:
     from dlog.aio import Log
 
     source = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
     appended = _Appended(incoming)
-    log = await Log.open(name, uri=uri, create=create)
+    log = await Log.open(name, client=client, create=create, expected_epoch=expected_epoch)
     try:
         with _progress(file) as advance:
             async for lines in _lines(name, source, incoming, advance):

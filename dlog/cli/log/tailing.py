@@ -30,7 +30,7 @@ EPILOG: Final = examples(
     "dlog log tail flights --start txid:5000 --limit 10 --json",
     "dlog log tail flights -f --consumer printer",
     r"dlog log tail flights --format '%o %k: %s\n'",
-    "dlog log tail flights --json | dlog log append copy --json",
+    "dlog log tail flights --json | dlog log append copy --input json",
 )
 
 

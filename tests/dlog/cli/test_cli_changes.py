@@ -136,3 +136,14 @@ def test_dlogs_own_log_is_listed_when_it_is_asked_for(shell: CliShell) -> None:
     assert "_audit" not in shell.run("log", "list")
     assert shell.run("log", "list", "--prefix", "_") == "_audit\n"
     assert shell.json_lines("log", "tail", "_audit")
+
+
+def test_a_change_that_a_bookie_did_not_make_is_written_down_as_failed() -> None:
+    with cli_shell() as shell:
+        shell.write("flights")
+        name = shell.cluster.bookies[0].name
+        result = shell.invoke("bookie", "decommission", name, "--yes", DLOG_AUDIT="auto")
+        assert result.exit_code == 1
+        last = listed(shell)[-1]
+        assert (last["command"], last["outcome"]) == ("bookie decommission", "failed")
+        assert last["error"] == "exit code 1"

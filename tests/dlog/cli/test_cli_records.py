@@ -32,7 +32,8 @@ def test_what_tail_prints_as_json_is_appended_as_a_copy(shell: CliShell, tmp_pat
         log.append(b"\xfe", key=b"", timestamp_ms=2000)
         log.append("größe\n".encode(), txid=7, timestamp_ms=3000, headers={"a": b"1", "b": b""})
     (tmp_path / "lines").write_text(shell.run("log", "tail", "original", "--json"))
-    done = shell.json("log", "append", "copy", "--file", str(tmp_path / "lines"))
+    given = ("--input", "json", "--file", str(tmp_path / "lines"))
+    done = shell.json("log", "append", "copy", *given)
     assert (done["records"], done["last_offset"]) == (3, 2)
     original, copy = (shell.json_lines("log", "tail", log) for log in ("original", "copy"))
     for each in (*original, *copy):
@@ -161,3 +162,37 @@ def test_a_delimiter_may_be_more_than_one_character() -> None:
     for nothing in ("", "\\", r"\x"):
         with pytest.raises(InvalidValue, match="-D="):
             parse_delimiter(nothing, "-D")
+
+
+def test_json_is_output_alone(shell: CliShell, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("plain\n")
+    assert shell.json("log", "append", "plain", "--file", str(tmp_path / "lines"))["records"] == 1
+    told = shell.refused("log", "append", "plain", "--input", "json", "-D", ";", code=2)
+    assert "give no delimiters" in told
+
+
+def test_the_log_of_a_leader_is_not_appended_to_unless_it_is_to_lose_it(
+    shell: CliShell, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_text("oops\n")
+    append = ("log", "append", "led", "--file", str(tmp_path / "lines"))
+    with dlog.Standby.open("led", lambda _: None, uri=shell.uri, candidate="app") as standby:
+        log = standby.promote()
+        log.append(b"one")
+        assert "app leads log 'led', and would lose it" in shell.refused(*append)
+        assert log.append(b"two").offset == 1
+        assert shell.run(*append, "--take-over") == "2\n"
+        with pytest.raises((dlog.LostOwnership, dlog.AppendOutcomeUnknown)):
+            log.append(b"three")
+
+
+def test_a_log_that_another_program_has_open_is_not_appended_to(
+    shell: CliShell, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_text("x\n")
+    append = ("log", "append", "busy", "--file", str(tmp_path / "lines"))
+    with dlog.Log.open("busy", uri=shell.uri, owner="billing@host") as log:
+        log.append(b"one")
+        assert "log 'busy' is being written by billing@host" in shell.refused(*append)
+        assert log.append(b"two").offset == 1
+    assert shell.run(*append) == "2\n"

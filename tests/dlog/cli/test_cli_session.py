@@ -213,13 +213,20 @@ def test_a_writer_that_is_superseded_says_what_it_had_appended(shell: Shell) -> 
         first.stdin.write(b"mine\n")
         first.stdin.flush()
         assert tail.stdout.readline() == b"mine\n"
-        assert shell.run("log", "append", "contended", stdin=b"yours\n") == b"1\n"
+        errors = shell.run("log", "append", "contended", stdin=b"yours\n", code=1)
+        assert b"log 'contended' is being written by " in errors
+        assert b"--take-over" in errors
+        first.stdin.write(b"still mine\n")
+        first.stdin.flush()
+        assert tail.stdout.readline() == b"still mine\n"
+        taken = shell.run("log", "append", "contended", "--take-over", stdin=b"yours\n")
+        assert taken == b"2\n"
         _, errors = first.communicate(b"too late\n", timeout=TIMEOUT_S)
         assert first.returncode == 1
-        assert b"1 records were appended, the last at offset 0" in errors
+        assert b"2 records were appended, the last at offset 1" in errors
         assert b"Traceback" not in errors
         assert tail.stdout.readline() == b"yours\n"
-        assert shell.run("log", "tail", "contended") == b"mine\nyours\n"
+        assert shell.run("log", "tail", "contended") == b"mine\nstill mine\nyours\n"
     finally:
         for process in (first, tail):
             process.kill()
