@@ -30,7 +30,7 @@ UPGRADE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers linearizable chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -49,6 +49,8 @@ help:
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n] [TLS=1]   real processes under real trouble, on three ZooKeepers;'
 	@echo '                       with TLS and roles, certificates are renewed every 30 s'
+	@echo 'make linearizable [SEEDS=0:400] [CHAOS_S=60] [SEED=n]   histories of simulated logs and of real'
+	@echo '                       processes, judged by Porcupine; then bugs that it has to find. Needs Go'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
 	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
 	@echo '                       the load; then every bookie restarted in turn'
@@ -241,6 +243,10 @@ fuzz: $(STAMP)
 
 chaos: $(STAMP)
 	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) $(if $(filter 1,$(TLS)),--tls)
+
+# Porcupine is fetched by Go, at the version and checksum of tests/linearizable/checker/go.mod and go.sum.
+linearizable: $(STAMP)
+	@exec $(PY) -m tests.linearizable --seeds $(or $(SEEDS),0:400) --seconds $(or $(CHAOS_S),60) --seed $(or $(SEED),1)
 
 chaos-ledger: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \

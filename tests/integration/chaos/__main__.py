@@ -1,8 +1,9 @@
 """Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
---repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load.
+--repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load;
+with --record the run is written down for `make linearizable`.
 
 Call: python -m tests.integration.chaos [--repair | --tls] [--seconds 600] [--seed 1]
-                                        [--zookeepers 3|1|0]
+                                        [--zookeepers 3|1|0] [--record FILE]
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Final
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from tests.integration.chaos.places import Places, entering
+from tests.integration.chaos.recording import RecordedStage
 from tests.integration.chaos.repair_stage import HELPER_OPTIONS, RepairStage
 from tests.integration.chaos.stage import Plan, Stage
 
@@ -35,6 +37,7 @@ def main() -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--repair", action="store_true")
     kinds.add_argument("--tls", action="store_true")
+    kinds.add_argument("--record", type=Path, help="add its operations to this file")
     options = parser.parse_args()
     parent = os.environ.get(_INSIDE)
     why_not_apart = "not asked for"
@@ -56,9 +59,12 @@ def main() -> int:
         bookies=options.bookies or (5 if options.repair else 4),
         helpers=2 if options.repair else 0,
         helper_options=HELPER_OPTIONS if options.repair else (),
+        truncates=options.record is None,
         tls=options.tls,
     )
-    kind = RepairStage if options.repair else Stage
+    kind: type[Stage] = Stage
+    if options.repair or options.record is not None:
+        kind = RepairStage if options.repair else RecordedStage
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
         stage = kind(plan, Path(directory), Places(apart=parent is not None), why_not_apart)
         try:
@@ -66,6 +72,10 @@ def main() -> int:
         except (JavaMissing, ZooKeeperMissing) as error:
             print(f"skipped: {error}")
             return 5
+        if isinstance(stage, RecordedStage):
+            with options.record.open("a") as file:
+                for operation in stage.operations:
+                    file.write(operation.line(f"chaos-{options.seed}") + "\n")
     return 0
 
 

@@ -50,6 +50,7 @@ class Plan:
     helpers: int = 0
     """Processes of repair."""
     helper_options: tuple[str, ...] = ()
+    truncates: bool = True
     tls: bool = False
     """All have TLS but the metadata store, roles granted, certificates renewed all the while."""
 
@@ -76,6 +77,7 @@ class Stage:
         self.writers: list[Member] = []
         self.readers: list[Member] = []
         self.helpers: list[Member] = []
+        self.observers: list[Member] = []
 
     # What the members say.
 
@@ -83,10 +85,12 @@ class Stage:
         history = self.history
         match event["event"]:
             case "acknowledged":
-                for sequence, offset in event["pairs"]:
+                for sequence, offset, _ in event["answers"]:
                     record = f"{member.life}:{sequence}".encode()
                     history.told(offset, record, event["epoch"])
                     history.times.append(event["at"])
+            case "appending":
+                pass  # see `recording`
             case "refused":
                 history.refused += 1
                 self.happened[f"append refused: {event['error']}"] += 1
@@ -217,12 +221,13 @@ class Stage:
     async def _trouble(self) -> None:
         """Faults until the time is over. At the end every fault is undone."""
         async with asyncio.TaskGroup() as group:
-            truncating = group.create_task(self._truncate())
+            truncating = group.create_task(self._truncate()) if self._plan.truncates else None
             lines = [group.create_task(line) for line in self._lines()]
             await asyncio.sleep(self._plan.seconds)
             self._stop.set()
             await asyncio.wait(lines)
-            truncating.cancel()
+            if truncating is not None:
+                truncating.cancel()
 
     def _lines(self) -> list[Coroutine[Any, Any, None]]:
         """Return what makes trouble, side by side, until `_stop` is set."""
@@ -339,7 +344,7 @@ class Stage:
     async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            for member in (*self.writers, *self.readers, *self.helpers):
+            for member in (*self.writers, *self.readers, *self.helpers, *self.observers):
                 assert not member.ended_by_itself or member.name in self._finished, (
                     f"{member.life} ended by itself:\n{member.log_tail()}"
                 )

@@ -98,6 +98,8 @@ class Open:
 
     who: str
     epoch: int
+    asked: int
+    """Step at which it began."""
     step: int
     next_offset: int
     last_txid: int | None
@@ -399,9 +401,17 @@ class LogOracle:
             self.changed[stamp.incarnation] = None
 
     def opened(
-        self, incarnation: str, who: str, epoch: int, next_offset: int, last_txid: int | None
+        self,
+        incarnation: str,
+        who: str,
+        epoch: int,
+        next_offset: int,
+        last_txid: int | None,
+        *,
+        asked: int = 0,
     ) -> None:
-        opened = Open(who, epoch, self._steps(), next_offset, last_txid)
+        """*asked*: the step at which it began to open."""
+        opened = Open(who, epoch, asked, self._steps(), next_offset, last_txid)
         self.history(incarnation).opens.append(opened)
 
     def told_txid(self, incarnation: str, who: str, epoch: int, txid: int | None) -> None:

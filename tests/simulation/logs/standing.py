@@ -49,7 +49,7 @@ class StandbyLeader(Leader):
         assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
 
     async def _lead_once(self, standby: Standby) -> None:
-        self.opening = True
+        self._begin_to_open()
         try:
             log: Log = await standby.promote(timeout_s=CAMPAIGN_S)
         except NotElected:

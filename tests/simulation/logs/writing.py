@@ -50,6 +50,8 @@ class Leader:
         self._profile = profile
         self._random = process.world.scheduler.random
         self._appended = 0
+        self._asked = 0
+        """Step at which it began to open the log last."""
         self._open: list[Append] = []
 
     async def run(self) -> None:
@@ -97,7 +99,7 @@ class Leader:
     ) -> bool:
         """Open the log, append *bursts* times, let it go; return whether it could be opened."""
         process = self.process
-        self.opening = True
+        self._begin_to_open()
         process.mark("open_begun")
         current = term is None or term.is_current()
         try:
@@ -129,13 +131,19 @@ class Leader:
         assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
         return True
 
+    def _begin_to_open(self) -> None:
+        self.opening = True
+        self._asked = self.process.world.scheduler.steps
+
     def _opened(self, log: Log) -> str:
         """Report what was opened; return its incarnation."""
         process, incarnation = self.process, incarnation_of(log)
         process.note(f"opened {self.name} as epoch {log.epoch}, last offset {log.last_offset}")
         process.mark("log_opened")
         txid = log.last_txid
-        process.world.logs.opened(incarnation, process.name, log.epoch, log.last_offset + 1, txid)
+        process.world.logs.opened(
+            incarnation, process.name, log.epoch, log.last_offset + 1, txid, asked=self._asked
+        )
         self._txid = TXID_START if txid is None else txid
         return incarnation
 

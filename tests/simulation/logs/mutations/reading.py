@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.procedures import run_on_store
-from dlog.aio.read import chunks, places, reader
+from dlog.aio.read import chunks, handles, places, reader
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store.consumer_nodes import ConsumerNode
 from dlog.aio.store.manifests import ManifestNode
@@ -103,7 +103,8 @@ def takes_the_last_add_confirmed_for_a_barrier(patch: Patch) -> None:
             raise NoSuchLog(node.log)
         return (await tail_of(ledgers, node.log)).next_offset
 
-    patch.set(reader, "acknowledged_end", end)
+    for module in (reader, handles):
+        patch.set(module, "acknowledged_end", end)
 
 
 @mutation("seeds", logs=True)

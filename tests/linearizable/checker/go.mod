@@ -1,0 +1,5 @@
+module dlog/tests/linearizable/checker
+
+go 1.22
+
+require github.com/anishathalye/porcupine v1.3.1
