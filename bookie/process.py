@@ -125,10 +125,12 @@ class _Ports:
             self.clients.bind(config.host, port)
         return self.operators.bind(config.host, config.operator_port)
 
-    async def guard(self, config: BookieConfig, store: MetadataStore, ledgers: LedgerStore) -> None:
+    async def guard(
+        self, config: BookieConfig, bookie: str, store: MetadataStore, ledgers: LedgerStore
+    ) -> None:
         """Let in what is granted, once everybody has to say who he is."""
         if config.tls.mode is TlsMode.REQUIRED:
-            guard = Guard(store, ledgers)
+            guard = Guard(store, ledgers, bookie=bookie)
             await guard.start()
             self.clients.guard = self.operators.guard = guard
         self.clients.delays = Delays(store, ledgers)
@@ -159,8 +161,8 @@ async def _run(
     try:
         namespace = await open_namespace(store)
         ledgers = LedgerStore(store, namespace.layout)
-        await ports.guard(config, store, ledgers)
         name, port, bound = _place(config, directories, ports.clients)
+        await ports.guard(config, name, store, ledgers)
         address = config.address(port)
         identity = await identify(
             store,

@@ -17,19 +17,53 @@ Invariants:
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.ids import LedgerId
 from ledger.mark import Lack, Mark
 from ledger.metastore.nodes import put_node
 from ledger.metastore.port import CheckOp, MetadataStore, SetOp
+from ledger.nodes import parse_node
+from ledger.wire import metadata_pb2 as pb
 
 MARKS: Final = "/underreplicated/ledgers"
 LOCKS: Final = "/underreplicated/locks"
 BUCKETS: Final = 256
 PREFIX: Final = "urL"
 WRITE_TRIES_MAX: Final = 100
+LOCK_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLock:
+    """What the lock of a ledger says: who repairs it, and which bookies get copies."""
+
+    worker: str
+    """host:pid, for people."""
+    token: str
+    """Random, of one worker."""
+    identities: tuple[str, ...] = ()
+    """All that the certificate of the worker may be known by; none without TLS."""
+    targets: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        node = pb.RepairLockNode(
+            version=LOCK_VERSION,
+            worker=self.worker,
+            token=self.token,
+            identities=self.identities,
+            targets=self.targets,
+        )
+        return node.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, value: bytes, path: str) -> Self:
+        """Raises `DamagedMetadata`."""
+        node = pb.RepairLockNode()
+        parse_node(node, value, path, version=LOCK_VERSION)
+        return cls(node.worker, node.token, tuple(node.identities), tuple(node.targets))
 
 
 async def mark_ledger(
@@ -75,6 +109,16 @@ async def read_mark(store: MetadataStore, ledger_id: LedgerId) -> tuple[Mark, in
     except NoSuchNode:
         return None
     return Mark.decode(found.value, path=path), found.version
+
+
+async def read_lock(store: MetadataStore, ledger_id: LedgerId) -> tuple[RepairLock, int] | None:
+    """Return lock and version, None if nobody repairs the ledger. Raises `DamagedMetadata`."""
+    path = path_of_lock(ledger_id)
+    try:
+        node = await store.get(path)
+    except NoSuchNode:
+        return None
+    return RepairLock.decode(node.value, path), node.version
 
 
 async def is_under_repair(store: MetadataStore, ledger_id: LedgerId) -> bool:

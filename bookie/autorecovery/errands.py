@@ -14,6 +14,7 @@ from bookie.autorecovery.seen import Seen
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
+from ledger.security.certificates import own_names
 
 
 class OwnMarks:
@@ -38,6 +39,9 @@ class OwnMarks:
     async def unlock(self, ledger_id: LedgerId) -> None:
         await self._marks.unlock(ledger_id)
 
+    async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool:
+        return await self._marks.name_target(ledger_id, bookie)
+
     async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
         return self._own.get(ledger_id)
 
@@ -61,7 +65,7 @@ class Errand:
 
 class Errands:
     def __init__(self, client: LedgerClient, pace: Pace, config: ReplicationConfig) -> None:
-        marks = Marks(client.store)
+        marks = Marks(client.store, own_names(client.security))
         self._marks = OwnMarks(marks)
         self._surroundings = Surroundings(
             client.environment, self._marks, pace, config, Seen(marks)

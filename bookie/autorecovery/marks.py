@@ -39,10 +39,12 @@ from ledger.marking import (
     LOCKS,
     MARKS,
     PREFIX,
+    RepairLock,
     bucket_of_mark,
     mark_ledger,
     path_of_lock,
     path_of_mark,
+    read_lock,
     read_mark,
     ring,
 )
@@ -74,13 +76,18 @@ class _Lock:
     """Whether the store said that it is ours."""
     is_given_up: bool = False
     """Nobody here repairs the ledger any more; whether the store knows is not certain."""
+    targets: tuple[BookieId, ...] = ()
+    """Bookies that the store was told of."""
 
 
 class Marks:
     """The marks and locks of one namespace, for one auditor or worker."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, identities: tuple[str, ...] = ()) -> None:
+        """*identities*: of this process (`certificates.own_names`); bookies take copies only from
+        the one that the lock names."""
         self._store = store
+        self._identities = identities
         self._token = secrets.token_hex(8)
         self._locks: dict[LedgerId, _Lock] = {}
         """Locks that were asked for, and not given back."""
@@ -183,7 +190,6 @@ class Marks:
         another one has it. Raises `MetadataUnavailable`.
 
         What is read after this returned True is at least as new as the lock."""
-        node = pb.RepairLockNode(version=FORMAT_VERSION, worker=this_process(), token=self._token)
         session = self._store.session
         if any(lock.session is not session for lock in self._locks.values()):
             self._locks = {
@@ -192,7 +198,7 @@ class Marks:
         self._locks[ledger_id] = lock = _Lock(session)
         try:
             await self._store.create(
-                path_of_lock(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True
+                path_of_lock(ledger_id), self._content(()).encode(), ephemeral=True
             )
         except NodeExists:  # also after a create of ours whose reply was lost
             if await self._holder(ledger_id) != self._token:
@@ -201,6 +207,33 @@ class Marks:
                 return False
         lock.is_certain = True
         return True
+
+    async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool:
+        """Write into this worker's lock that *bookie* gets copies; return False if the lock is
+        lost. Bookies that know their clients refuse copies that no lock announces
+        (`bookie.server.copy_rights`); without TLS there is nothing to write."""
+        if not self._identities:
+            return True
+        lock = self._locks.get(ledger_id)
+        if lock is None or not self._holds(ledger_id):
+            return False
+        if bookie in lock.targets:
+            return True
+        found = await read_lock(self._store, ledger_id)
+        if found is None or found[0].token != self._token:
+            return False
+        targets = (*lock.targets, bookie)
+        try:
+            await self._store.set(
+                path_of_lock(ledger_id), self._content(targets).encode(), found[1]
+            )
+        except (BadVersion, NoSuchNode):
+            return False
+        lock.targets = targets
+        return True
+
+    def _content(self, targets: tuple[BookieId, ...]) -> RepairLock:
+        return RepairLock(this_process(), self._token, self._identities, targets)
 
     async def unlock(self, ledger_id: LedgerId) -> None:
         """Give it back, unless it is gone with its session, or was never ours."""
@@ -223,13 +256,8 @@ class Marks:
         return lock.session is self._store.session and not lock.session.lost.is_set()
 
     async def _holder(self, ledger_id: LedgerId) -> str:
-        path = path_of_lock(ledger_id)
-        node = pb.RepairLockNode()
-        try:
-            parse_node(node, (await self._store.get(path)).value, path, version=FORMAT_VERSION)
-        except NoSuchNode:
-            return ""
-        return node.token
+        found = await read_lock(self._store, ledger_id)
+        return "" if found is None else found[0].token
 
     async def locked_ledgers(self) -> frozenset[LedgerId]:
         """Return the ledgers that are being repaired now.
@@ -246,13 +274,8 @@ class Marks:
             ledger_id = _ledger_of(name)
             if ledger_id is None:
                 continue
-            node = pb.RepairLockNode()
-            try:
-                path = f"{LOCKS}/{name}"
-                parse_node(node, (await self._store.get(path)).value, path, version=FORMAT_VERSION)
-            except NoSuchNode:
-                continue
-            holders[ledger_id] = node.worker
+            if (found := await read_lock(self._store, ledger_id)) is not None:
+                holders[ledger_id] = found[0].worker
         return holders
 
     # Switches.

@@ -75,6 +75,8 @@ class MarksPort(Protocol):
 
     async def unlock(self, ledger_id: LedgerId) -> None: ...
 
+    async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool: ...
+
     async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None: ...
 
     async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool: ...
@@ -311,8 +313,10 @@ class _Repair:
 
     async def _send_frames(
         self, effect: protocol.SendFrames
-    ) -> protocol.FramesStored | protocol.FramesRefused:
+    ) -> protocol.FramesStored | protocol.FramesRefused | protocol.EffectFailed:
         _, credentials = self._known()
+        if not await self._marks.name_target(self._ledger_id, effect.bookie):
+            return protocol.EffectFailed(Ended.LOCK_LOST.value)
         runs = runs_of(
             effect.entries, self._frames, credentials, bytes_max=READ_BYTES_MAX, recovery=True
         )

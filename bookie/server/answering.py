@@ -317,12 +317,12 @@ class Answering:
         self._room.reading_bytes += size_bytes
 
     def _counts(self, query: ReadQuery) -> Delaying | None:
-        """Return what delays *query*, if anything may. Who fences, recovers or repairs is not
-        delayed; whether he may is `_action`'s business."""
+        """Return what delays *query*, if anything may. What a client that repairs calls repair or
+        recovery is not delayed; a flag of any other client changes nothing."""
         delaying = self._delaying
-        if delaying is None or not delaying.treasury.is_on or query.fence or query.repairs:
+        if delaying is None or not delaying.treasury.is_on:
             return None
-        return delaying
+        return None if (query.fence or query.repairs) and delaying.is_exempt else delaying
 
     async def _read_lac(self, query: LacQuery, request: bytes) -> Reply:
         status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)

@@ -131,10 +131,10 @@ class Drawer:
 
     def append(self, runs: Sequence[AddRun], now_ns: int) -> int:
         """Draw what is appended; return how long nothing more is to be taken, in ns. What is not
-        known costs nothing, and neither does what a recovery adds."""
+        known costs nothing."""
         wait_ns, by = 0, None
         for run in runs:
-            place = None if run.recovery else self._place(run.ledger_id)
+            place = self._place(run.ledger_id)
             if place is None:
                 continue
             (_, ensemble, write_quorum), purses = place

@@ -12,6 +12,7 @@ from typing import Final
 
 from bookie.server.buckets import NS, Drawer, Treasury
 from bookie.server.following import follow
+from bookie.server.guarding import Door
 from bookie.server.owners import Owners
 from ledger.belonging import RENAMED_PATH
 from ledger.errors import DamagedMetadata
@@ -55,9 +56,10 @@ class Delays:
         """Keep to the quotas as they change; until cancelled."""
         await follow(self._store, (QUOTAS, RENAMED_PATH), self._changed)
 
-    def pace(self, identity: Identity | None) -> "Delaying":
-        """Return what a connection of *identity*, None: not known, is held up by."""
-        return Delaying(self, Drawer(self.treasury, str(identity) if identity else ""))
+    def pace(self, identity: Identity | None, door: Door | None) -> "Delaying":
+        """Return what a connection of *identity*, None: not known, is held up by. *door*: what
+        knows its role; None: roles are not checked."""
+        return Delaying(self, Drawer(self.treasury, str(identity) if identity else ""), door)
 
     async def learn(self, ledger_ids: Iterable[int]) -> None:
         await asyncio.gather(*map(self._owners.learn, ledger_ids))
@@ -87,24 +89,36 @@ class Delays:
 class Delaying:
     """What one connection is held up by."""
 
-    __slots__ = ("_delays", "_drawer", "treasury")
+    __slots__ = ("_delays", "_door", "_drawer", "treasury")
 
-    def __init__(self, delays: Delays, drawer: Drawer) -> None:
-        self._delays, self._drawer = delays, drawer
+    def __init__(self, delays: Delays, drawer: Drawer, door: Door | None) -> None:
+        self._delays, self._drawer, self._door = delays, drawer, door
         self.treasury = delays.treasury
         """Ask it first whether there are any quotas."""
 
     def knows(self, runs: Sequence[AddRun]) -> bool:
         """Return whether it is known what adds of *runs* cost; else call `learn`."""
-        return not self._drawer.unknown(run.ledger_id for run in runs if not run.recovery)
+        return not self._drawer.unknown(run.ledger_id for run in self._counted(runs))
 
     async def learn(self, runs: Sequence[AddRun]) -> None:
-        unknown = self._drawer.unknown(run.ledger_id for run in runs if not run.recovery)
-        await self._delays.learn(unknown)
+        await self._delays.learn(self._drawer.unknown(run.ledger_id for run in self._counted(runs)))
 
     def append(self, runs: Sequence[AddRun]) -> float:
         """Count what is appended; return for how many seconds the connection is not read from."""
-        return min(self._drawer.append(runs, self._delays.clock_ns()), HOLD_NS_MAX) / NS
+        wait_ns = self._drawer.append(self._counted(runs), self._delays.clock_ns())
+        return min(wait_ns, HOLD_NS_MAX) / NS
+
+    @property
+    def is_exempt(self) -> bool:
+        """Whether what the client calls repair is repair: its role says so. Where roles are not
+        checked, nobody is known, and the flag has to do."""
+        return self._door is None or self._door.repairs()
+
+    def _counted(self, runs: Sequence[AddRun]) -> Sequence[AddRun]:
+        """Return the runs that quotas count: a flag alone takes nothing out."""
+        if any(run.recovery for run in runs) and self.is_exempt:
+            return [run for run in runs if not run.recovery]
+        return runs
 
     async def ask(self, ledger_id: int) -> bool:
         """Count a question, and wait until it may be answered; return whether it may."""

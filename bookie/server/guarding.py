@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from bookie.server.copy_rights import CopyEvidence, CopyRights
 from bookie.server.following import follow
 from bookie.server.owners import Owners
 from bookie.server.rights import Rights, RightsTable
@@ -40,6 +41,7 @@ class Guard:
         store: MetadataStore,
         ledgers: LedgerStore,
         *,
+        bookie: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denied = Counter[Action]()
@@ -47,6 +49,7 @@ class Guard:
         self._store, self._clock = store, clock
         self._table = RightsTable()
         self._owners = Owners(self._table, ledgers, clock=clock)
+        self.copies = CopyRights(ledgers, bookie, clock=clock)
         self._untold = 0
         self._tell_at = 0.0
 
@@ -139,16 +142,34 @@ class Door:
         """Return why some of *runs* are not taken, by their index.
 
         All are asked about at once: the adds of all ledgers on the stream wait for it."""
-        asked = {(run.ledger_id, Action.RECOVER if run.recovery else Action.ADD) for run in runs}
-        in_order = sorted(asked)
-        answers = await asyncio.gather(*(self.answer(*one) for one in in_order))
-        answered = dict(zip(in_order, answers, strict=True))
-        found: dict[int, Status] = {}
+        ledgers = sorted({(run.ledger_id, _is_copy(run)) for run in runs})
+        answers = await asyncio.gather(*(self._adds(*ledger) for ledger in ledgers))
+        answered = dict(zip(ledgers, answers, strict=True))
+        refused: dict[int, Status] = {}
         for index, run in enumerate(runs):
-            action = Action.RECOVER if run.recovery else Action.ADD
-            if (status := answered[run.ledger_id, action]) is not Status.OK:
-                found[index] = status
-        return found
+            answer = answered[run.ledger_id, _is_copy(run)]
+            if isinstance(answer, CopyEvidence):
+                answer = self._copied(answer, run)
+            if answer is not Status.OK:
+                refused[index] = answer
+        return refused
+
+    async def _adds(self, ledger_id: int, is_copy: bool) -> Status | CopyEvidence:  # noqa: FBT001
+        """Return whether entries may be added to the ledger, or what shows which may be copied."""
+        if not is_copy:
+            return await self.answer(ledger_id, Action.ADD)
+        status = await self._guard.settle(self._rights, ledger_id, Action.ADD)
+        if status is not Status.ACCESS_DENIED:
+            return status
+        status = await self.answer(ledger_id, Action.RECOVER)
+        return await self._guard.copies.evidence(ledger_id) if status is Status.OK else status
+
+    def _copied(self, evidence: CopyEvidence, run: AddRun) -> Status:
+        """Return whether *run* is taken of a client that may not add."""
+        if not evidence.why_not(run, self._guard.copies.bookie, self._rights.who):
+            return Status.OK
+        self._guard.tell(self._rights, self._peer, Action.ADD, run.ledger_id)
+        return Status.ACCESS_DENIED
 
     async def answer(self, ledger_id: int, action: Action) -> Status:
         """Return OK if *action* is allowed on the ledger, or why it is not done."""
@@ -157,12 +178,22 @@ class Door:
             self._guard.tell(self._rights, self._peer, action, ledger_id)
         return status
 
+    def repairs(self) -> bool:
+        """Return whether the client has a role that repairs."""
+        return self._rights.repairs()
+
     def may_order(self) -> bool:
         """Return whether orders are obeyed."""
         if self._rights.may_order():
             return True
         self._guard.tell(self._rights, self._peer, Action.ORDER, None)
         return False
+
+
+def _is_copy(run: AddRun) -> bool:
+    """Whether *run* may be what repair copies. A last add confirmed never is: only the right to
+    add shows that it is true."""
+    return run.recovery and not run.explicit_lac
 
 
 def _log_change(before: Rules, after: Rules) -> None:

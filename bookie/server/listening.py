@@ -321,7 +321,7 @@ class _ClientConnection(Connection):
         server.places.know(self)
         door = None if server.guard is None else server.guard.door(self.identity, self.peer)
         delays = server.delays
-        delaying = None if delays is None else delays.pace(self.identity)
+        delaying = None if delays is None else delays.pace(self.identity, door)
         if hello.purpose is Purpose.ADDS:
             self._is_adder = True
             server.adders += 1

@@ -5,8 +5,9 @@ Bounded as the questions of `made_ledgers` are, for the same reasons.
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from bookie.server.made_ledgers import (
     ANSWER_S_MAX,
@@ -22,6 +23,50 @@ from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
 from ledger.requests import Status
+
+_Answer = TypeVar("_Answer")
+_ALWAYS: Final = float("-inf")
+
+
+class Lookups:
+    """Questions to the metadata store on behalf of clients, bounded as those of `made_ledgers`.
+    Belongs to one event loop."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slots = asyncio.Semaphore(ASKING_MAX)
+        self._waiting = 0
+        self._silent_until = _ALWAYS
+
+    async def run(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer | Status:
+        """Return what *ask* does; `NO_SUCH_LEDGER` if it raises that, `TOO_MANY_REQUESTS` if there
+        is no answer now."""
+        if self._waiting >= WAITING_MAX:
+            return Status.TOO_MANY_REQUESTS
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(TURN_S_MAX):
+                await self._slots.acquire()
+            try:
+                return await self._answer(ask)
+            finally:
+                self._slots.release()
+        except TimeoutError:
+            return Status.TOO_MANY_REQUESTS
+        finally:
+            self._waiting -= 1
+
+    async def _answer(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer | Status:
+        if self._clock() < self._silent_until:
+            return Status.TOO_MANY_REQUESTS
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await ask()
+        except NoSuchLedger:
+            return Status.NO_SUCH_LEDGER
+        except (LogError, TimeoutError):
+            self._silent_until = self._clock() + SILENCE_S
+            return Status.TOO_MANY_REQUESTS
 
 
 class Table(Protocol):
@@ -45,41 +90,17 @@ class Owners:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table, self._ledgers, self._clock = table, ledgers, clock
-        self._slots = asyncio.Semaphore(ASKING_MAX)
-        self._waiting = 0
-        self._silent_until = 0.0
+        self._table, self._ledgers = table, ledgers
+        self._lookups = Lookups(clock=clock)
 
     async def learn(self, ledger_id: int) -> Status:
         """Let the table know whose the ledger is. Return OK; `NO_SUCH_LEDGER` if there is none;
         `TOO_MANY_REQUESTS` if that is not known now."""
-        if self._waiting >= WAITING_MAX:
-            return Status.TOO_MANY_REQUESTS
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(TURN_S_MAX):
-                await self._slots.acquire()
-            try:
-                return await self._learn(LedgerId(ledger_id))
-            finally:
-                self._slots.release()
-        except TimeoutError:
-            return Status.TOO_MANY_REQUESTS
-        finally:
-            self._waiting -= 1
+        return await self._lookups.run(partial(self._learn, LedgerId(ledger_id)))
 
     async def _learn(self, ledger_id: LedgerId) -> Status:
-        if self._clock() < self._silent_until:
-            return Status.TOO_MANY_REQUESTS
         names = self._table.names
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                owned = await self._owned(ledger_id)
-        except NoSuchLedger:
-            return Status.NO_SUCH_LEDGER
-        except (LogError, TimeoutError):
-            self._silent_until = self._clock() + SILENCE_S
-            return Status.TOO_MANY_REQUESTS
+        owned = await self._owned(ledger_id)
         self._table.learn_owned(ledger_id, owned, names=names)
         return Status.OK
 

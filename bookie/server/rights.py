@@ -23,7 +23,6 @@ OWNERS_MAX: Final = 65_536
 MASKS_MAX: Final = 4096
 """Ledgers of which it is remembered what one identity may do with them."""
 _ADD: Final = int(Action.ADD)
-_RECOVER: Final = int(Action.RECOVER)
 """Looked up for each run, which members of an enumeration are slow at."""
 
 
@@ -61,10 +60,11 @@ class Rights:
         return grants
 
     def admit(self, runs: Iterable[AddRun]) -> bool:
-        """Return whether all of *runs* are known to be allowed: the common case."""
+        """Return whether all of *runs* are known to be allowed: the common case. No flag of a run
+        makes it less than an add; what repair copies is looked at one by one (`guarding`)."""
         masks, everywhere = self._masks, self._everywhere
-        for run in runs:
-            if not masks.get(run.ledger_id, everywhere) & (_RECOVER if run.recovery else _ADD):
+        for run in runs:  # noqa: SIM110 - a generator costs each append more
+            if not masks.get(run.ledger_id, everywhere) & _ADD:
                 return False
         return True
 
@@ -88,9 +88,16 @@ class Rights:
         return bool(mask & action)
 
     def may_order(self) -> bool:
+        return self._may_everywhere(Action.ORDER)
+
+    def repairs(self) -> bool:
+        """Whether it has a role that repairs: no quota counts what it copies."""
+        return self._may_everywhere(Action.LIST)
+
+    def _may_everywhere(self, action: Action) -> bool:
         if self._grants is None:
             self._derive()
-        return bool(self._everywhere & Action.ORDER)
+        return bool(self._everywhere & action)
 
 
 class RightsTable:

@@ -214,7 +214,9 @@ class BookieStorage:
             return (Status.BAD_REQUEST if checked.index < 0 else Status.DAMAGED), 0
         if checked.entries[0] < 0 or checked.entries[-1] > ENTRY_ID_MAX or run.ledger_id < 0:
             return Status.BAD_REQUEST, 0
-        if not 0 < checked.entries[-1] - checked.last_add_confirmed <= ENTRIES_AHEAD_MAX:
+        if checked.entries[checked.lac_at] <= checked.last_add_confirmed:
+            return Status.BAD_REQUEST, 0
+        if checked.entries[-1] - checked.last_add_confirmed > ENTRIES_AHEAD_MAX:
             return Status.BAD_REQUEST, 0
         vetted = prepared
         for _ in range(_ATTEMPTS_MAX):

@@ -5,7 +5,7 @@ refused; grants only add up, and none takes away what another one gives.
 
     reader    reads the logs
     writer    reads, appends to, takes over and recovers the logs
-    bookie    reads, recovers and lists everything, as repair does; appends to nothing
+    bookie    reads, fences and lists everything, and copies what is settled, as repair does
     operator  the same, and gives bookies orders
 
 Both names of a grant, who and which logs, are exact unless they end in an asterisk, which stands
@@ -58,7 +58,8 @@ class Action(IntEnum):
     """Entries, and the last add confirmed; also to wait for them."""
     ADD = 2
     RECOVER = 4
-    """Fence a ledger, and add what a recovery or a repair copies."""
+    """Fence a ledger, and add what a repair copies, as far as it is settled. What a recovery adds
+    takes `ADD`."""
     LIST = 8
     """Say which entries are held, without reading them."""
     ORDER = 16

@@ -19,7 +19,7 @@ from ledger.errors import CertificateUnusable
 from ledger.log_events import get_logger
 from ledger.security.choosing import Takes, takes_of
 from ledger.security.names import Certificate, Identity, certificate_of, identity_of
-from ledger.security.settings import TlsMode, TlsSettings
+from ledger.security.settings import NameKind, TlsMode, TlsSettings
 
 LOOK_S: Final = 1.0
 AGE_S_MAX: Final = 3600.0
@@ -236,6 +236,15 @@ def own_name(security: Security | None) -> str:
     """Return who this process is to others, as its own settings have it; empty: nobody."""
     found = None if security is None else security.identity(security.certificate)
     return str(found) if found else ""
+
+
+def own_names(security: Security | None) -> tuple[str, ...]:
+    """Return all that others may know this process by: they may count other kinds of names."""
+    if security is None:
+        return ()
+    kinds = ((kind,) for kind in NameKind)
+    names = (identity_of(security.certificate, kind) for kind in kinds)
+    return tuple(str(name) for name in names if name is not None)
 
 
 def certificate_of_peer(ssl_object: ssl.SSLObject | None) -> Certificate | None:

@@ -642,21 +642,33 @@ class RepairLockNode(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    IDENTITIES_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     worker: _builtins.str
     """host:pid"""
     token: _builtins.str
     """random, of one worker"""
+    @_builtins.property
+    def identities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """kind:name, each that the worker's certificate may be known by"""
+
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """bookies that the worker copies to"""
+
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         worker: _builtins.str = ...,
         token: _builtins.str = ...,
+        identities: _abc.Iterable[_builtins.str] | None = ...,
+        targets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identities", b"identities", "targets", b"targets", "token", b"token", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

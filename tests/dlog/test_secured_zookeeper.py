@@ -45,7 +45,18 @@ from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
 from ledger.transport.operator import BookieOperator
 from ledger.transport.sockets import SocketTransport
-from tests.bookie.server.operations import OPERATIONS, READS, REPAIRS, WRITES, do, entry, made
+from tests.bookie.server.operations import (
+    COPIES,
+    OPERATIONS,
+    READS,
+    REPAIRS,
+    WRITES,
+    closed,
+    do,
+    entry,
+    locked,
+    made,
+)
 from tests.certificates import certificate, put
 from tests.ledger.serving import add
 from tests.patience import PATIENT
@@ -183,6 +194,9 @@ async def may(scene: Scene, address: str, name: str, allowed: Set[str]) -> None:
         for operation in OPERATIONS:
             ledger_id = await made(scene.ledgers, BOOKIE, LOG)
             assert await add(writer, entry(ledger_id), bookie=BOOKIE) is Status.OK
+            if operation == COPIES:
+                await closed(scene.ledgers, ledger_id, 1)
+                await locked(scene.ledgers, ledger_id, f"cn:{name}", targets=(BOOKIE,))
             status = await do(operation, transport, BOOKIE, ledger_id)
             expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
             assert status is expected, f"{name}: {operation}"

@@ -169,7 +169,7 @@ async def a_tenant_is_held_up(cluster: WholeCluster, _: pytest.MonkeyPatch) -> N
 async def a_right_is_missing(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
     name = BookieId("bookie-0")
     async with cluster.client() as client:
-        guard = Guard(client.store, client.ledgers)
+        guard = Guard(client.store, client.ledgers, bookie=name)
         cluster.of(name).running.server.guard = guard
         cluster.seen.look()
         one = Grant("cn:somebody", Role.READER, "*")

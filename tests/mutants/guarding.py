@@ -4,6 +4,8 @@ from tests.mutants.mutant import mutant
 
 _GUARDING = "tests/bookie/server/test_guarding.py::test_"
 _EACH = _GUARDING + "each_operation_is_open_to_the_roles_that_it_is_for_and_to_no_other"
+_COPIES = _GUARDING + "the_certificate_of_a_bookie_copies_what_is_settled_and_adds_nothing"
+_COPY_RIGHTS = "tests/bookie/server/test_copy_rights.py::test_"
 _REVOKED = _GUARDING + "a_right_that_is_revoked_ends_on_connections_that_are_open"
 _RIGHTS = "tests/bookie/server/test_rights.py::test_"
 _ACCESS = "tests/ledger/security/test_access.py::test_"
@@ -161,11 +163,69 @@ mutant(
 _OWNERS = "tests/bookie/server/test_owners.py::test_"
 
 mutant(
-    "takes recovery adds from whoever may append",
+    "takes recovery adds from whoever may recover",
     "bookie/server/rights.py",
-    old="everywhere) & (_RECOVER if run.recovery else _ADD):",
-    new="everywhere) & (_RECOVER | _ADD):",
+    old="everywhere) & _ADD:",
+    new="everywhere) & (_ADD | (4 if run.recovery else 0)):",
     test=_RIGHTS + "what_is_remembered_never_says_more_or_less_than_the_rules",
+)
+mutant(
+    "takes whatever is called a copy",
+    "bookie/server/guarding.py",
+    old="        if not evidence.why_not(run, self._guard.copies.bookie, self._rights.who):\n",
+    new="        if True:\n",
+    test=_COPIES,
+)
+mutant(
+    "takes a last add confirmed for something that repair copies",
+    "bookie/server/guarding.py",
+    old="    return run.recovery and not run.explicit_lac\n",
+    new="    return run.recovery\n",
+    test=_COPIES,
+)
+mutant(
+    "takes copies beside the repair of another certificate",
+    "bookie/server/copy_rights.py",
+    old="        if who not in lock.identities:\n",
+    new="        if False:\n",
+    test=_COPY_RIGHTS + "a_copy_is_taken_of_nobody_but_who_the_lock_names_for_this_bookie",
+)
+mutant(
+    "takes copies that go to another bookie",
+    "bookie/server/copy_rights.py",
+    old="        if bookie not in lock.targets:\n",
+    new="        if False:\n",
+    test=_COPY_RIGHTS + "a_copy_is_taken_of_nobody_but_who_the_lock_names_for_this_bookie",
+)
+mutant(
+    "takes copies of what is not settled",
+    "bookie/server/copy_rights.py",
+    old="            if end is None or entry_id > end:\n",
+    new="            if end is None:\n",
+    test=_COPIES,
+)
+mutant(
+    "takes copies of what other members hold",
+    "bookie/server/copy_rights.py",
+    old="            if index is not None and not holds(index, entry_id, metadata.quorum):\n",
+    new="            if False:\n",
+    test=_COPY_RIGHTS + "a_copy_is_taken_if_it_is_settled_and_ours",
+)
+mutant(
+    "writes into the lock of another worker",
+    "bookie/autorecovery/marks.py",
+    old="        if found is None or found[0].token != self._token:\n",
+    new="        if found is None:\n",
+    test="tests/bookie/autorecovery/test_marks.py::test_a_lock_names_its_worker_and_whom_it_copies_"
+    "to_as_long_as_it_is_its_own",
+)
+mutant(
+    "believes a frame that it confirms itself",
+    "bookie/storage/engine.py",
+    old="        if checked.entries[checked.lac_at] <= checked.last_add_confirmed:\n",
+    new="        if checked.entries[-1] <= checked.last_add_confirmed:\n",
+    test="tests/bookie/storage/test_sparse.py::test_no_frame_carries_a_lac_of_its_own_id_or_beyond_"
+    "whatever_comes_with_it",
 )
 mutant(
     "keeps rights by the name that a log had before",

@@ -4,6 +4,7 @@ from tests.mutants.mutant import mutant
 
 _BUCKETS = "tests/bookie/server/test_buckets.py::test_"
 _DELAYING = "tests/bookie/server/test_delaying.py::test_"
+_FLAG = _DELAYING + "a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_that_repairs"
 _HELD = _DELAYING + "who_goes_beyond_a_quota_is_not_read_from_and_others_are"
 
 mutant(
@@ -42,18 +43,25 @@ mutant(
     test=_DELAYING + "what_was_held_up_is_taken_when_it_is_due",
 )
 mutant(
-    "lets a recovery pay",
-    "bookie/server/buckets.py",
-    old="            place = None if run.recovery else self._place(run.ledger_id)",
-    new="            place = self._place(run.ledger_id)",
-    test=_BUCKETS + "what_a_recovery_adds_costs_nothing",
+    "lets what a flag calls recovery cost nothing",
+    "bookie/server/delaying.py",
+    old="if any(run.recovery for run in runs) and self.is_exempt:",
+    new="if any(run.recovery for run in runs):",
+    test=_FLAG,
 )
 mutant(
     "delays what repair reads",
     "bookie/server/answering.py",
-    old="not delaying.treasury.is_on or query.fence or query.repairs:",
-    new="not delaying.treasury.is_on or query.fence:",
+    old="(query.fence or query.repairs) and delaying.is_exempt",
+    new="query.fence and delaying.is_exempt",
     test=_DELAYING + "recovery_fences_and_repair_are_not_held_up",
+)
+mutant(
+    "lets what a flag calls a repair's read cost nothing",
+    "bookie/server/answering.py",
+    old="(query.fence or query.repairs) and delaying.is_exempt",
+    new="query.repairs or (query.fence and delaying.is_exempt)",
+    test=_FLAG,
 )
 mutant(
     "lets questions pay that have to come again",

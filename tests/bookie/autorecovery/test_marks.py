@@ -12,7 +12,7 @@ from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
-from ledger.marking import LOCKS, path_of_lock, path_of_mark
+from ledger.marking import LOCKS, path_of_lock, path_of_mark, read_lock
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Versioned
 from ledger.process import this_process
@@ -209,6 +209,32 @@ async def test_a_lock_goes_with_its_session(backend: Backend) -> None:
             assert await Marks(other).lock(SEVEN)
         await store.sync()
         assert await Marks(store).lock(SEVEN)
+
+
+async def test_a_lock_names_its_worker_and_whom_it_copies_to_as_long_as_it_is_its_own(
+    backend: Backend,
+) -> None:
+    async with backend.two() as (one, other):
+        marks = Marks(one, ("cn:worker",))
+        assert not await marks.name_target(SEVEN, A.bookie), "there is no lock"
+        assert await marks.lock(SEVEN)
+        await other.sync()
+        found = await read_lock(other, SEVEN)
+        assert found is not None
+        assert (found[0].identities, found[0].targets) == (("cn:worker",), ())
+        for bookie in (A.bookie, B.bookie, A.bookie):
+            assert await marks.name_target(SEVEN, bookie)
+        await other.sync()
+        found = await read_lock(other, SEVEN)
+        assert found is not None
+        assert found[0].targets == (A.bookie, B.bookie)
+        await other.delete(path_of_lock(SEVEN))
+        assert await Marks(other, ("cn:other",)).lock(SEVEN)
+        await one.sync()
+        assert not await marks.name_target(SEVEN, BookieId("c")), "it is another worker's"
+        found = await read_lock(other, SEVEN)
+        assert found is not None
+        assert (found[0].identities, found[0].targets) == (("cn:other",), ())
 
 
 async def test_switches_are_seen_by_all(backend: Backend) -> None:

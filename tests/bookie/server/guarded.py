@@ -19,7 +19,7 @@ from ledger.security.certificates import Security
 from ledger.security.granting import change_rules, read_rules
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
-from tests.bookie.server.operations import entry, made
+from tests.bookie.server.operations import closed, entry, locked, made
 from tests.certificates import certificate, put
 from tests.ledger.flaky_store import FlakyStore
 from tests.waiting import PATIENCE_S, until
@@ -42,7 +42,7 @@ class Guarded:
         self._directory, self.store, self.ledgers = directory, store, ledgers
         self.storage = MemoryStorage()
         self.now = 0.0
-        self.guard = Guard(store, ledgers, clock=lambda: self.now)
+        self.guard = Guard(store, ledgers, bookie=BOOKIE, clock=lambda: self.now)
         info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
         self.service = BookieService(self.storage, info, ServiceConfig())
         self.server = BookieServer(security=self.security("bookie", bookie=BOOKIE))
@@ -87,6 +87,16 @@ class Guarded:
 
     async def revoke(self, who: str, role: Role, logs: str = "*") -> None:
         await self.change(lambda rules: rules.revoked(Grant(who, role, logs)))
+
+    async def close(self, ledger_id: LedgerId, last_entry: int) -> None:
+        """Let the ledger be CLOSED with *last_entry*."""
+        await closed(self.ledgers, ledger_id, last_entry)
+
+    async def repair(
+        self, ledger_id: LedgerId, *identities: str, targets: tuple[str, ...] = (BOOKIE,)
+    ) -> None:
+        """Let the ledger's lock say that one of *identities* copies to *targets*."""
+        await locked(self.ledgers, ledger_id, *identities, targets=targets)
 
     async def made(self, log: str | None, *, stored: bool = True) -> LedgerId:
         """Return a new ledger of *log*, None: of none, with one entry here if it is *stored*."""

@@ -7,7 +7,9 @@ from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
 from ledger.entry import LAC_ENTRY, encode_lac
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
+from ledger.marking import RepairLock, path_of_lock
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.metastore.nodes import put_node
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
@@ -15,23 +17,24 @@ from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add
 
 READS: Final = frozenset({"read", "long poll", "lac"})
-RECOVERS: Final = frozenset({"recovery add", "fence", "fencing read"})
-ADDS: Final = frozenset({"add", "explicit lac"})
-OPERATIONS: Final = [*sorted(READS), *sorted(RECOVERS), *sorted(ADDS), "held"]
-WRITES: Final = READS | RECOVERS | ADDS
-REPAIRS: Final = READS | RECOVERS | {"held"}
+RECOVERS: Final = frozenset({"fence", "fencing read"})
+COPIES: Final = "copy"
+"""A recovery add to a ledger that is CLOSED and under repair by the client."""
+ADDS: Final = frozenset({"add", "recovery add", "explicit lac", "explicit lac of a recovery"})
+OPERATIONS: Final = [*sorted(READS), *sorted(RECOVERS), *sorted(ADDS), COPIES, "held"]
+WRITES: Final = READS | RECOVERS | ADDS | {COPIES}
+REPAIRS: Final = READS | RECOVERS | {COPIES, "held"}
 
 
 async def do(
     operation: str, transport: SocketTransport, bookie: BookieId, ledger_id: LedgerId
 ) -> Status:
     match operation:
-        case "add" | "recovery add":
-            run = entry(ledger_id, 1, recovery=operation == "recovery add")
+        case "add" | "recovery add" | "copy":
+            run = entry(ledger_id, 1, recovery=operation != "add")
             return await add(transport, run, bookie=bookie)
-        case "explicit lac":
-            frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=0, length=7)
-            lac = AddRun(ledger_id, KEY, [LAC_ENTRY], [len(frame)], frame, explicit_lac=True)
+        case "explicit lac" | "explicit lac of a recovery":
+            lac = explicit_lac(ledger_id, recovery=operation != "explicit lac")
             return await add(transport, lac, bookie=bookie)
         case "read" | "fencing read" | "long poll":
             query = ReadQuery(
@@ -64,8 +67,35 @@ async def made(ledgers: LedgerStore, bookie: BookieId, log: str | None) -> Ledge
     )
 
 
+async def closed(ledgers: LedgerStore, ledger_id: LedgerId, last_entry: int) -> None:
+    """Let the ledger be CLOSED with *last_entry*."""
+    metadata, version = await ledgers.read(ledger_id, fresh=True)
+    await ledgers.write(ledger_id, metadata.closed(EntryId(last_entry), length=1), version)
+
+
+async def locked(
+    ledgers: LedgerStore, ledger_id: LedgerId, *identities: str, targets: tuple[str, ...]
+) -> None:
+    """Let the ledger's lock say that one of *identities* copies to *targets*."""
+    lock = RepairLock("host:1", "token", identities, targets)
+    await put_node(ledgers.store, path_of_lock(ledger_id), lock.encode())
+
+
 def stamp(log: str, incarnation: str = "i1") -> dict[str, bytes]:
     return {STAMP_LOG: log.encode(), STAMP_INCARNATION: incarnation.encode()}
+
+
+def explicit_lac(ledger_id: int, lac: int = 0, *, recovery: bool = False) -> AddRun:
+    frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=7)
+    return AddRun(
+        ledger_id,
+        KEY,
+        [LAC_ENTRY],
+        [len(frame)],
+        frame,
+        recovery=recovery,
+        explicit_lac=True,
+    )
 
 
 def entry(ledger_id: int, entry_id: int = 0, *, recovery: bool = False) -> AddRun:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
+from ledger.security.access import Role
 from ledger.security.quota_keeping import change_quotas, read_quotas
 from ledger.security.quotas import QUOTAS, Quota, Quotas, Subject
 from ledger.transport.framing import Kind
@@ -23,6 +25,7 @@ from ledger.transport.handshake import Purpose
 from ledger.transport.messages import ack_values, read_answer, read_request
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.runs import KEY, run_of
+from tests.bookie.server.guarded import guarded
 from tests.bookie.server.operations import stamp
 from tests.ledger.by_hand import greeted
 from tests.ledger.flaky_store import FlakyStore
@@ -178,6 +181,42 @@ async def test_recovery_fences_and_repair_are_not_held_up() -> None:
         assert fenced.status is Status.OK
         await added(repair, *(entry(mine, one, recovery=True) for one in range(2, 30)))
         assert bookie.delays.treasury.delayed_ns == {"logs greedy": 10**9}
+
+
+async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_that_repairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As writers did who called their adds those of a recovery, and readers their reads a
+    repair's."""
+    async with guarded(tmp_path) as bookie:
+        quota = Quota(Subject.LOGS, "mine", append_entries_s=1, read_requests_s=1)
+        await change_quotas(bookie.store, lambda quotas: quotas.with_(quota), by="the test")
+        delays = Delays(bookie.store, bookie.ledgers, clock_ns=lambda: 0)
+        await delays.start()
+        bookie.server.delays = delays
+        await bookie.grant("cn:writer", Role.WRITER, "mine")
+        await bookie.grant("cn:repair", Role.BOOKIE)
+        mine = await bookie.made("mine")
+        await bookie.close(mine, 99)
+        await bookie.repair(mine, "cn:repair")
+        repair = bookie.as_("repair")
+        await added(repair, *(entry(mine, one, recovery=True) for one in range(1, 30)))
+        for _ in range(3):
+            await repair.read(BOOKIE, ReadQuery(mine, KEY, 0, 0, repairs=True))
+            await repair.read(BOOKIE, ReadQuery(mine, KEY, 0, 0, fence=True))
+        assert not delays.treasury.delayed_ns.total(), "what repair does is not counted"
+        writer = bookie.as_("writer")
+        await added(writer, entry(mine, 30, recovery=True))
+        assert not delays.treasury.delayed_ns.total(), "it was within the quota"
+        await added(writer, entry(mine, 31, recovery=True))
+        assert delays.treasury.delayed_ns.total() == 10**9
+        monkeypatch.setattr("bookie.server.delaying.READ_S_MAX", 0.0)
+        for query in (
+            ReadQuery(mine, KEY, 0, 0, repairs=True),
+            ReadQuery(mine, KEY, 0, 0, fence=True),
+        ):
+            answers = [(await writer.read(BOOKIE, query)).status for _ in range(3)]
+            assert Status.TOO_MANY_REQUESTS in answers, query
 
 
 async def test_a_read_beyond_a_quota_waits_and_one_far_beyond_comes_again(

@@ -10,12 +10,22 @@ import pytest
 from bookie.server.made_ledgers import SILENCE_S
 from ledger.belonging import RENAMED_PATH, renamed_path, renamed_value
 from ledger.ids import LedgerId
-from ledger.requests import ReadQuery, Status
+from ledger.marking import path_of_lock
+from ledger.requests import AddRun, ReadQuery, Status
 from ledger.security.access import ACCESS, Role
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.runs import KEY, run_of
 from tests.bookie.server.guarded import BOOKIE, Guarded, guarded
-from tests.bookie.server.operations import OPERATIONS, READS, REPAIRS, WRITES, do, entry
+from tests.bookie.server.operations import (
+    COPIES,
+    OPERATIONS,
+    READS,
+    REPAIRS,
+    WRITES,
+    do,
+    entry,
+    explicit_lac,
+)
 from tests.ledger.serving import add
 from tests.waiting import ended, eventually, until
 
@@ -50,7 +60,7 @@ async def test_each_operation_is_open_to_the_roles_that_it_is_for_and_to_no_othe
             await assert_may(bookie, bookie.as_(who), who, LOG, of_log)
             await assert_may(bookie, bookie.as_(who), who, None, of_none)
         by_certificate = bookie.as_("b2", bookie="b2")
-        await assert_may(bookie, by_certificate, "another bookie", LOG, REPAIRS)
+        await assert_may(bookie, by_certificate, "b2", LOG, REPAIRS)
 
 
 async def assert_may(
@@ -58,6 +68,9 @@ async def assert_may(
 ) -> None:
     for operation in OPERATIONS:
         ledger_id = await bookie.made(log)
+        if operation == COPIES:
+            await bookie.close(ledger_id, 1)
+            await bookie.repair(ledger_id, f"cn:{who}", f"uri:dlog:bookie:{who}")
         before = dict(bookie.storage.ledgers[ledger_id])
         status = await do(operation, transport, BOOKIE, ledger_id)
         expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
@@ -66,6 +79,44 @@ async def assert_may(
             assert bookie.storage.ledgers[ledger_id] == before, "nothing was done"
             assert ledger_id not in bookie.storage.fenced
     assert await transport.info(BOOKIE) is not None, "that is for everybody"
+
+
+def copy(*entries: int, ledger_id: int) -> AddRun:
+    return run_of(*entries, ledger_id=ledger_id, recovery=True)
+
+
+async def test_the_certificate_of_a_bookie_copies_what_is_settled_and_adds_nothing(
+    tmp_path: Path,
+) -> None:
+    """As attackers with the certificate of one bookie did: by a flag, behind the end of a log."""
+    async with guarded(tmp_path) as bookie:
+        evil, who = bookie.as_("b2", bookie="b2"), "uri:dlog:bookie:b2"
+        ledger_id = await bookie.made(LOG)
+
+        async def refused(run: AddRun) -> None:
+            before = dict(bookie.storage.ledgers[ledger_id]), dict(bookie.storage.proofs)
+            assert await add(evil, run) is Status.ACCESS_DENIED
+            after = dict(bookie.storage.ledgers[ledger_id]), dict(bookie.storage.proofs)
+            assert after == before, "nothing is taken"
+
+        await bookie.repair(ledger_id, who)
+        await refused(copy(1, ledger_id=ledger_id))  # behind the end of an open ledger
+        await refused(explicit_lac(ledger_id, 10**9, recovery=True))
+        await refused(explicit_lac(ledger_id, 10**9))
+        await bookie.close(ledger_id, 3)
+        await refused(copy(4, ledger_id=ledger_id))
+        await refused(copy(3, 4, ledger_id=ledger_id))
+        await refused(explicit_lac(ledger_id, 3, recovery=True))
+        assert await add(evil, copy(1, ledger_id=ledger_id)) is Status.OK
+        await bookie.repair(ledger_id, "uri:dlog:bookie:b3", "cn:b2")
+        await refused(copy(2, ledger_id=ledger_id))  # somebody else repairs it
+        await bookie.repair(ledger_id, who, targets=("b3",))
+        await refused(copy(2, ledger_id=ledger_id))  # and copies elsewhere
+        await bookie.store.delete(path_of_lock(ledger_id))
+        await refused(copy(2, ledger_id=ledger_id))  # nobody repairs it
+        await bookie.repair(ledger_id, who)
+        bookie.store.silent = True
+        assert await add(evil, copy(2, ledger_id=ledger_id)) is Status.TOO_MANY_REQUESTS
 
 
 async def test_before_anything_is_granted_only_a_bookie_is_let_in(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_so_many_wait_for_the_store_and_no_more(monkeypatch: pytest.Monkey
 
 async def test_who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_denied() -> None:
     ledgers = FakeLedgers()
-    guard = Guard(MemoryStore("memory://whose", "whose"), cast("LedgerStore", ledgers))
+    guard = Guard(MemoryStore("memory://whose", "whose"), cast("LedgerStore", ledgers), bookie="b1")
     guard._table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "log"),)))
     ledgers.before = guard._table.learn_names
     rights = guard._table.rights("cn:a")

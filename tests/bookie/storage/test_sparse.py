@@ -50,6 +50,15 @@ def test_ids_that_no_writer_can_have_made_are_refused(
     assert storage.ledger_ids() == ([1] if status is Status.OK else [])
 
 
+def test_no_frame_carries_a_lac_of_its_own_id_or_beyond_whatever_comes_with_it() -> None:
+    frames = frame_of(1, 5, lac=7), frame_of(1, 9, lac=4)
+    lengths = [len(frame) for frame in frames]
+    storage = opened()
+    run = AddRun(1, KEY, (5, 9), lengths, b"".join(frames))
+    assert storage.add(run)[0] is Status.BAD_REQUEST
+    assert storage.ledger_ids() == []
+
+
 def test_entries_far_apart_cost_a_page_each_in_memory_and_on_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
