@@ -4,19 +4,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, shown_time
+from dlog.cli.init import named_roles, roles_given
+from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, Uri, examples
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import run_at, told
 from ledger.errors import InvalidGrant
 
 if TYPE_CHECKING:
+    from ledger.metastore.port import MetadataStore
     from ledger.security.access import Grant, Rules
 
 _HELP = """Who may do what: grants of roles to identities.
 
 They count where DLOG_TLS=required, as only there everybody says who he is. An identity is what a
 certificate names: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in the
-metadata store; who may write there may change them. See docs/security.md."""
+metadata store: on ZooKeeper 'protect' lets operators alone change them. See docs/security.md."""
 
 app = typer.Typer(no_args_is_help=True, help=_HELP)
 
@@ -125,6 +127,52 @@ def check(
     run_at(uri, command())
 
 
+@app.command(
+    epilog=examples(
+        "dlog access protect --operator x509:CN=op --bookie x509:CN=bookie-1 "
+        "--client x509:CN=orders --reader x509:CN=report",
+        "dlog access protect",
+    )
+)
+def protect(
+    *,
+    operator: Operators = None,
+    bookie: Bookies = None,
+    client: Clients = None,
+    reader: Readers = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Say who is operator, bookie, client and reader of a namespace on ZooKeeper.
+
+    Sets the ACLs of all its nodes: grants, quotas and what else decides rights are then for
+    operators alone. Name all of them; without any name the roles stay, and nodes that differ are
+    set again. Programs that run learn it within a minute: run it again then, or 'dlog doctor'."""
+    given = roles_given(operator, bookie, client, reader)
+
+    async def command() -> None:
+        from dlog.cli.connections import opened_store
+        from dlog.initialising import NO_ROLES, protect, shown_roles
+        from ledger.errors import InvalidValue
+        from ledger.metastore.acl_survey import read_roles
+        from ledger.metastore.zookeeper import ZooKeeperStore
+
+        async with opened_store(uri) as store:
+            if not isinstance(store, ZooKeeperStore):
+                raise InvalidValue("uri", store.uri, "only ZooKeeper (zk://...) has ACLs")
+            roles = given if given != NO_ROLES else await read_roles(store)
+            if not roles.keep_rights:
+                raise InvalidValue("role", "", "name bookies and clients beside operators")
+            changed = await protect(store, roles)
+        if as_json:
+            print_json({"changed": changed, "roles": shown_roles(roles)})
+            return
+        told(f"{changed} nodes have another ACL now")
+        print_facts(named_roles(roles))
+
+    run_at(uri, command())
+
+
 def _grant(who: str, role: str, logs: str) -> "Grant":
     """Raises `typer.BadParameter`."""
     from ledger.security.access import ANYTHING, Grant, Role
@@ -148,6 +196,7 @@ def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> Non
 
         change = Rules.revoked if takes else Rules.granted
         async with opened_store(uri) as store:
+            await check_operator(store, "change grants")
             changed = await change_rules(store, lambda rules: change(rules, one), by=ourselves())
         if as_json:
             print_json({**_facts(one), "changed": changed})
@@ -157,6 +206,31 @@ def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> Non
             told(f"granted: {one}" if changed else f"granted already: {one}")
 
     run_at(uri, command())
+
+
+async def check_operator(store: "MetadataStore", what: str) -> None:
+    """Raise `AccessDenied` for a certificate without the role operator, once somebody has it.
+
+    A store that lets operators alone write says so itself: this is for the others, where it keeps
+    programs from mistakes, and nobody from anything."""
+    from dlog.config import load
+    from ledger.errors import AccessDenied
+    from ledger.metastore.zookeeper import ZooKeeperStore
+    from ledger.security.access import Role
+    from ledger.security.certificates import Security, own_name
+    from ledger.security.granting import read_rules
+    from ledger.security.settings import TlsMode
+
+    settings = load().secured
+    if settings.mode is not TlsMode.REQUIRED:
+        return
+    if isinstance(store, ZooKeeperStore) and store.roles.keep_rights:
+        return
+    rules = await read_rules(store)
+    operators = [each for each in rules.grants if each.role is Role.OPERATOR]
+    identity = own_name(Security.of(settings))
+    if operators and not any(each.is_of(identity) for each in operators):
+        raise AccessDenied(identity, str(Role.OPERATOR), what)
 
 
 async def _rules(uri: str | None) -> "Rules":

@@ -1,17 +1,22 @@
 """``dlog init``: make a namespace, on purpose."""
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.options import Json, examples
+from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, examples
 from dlog.cli.render.output import print_facts, print_json
-from dlog.cli.runner import run
+from dlog.cli.runner import run, told
+
+if TYPE_CHECKING:
+    from ledger.metastore.acl_roles import AclRoles
 
 EPILOG: Final = examples(
     "dlog init zk://zk1:2181,zk2:2181,zk3:2181/prod",
-    "dlog init 'zk://zk1:2181/prod?auth-file=/etc/dlog/zookeeper' --acl 'x509:CN=dlog,O=Example'",
+    "dlog init zk://zk1:2181/prod --operator x509:CN=op --bookie x509:CN=bookie-1 "
+    "--client x509:CN=orders --reader x509:CN=report",
+    "dlog init 'zk://zk1:2181/prod?auth-file=/etc/dlog/zookeeper'",
     "dlog init zk://zk1:2181/prod --layout hierarchical",
     "dlog init file:///var/lib/dlog/metadata",
 )
@@ -21,6 +26,30 @@ class _Layout(StrEnum):
     FLAT = "flat"
     HIERARCHICAL = "hierarchical"
     LONG_HIERARCHICAL = "longhierarchical"
+
+
+def roles_given(
+    operators: list[str] | None,
+    bookies: list[str] | None,
+    clients: list[str] | None,
+    readers: list[str] | None,
+) -> "AclRoles":
+    """Return the roles that options name."""
+    from ledger.metastore.acl_roles import AclRoles
+
+    return AclRoles(
+        operators=tuple(operators or ()),
+        bookies=tuple(bookies or ()),
+        clients=tuple(clients or ()),
+        readers=tuple(readers or ()),
+    )
+
+
+def named_roles(roles: "AclRoles") -> dict[str, str]:
+    """Return them for people."""
+    from dlog.initialising import shown_roles
+
+    return {name: ", ".join(ids) or "none" for name, ids in shown_roles(roles).items()}
 
 
 def init(
@@ -43,20 +72,27 @@ def init(
             show_default=False,
         ),
     ] = None,
+    operator: Operators = None,
+    bookie: Bookies = None,
+    client: Clients = None,
+    reader: Readers = None,
     acl: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SCHEME:ID",
-            help="Who may touch the namespace on ZooKeeper, besides the user in the URI: "
-            "x509:DN, sasl:NAME, digest:USER:HASH or ip:ADDRESS; repeat it for several; with "
-            "' (read)' behind it, who may only read. All nodes get it, those too that others make "
-            "later. Without any: whoever reaches ZooKeeper.",
+            help="In place of the roles above: an identity that may change everything on "
+            "ZooKeeper, grants among it, besides the user in the URI: x509:DN, sasl:NAME, "
+            "digest:USER:HASH or ip:ADDRESS; with ' (read)' behind it, one that may only read. "
+            "Without any of these: whoever reaches ZooKeeper.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a namespace: the place in a metadata store where a cluster keeps what it knows.
+
+    On ZooKeeper with certificates, name who is what, so that no writer can change grants, quotas or
+    the identity of a bookie; 'dlog access protect' changes that later.
 
     Bookies and clients never make one, so a mistyped URI is an error, and not an empty cluster.
     What is there already stays as it is: that is no error, unless it differs from what is asked
@@ -71,6 +107,7 @@ def init(
             resolve_uri(uri),
             layout=None if layout is None else layout.value,
             ids=tuple(acl or ()),
+            roles=roles_given(operator, bookie, client, reader),
             session_timeout_s=settings.session_timeout_s,
             timeout_s=settings.timeout_s,
             tls=settings.secured,
@@ -80,12 +117,15 @@ def init(
             return
         done = "was made" if made.made else "was there already"
         typer.echo(f"dlog: the namespace {made.uri} {done}", err=True)
-        print_facts(
-            {
-                "instance": made.instance,
-                "layout": made.layout,
-                "open to": ", ".join(made.ids) or "everybody who reaches the store",
-            }
-        )
+        shown = {"instance": made.instance, "layout": made.layout}
+        if made.roles.operators:
+            print_facts({**shown, **named_roles(made.roles)})
+            return
+        print_facts({**shown, "open to": ", ".join(made.ids) or "everybody who reaches the store"})
+        if len(made.ids) > 1:
+            told(
+                "each of them may grant itself every role; --operator, --bookie, --client and "
+                "--reader keep that from those who write logs"
+            )
 
     run(command())

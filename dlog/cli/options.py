@@ -1,7 +1,7 @@
 """Options that many commands share, so that they mean the same everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +23,44 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 LogName = Annotated[
     str, typer.Argument(metavar="LOG", help="Name of the log.", autocompletion=complete_log)
+]
+
+_ID: Final = "x509:DN as 'dlog tls show' prints it (x509:CN=name), sasl:NAME or ip:ADDRESS"
+Operators = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operator",
+        metavar="SCHEME:ID",
+        help=f"An operator, who may change everything on ZooKeeper: {_ID}; repeat it for several.",
+        show_default=False,
+    ),
+]
+Bookies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bookie",
+        metavar="SCHEME:ID",
+        help="A bookie, or a process of repair. Nobody else may register as a bookie.",
+        show_default=False,
+    ),
+]
+Clients = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client",
+        metavar="SCHEME:ID",
+        help="A program that writes logs or commits the places of consumers.",
+        show_default=False,
+    ),
+]
+Readers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reader",
+        metavar="SCHEME:ID",
+        help="A program that only reads. It may change nothing on ZooKeeper.",
+        show_default=False,
+    ),
 ]
 
 LedgerNumber = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger.", min=0)]

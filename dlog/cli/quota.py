@@ -72,10 +72,12 @@ def set_(
 
     async def command() -> None:
         from dlog.changes import ourselves
+        from dlog.cli.access import check_operator
         from dlog.cli.connections import opened_store
         from ledger.security.quota_keeping import change_quotas
 
         async with opened_store(uri) as store:
+            await check_operator(store, "change quotas")
             changed = await change_quotas(store, lambda quotas: quotas.with_(one), by=ourselves())
         if as_json:
             print_json({**_facts(one), "changed": changed})
@@ -92,10 +94,12 @@ def remove(subject: SubjectName, name: Name, uri: Uri = None, *, as_json: Json =
 
     async def command() -> None:
         from dlog.changes import ourselves
+        from dlog.cli.access import check_operator
         from dlog.cli.connections import opened_store
         from ledger.security.quota_keeping import change_quotas
 
         async with opened_store(uri) as store:
+            await check_operator(store, "change quotas")
             await change_quotas(store, lambda quotas: quotas.without(of, name), by=ourselves())
         if as_json:
             print_json({"subject": str(of), "name": name, "removed": True})

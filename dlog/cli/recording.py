@@ -55,6 +55,7 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
     "ledger recover": _always,
     "access grant": _always,
     "access revoke": _always,
+    "access protect": _always,
     "quota set": _always,
     "quota remove": _always,
     "cluster upgrade": _unless("dry_run"),

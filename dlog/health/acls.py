@@ -2,15 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dlog.health.signs import Gravity, Sign, counted, named
 from ledger.metastore.acl_survey import AclSurvey
+
+_MEND: Final = "As an operator run 'dlog access protect': it sets them again as the roles say."
 
 
 @dataclass(frozen=True, slots=True)
 class AclFacts:
     survey: AclSurvey | None
     """None: the store knows no ACLs."""
+    grants: int = 0
+    """How many there are: they bind nobody who can change them."""
 
     def signs(self) -> Iterator[Sign]:
         if self.survey is None:
@@ -22,6 +27,21 @@ class AclFacts:
                 "whoever reaches ZooKeeper may read and change all metadata, keys of ledgers too",
                 "Let nobody else reach it, or make namespaces with credentials (dlog init --help).",
             )
+        elif len(self.survey.roles.operators) > 1 and not self.survey.roles.keep_rights:
+            yield Sign(
+                Gravity.WRONG if self.grants else Gravity.NOTE,
+                "all-are-operators",
+                f"each of {len(self.survey.roles.operators)} identities that may write to "
+                "ZooKeeper may grant itself every role, and register as a bookie",
+                "Say who is an operator, a bookie, a client: dlog access protect --help.",
+            )
+        if self.survey.missing:
+            yield Sign(
+                Gravity.WRONG,
+                "acl-missing",
+                f"only operators can make what is missing: {named(self.survey.missing)}",
+                _MEND,
+            )
         if self.survey.differing:
             paths = [path for path, _ in self.survey.examples]
             yield Sign(
@@ -29,8 +49,7 @@ class AclFacts:
                 "acl-differs",
                 f"{counted(self.survey.differing, 'node')} of the namespace may be touched by "
                 f"others than the rest of it: {named(paths)}",
-                "They were made by other programs. Give them the ACL of /instance "
-                "(zkCli: getAcl, setAcl).",
+                "They were made by other programs, or before roles were given. " + _MEND,
             )
 
     def summary(self) -> str:
@@ -50,7 +69,12 @@ class AclFacts:
             return {"ids": None}
         return {
             "ids": list(self.survey.ids),
+            "operators": list(self.survey.roles.operators),
+            "bookies": list(self.survey.roles.bookies),
+            "clients": list(self.survey.roles.clients),
+            "readers": list(self.survey.roles.readers),
             "nodes": self.survey.nodes,
+            "missing": list(self.survey.missing),
             "differing": self.survey.differing,
             "examples": {path: list(ids) for path, ids in self.survey.examples},
         }

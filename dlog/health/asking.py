@@ -25,6 +25,7 @@ from ledger.ids import BookieId
 from ledger.metastore.acl_survey import survey_acls
 from ledger.registry import BookieRegistration
 from ledger.security.certificates import Security
+from ledger.security.granting import read_rules
 from ledger.transport.sockets import SocketTransport
 from ledger.wire import bookie_pb2 as pb
 
@@ -113,7 +114,12 @@ async def _status(
 
 async def gather_acls(reach: Reach) -> AclFacts:
     """Raises `MetadataUnavailable`."""
-    return AclFacts(await survey_acls(reach.store))
+    survey = await survey_acls(reach.store)
+    try:
+        grants = len((await read_rules(reach.store)).grants)
+    except LogError:  # other checks say so
+        grants = 0
+    return AclFacts(survey, grants)
 
 
 async def gather_deletions(reach: Reach) -> DeletionsFacts:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dlog.protocol.procedure import Steps, create, delete, exists, get, sync
 from ledger.belonging import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
 from ledger.belonging import name_in, renamed_path, renamed_value
-from ledger.errors import NodeExists, NoSuchNode
+from ledger.errors import MetadataDenied, NodeExists, NoSuchNode
 from ledger.metastore.ops import CreateOp, Op, SetOp
 
 
@@ -42,6 +42,7 @@ def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, 
 
 
 def forget_rename(incarnation: str) -> Steps[None]:
-    """Forget the names of a log that is deleted."""
-    with suppress(NoSuchNode):
+    """Forget the names of a log that is deleted. Where operators alone rename, the node of a log
+    that somebody else deletes stays: no other log has its incarnation."""
+    with suppress(NoSuchNode, MetadataDenied):
         yield from delete(renamed_path(incarnation))

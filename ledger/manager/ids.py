@@ -58,7 +58,7 @@ class BlockIds:
                 start = _decode(node.value)
                 await self._store.set(ID_BLOCK_PATH, _encode(start + BLOCK_SIZE), node.version)
             except NoSuchNode:
-                await _make_counter(self._store)
+                await make_counter(self._store)
             except BadVersion:
                 continue
             else:
@@ -76,7 +76,7 @@ class SequentialIds:
     async def take(self) -> LedgerId:
         if not self._counter_seen:
             if await self._store.exists(ID_BLOCK_PATH) is None:
-                await _make_counter(self._store)
+                await make_counter(self._store)
             self._counter_seen = True
         path = await self._store.create(SEQUENCE_PATH, ephemeral=True, sequential=True)
         with contextlib.suppress(MetadataUnavailable, NoSuchNode):  # else it goes with the session
@@ -102,7 +102,8 @@ async def _counted(store: MetadataStore) -> int:
         return 0
 
 
-async def _make_counter(store: MetadataStore) -> None:
+async def make_counter(store: MetadataStore) -> None:
+    """Let there be a counter, if there is none. Raises `DamagedMetadata` if it was lost."""
     try:
         made_before = bool(await store.children(LEDGERS))
     except NoSuchNode:

@@ -7,8 +7,9 @@ An id is written ``scheme:id``, as ZooKeeper writes it:
     sasl:dlog/host@REALM
     x509:CN=report (read)                           this one may read all of them, and change none
 
-`/instance` is the model: every node that is made later gets the ids that it has. None at all
-stands for ``world:anyone``: whoever reaches the server may do everything.
+Without roles (`ledger.metastore.acl_roles`) `/instance` is the model: every node that is made
+later gets the ids that it has. None at all stands for ``world:anyone``: whoever reaches the server
+may do everything.
 """
 
 import base64
@@ -20,11 +21,19 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from ledger.errors import InvalidValue
 
-IDS_MAX: Final = 16
+IDS_MAX: Final = 64
 SCHEMES: Final = ("digest", "x509", "sasl", "ip")
 _SHA1_BYTES: Final = 20
 _WORLD: Final = "world:anyone"
 _READ: Final = " (read)"
+_RIGHTS: Final = {
+    "read": Permissions.READ,
+    "write": Permissions.WRITE,
+    "create": Permissions.CREATE,
+    "delete": Permissions.DELETE,
+    "admin": Permissions.ADMIN,
+    "nothing": 0,
+}
 _MASKED: Final = "x"
 """What a server says in place of a digest to who may not change the ACL."""
 
@@ -63,12 +72,18 @@ def check_readers(ids: Sequence[str]) -> None:
         return
     if len(readers) == len(ids):
         raise InvalidValue("acl", readers[0], "name somebody who may change the namespace, too")
+    check_certificates(ids)
+
+
+def check_certificates(ids: Sequence[str]) -> None:
+    """Raise `InvalidValue` if a user with a password is among *ids*, some of whom may not do
+    everything."""
     if any(each.startswith("digest:") for each in ids):
         raise InvalidValue(
             "acl",
-            readers[0],
-            "ZooKeeper hides users with passwords from who may only read, and then he cannot use "
-            "the namespace; name certificates (x509)",
+            next(each for each in ids if not each.startswith("digest:")) if len(ids) > 1 else "...",
+            "ZooKeeper hides users with passwords from those who may not change ACLs, and then "
+            "they cannot use the namespace; name certificates (x509)",
         )
 
 
@@ -83,16 +98,29 @@ def ids_of(acl: Iterable[ACL]) -> tuple[str, ...]:
     """Return the ids in *acl*, sorted; an id with less than all rights has them behind it. Empty if
     everybody may do everything."""
     found = set()
-    for each in acl:
+    for each in merged((f"{one.id.scheme}:{one.id.id}", one.perms) for one in acl):
         shown = f"{each.id.scheme}:{each.id.id}"
         whole = each.perms & Permissions.ALL == Permissions.ALL
         found.add(shown if whole else f"{shown} ({'+'.join(each.acl_list).lower() or 'nothing'})")
     return () if found == {_WORLD} else tuple(sorted(found))
 
 
+def merged(rights: Iterable[tuple[str, int]]) -> list[ACL]:
+    """Return one entry for each id, with all *rights* that it has."""
+    found: dict[str, int] = {}
+    for who, perms in rights:
+        found[who] = found.get(who, 0) | perms
+    return [ACL(perms, Id(*who.split(":", 1))) for who, perms in found.items()]
+
+
 def _entry(text: str) -> ACL:
-    scheme, name = text.removesuffix(_READ).split(":", 1)
-    return ACL(Permissions.READ if text.endswith(_READ) else Permissions.ALL, Id(scheme, name))
+    who, _, rights = text.rpartition(" (")
+    perms = Permissions.ALL
+    if who:
+        perms = 0
+        for right in rights.rstrip(")").split("+"):
+            perms |= _RIGHTS[right]
+    return ACL(perms, Id(*(who or text).split(":", 1)))
 
 
 def is_masked(ids: Iterable[str]) -> bool:

@@ -1,12 +1,16 @@
 """Looks whether all nodes of a namespace on ZooKeeper are for those it was made for."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ledger.concurrently import for_each
 from ledger.errors import MetadataDenied, NoSuchNode
+from ledger.metastore.acl_roles import NODES, WITNESSES, AclRoles, roles_of
 from ledger.metastore.paths import INSTANCE, ROOT
 from ledger.metastore.port import MetadataStore
+
+if TYPE_CHECKING:
+    from ledger.metastore.zookeeper import ZooKeeperStore
 
 NODES_MAX: Final = 10_000
 CALLS_MAX: Final = 50
@@ -18,19 +22,37 @@ _OF_THE_SERVER: Final = "/zookeeper"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSurvey:
     ids: tuple[str, ...]
-    """Who may touch the namespace; empty: everybody who reaches the server."""
+    """Who may touch `/instance`; empty: everybody who reaches the server."""
+    roles: AclRoles
+    """Who may touch what else."""
     nodes: int
     """That were looked at."""
     differing: int
-    """How many have another ACL than `/instance`, the model of all."""
+    """How many have another ACL than the roles say."""
+    missing: tuple[str, ...]
+    """Nodes that only operators are to make, and are not there: only where there are roles."""
     examples: tuple[tuple[str, tuple[str, ...]], ...]
     """Path and ids of the first `NAMED_MAX` of those."""
     whole: bool
     """Whether there were no more than `NODES_MAX`."""
 
 
+async def read_roles(store: "ZooKeeperStore") -> AclRoles:
+    """Return who has which role. Raises `NoSuchNode` without a namespace."""
+    known: list[tuple[str, ...]] = []
+    for path in WITNESSES:
+        try:
+            known.append(await store.ids(path))
+        except NoSuchNode:
+            if path == INSTANCE:
+                raise
+            known.append(())
+    return roles_of(*known)
+
+
 async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> AclSurvey | None:
-    """Compare the ACLs of up to *nodes_max* nodes, level by level, with that of `/instance`.
+    """Compare the ACLs of up to *nodes_max* nodes, level by level, with what the roles say that the
+    ACLs of `WITNESSES` show.
 
     None: the store has no ACLs. Raises `NoSuchNode` without a namespace, `MetadataUnavailable`."""
     from ledger.metastore.zookeeper import ZooKeeperStore
@@ -39,6 +61,7 @@ async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> Ac
         return None
     await store.sync()
     wanted = await store.ids(INSTANCE)
+    roles = await read_roles(store)
     found: list[tuple[str, tuple[str, ...]]] = []
     differing = nodes = 0
     level, below = [ROOT], list[str]()
@@ -52,7 +75,7 @@ async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> Ac
             return  # deleted since
         except MetadataDenied:
             ids, names = ("somebody else",), []
-        if ids != wanted:
+        if not roles.allow(path, ids):
             differing += 1
             if len(found) < NAMED_MAX:
                 found.append((path, ids))
@@ -65,8 +88,15 @@ async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> Ac
         nodes += len(looked_at)
         await for_each(looked_at, look, at_once=CALLS_MAX)
         level, below = below, []
+    missing = [
+        path
+        for path in NODES
+        if roles.keep_rights and path != ROOT and await store.exists(path) is None
+    ]
     return AclSurvey(
         ids=wanted,
+        roles=roles,
+        missing=tuple(missing),
         nodes=nodes,
         differing=differing,
         examples=tuple(sorted(found)),

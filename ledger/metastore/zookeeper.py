@@ -6,12 +6,14 @@ not: whether they happened is the caller's to find out (rule 3 of the protocol).
 """
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from typing import Final, Self, assert_never
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
 
 from ledger.errors import (
     BadVersion,
@@ -25,6 +27,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.acl import acl_of, ids_of
+from ledger.metastore.acl_roles import AclRoles
 from ledger.metastore.paths import ROOT, check_new, check_ops, check_path, check_value, parent_of
 from ledger.metastore.port import (
     ANY_VERSION,
@@ -117,12 +120,12 @@ class ZooKeeperStore:
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
         check_new(path, value, sequential=sequential)
-        node = self._keeper.root + path
+        node, acl = self._keeper.root + path, self._acl(path)
         made = await self._call(
             "create",
             path,
             lambda client: client.create_async(
-                node, value, ephemeral=ephemeral, sequence=sequential, makepath=True
+                node, value, acl, ephemeral=ephemeral, sequence=sequential, makepath=True
             ),
             within=self.session if ephemeral else None,
         )
@@ -182,13 +185,33 @@ class ZooKeeperStore:
         assert isinstance(found, tuple), "kazoo returns ACL and stat"
         return ids_of(found[0])
 
-    async def protect_root(self, ids: Sequence[str]) -> None:
-        """Let *ids* alone touch the node that the namespace lives under; nothing is done if that is
-        the server's own root, which others use too. Raises `MetadataDenied`."""
-        if self._keeper.root:
-            node = self._keeper.root
-            acl = acl_of(ids)
+    async def set_ids(self, path: str, ids: Sequence[str]) -> None:
+        """Let *ids* alone touch the node; nothing is done if that is the server's own root, which
+        others use too. Raises `NoSuchNode`, `MetadataDenied`."""
+        node, acl = self._node(path), acl_of(ids)
+        if node != ROOT:
+            await self._call("setAcl", path, lambda client: client.set_acls_async(node, acl))
+
+    async def is_among(self, ids: Sequence[str]) -> bool:
+        """Return whether who is connected here might still change what *ids* alone may change."""
+        node, acl = self._keeper.root + f"/probe-{uuid.uuid4().hex}", acl_of(ids)
+        await self._call(
+            "create",
+            ROOT,
+            lambda client: client.create_async(node, b"", acl, ephemeral=True, makepath=True),
+        )
+        try:
             await self._call("setAcl", ROOT, lambda client: client.set_acls_async(node, acl))
+        except MetadataDenied:
+            return False
+        finally:
+            await self._call("delete", ROOT, lambda client: client.delete_async(node))
+        return True
+
+    @property
+    def roles(self) -> AclRoles:
+        """Who has which role in the namespace, as it was not long ago."""
+        return self._keeper.roles
 
     async def sync(self, path: str = "/") -> None:
         node = self._node(path)
@@ -249,7 +272,8 @@ class ZooKeeperStore:
                 case CheckOp():
                     transaction.check(node, op.version)
                 case CreateOp():
-                    transaction.create(node, op.value, ephemeral=op.ephemeral)
+                    acl = self._acl(op.path)
+                    transaction.create(node, op.value, acl, ephemeral=op.ephemeral)
                 case SetOp():
                     transaction.set_data(node, op.value, op.version)
                 case DeleteOp():
@@ -280,6 +304,11 @@ class ZooKeeperStore:
 
     def _unavailable(self, operation: str, reason: str = "") -> MetadataUnavailable:
         return MetadataUnavailable(self._shown, operation, self._timeout_s, reason)
+
+    def _acl(self, path: str) -> list[ACL] | None:
+        """Return the ACL of a node that is made; None: that of all nodes."""
+        roles = self._keeper.roles
+        return roles.acl_at(path) if roles.keep_rights else None
 
     def _node(self, path: str) -> str:
         return self._keeper.on_server(check_path(path))

@@ -20,9 +20,11 @@ from typing import Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError, NoNodeError
+from kazoo.security import ACL
 
 from ledger.log_events import get_logger
 from ledger.metastore.acl import ids_of, is_masked
+from ledger.metastore.acl_roles import WITNESSES, AclRoles, roles_of
 from ledger.metastore.lease import Lease
 from ledger.metastore.paths import INSTANCE, ROOT
 from ledger.metastore.port import Session
@@ -36,6 +38,8 @@ _ANSWER_SHARE: Final = 1 / 4
 again and prove the session, before it counts as gone."""
 _BEGIN_AGAIN_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 10.0
+_ROLES_S: Final = 60.0
+"""How old what is known of the roles of the namespace may get: operators can change them."""
 
 _log: Final = get_logger(__name__)
 
@@ -53,6 +57,9 @@ class ZooKeeperKeeper:
         """Set while connected in a session that is believed in."""
         self.denied = ""
         """Why the server does not let us in."""
+        self.roles = AclRoles()
+        """Of the namespace, as they were read last."""
+        self._roles_due = 0.0
         self._lease: Lease | None = None
         self._leased: Link | None = None
         self._watches = WatchTable(on_first=self._arm_first, on_last=self._disarm)
@@ -148,6 +155,8 @@ class ZooKeeperKeeper:
                 await self._ask(link, self._heartbeat, urgent=True)
                 if link is self._leased and self._lease is not None:
                     self._lease.prove(sent_at)
+                if self._loop.time() >= self._roles_due:
+                    await self._take_acl(link)
             await asyncio.sleep(self._granted_s(link) / _HEARTBEATS_PER_TIMEOUT)
 
     async def _ask(self, link: Link, start: AsyncCall, *, urgent: bool = False) -> object:
@@ -180,16 +189,30 @@ class ZooKeeperKeeper:
 
     async def _take_acl(self, link: Link) -> None:
         """Let all nodes that this session makes have the ACL of the namespace, if there is one."""
-        for model in (INSTANCE, ROOT):
-            path = self.on_server(model)
-            with contextlib.suppress(NoNodeError):
-                said = await self._ask(link, partial(_get_acls, path), urgent=True)
-                assert isinstance(said, tuple), "kazoo returns ACL and stat"
-                if model != ROOT:
-                    if is_masked(ids_of(said[0])):
-                        raise NoAuthError
-                    link.make_as(said[0])
-                return
+        known: list[tuple[str, ...]] = []
+        self._roles_due = self._loop.time() + _ROLES_S
+        for witness in WITNESSES:
+            try:
+                acl = await self._acl(link, witness)
+            except NoNodeError:
+                if witness == INSTANCE:  # no namespace: is there a right to make one?
+                    with contextlib.suppress(NoNodeError):
+                        await self._acl(link, ROOT)
+                    return
+                known.append(())
+                continue
+            known.append(ids_of(acl))
+            if is_masked(known[-1]):
+                raise NoAuthError
+            if witness == INSTANCE:
+                link.make_as(acl)
+        self.roles = roles_of(*known)
+
+    async def _acl(self, link: Link, path: str) -> list[ACL]:
+        on_server = self.on_server(path)
+        said = await self._ask(link, partial(_get_acls, on_server), urgent=True)
+        assert isinstance(said, tuple), "kazoo returns ACL and stat"
+        return list(said[0])
 
     # Watches.
 

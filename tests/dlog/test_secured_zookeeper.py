@@ -22,6 +22,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from dlog.aio import Log
 from dlog.aio.admin import delete_log, log_info, truncate_log
+from dlog.initialising import shown_roles
 from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.tls import LocalCertificates
@@ -75,7 +76,13 @@ ROLES: Final[dict[str, tuple[Grant | None, Set[str]]]] = {
     "repair": (Grant("cn:repair", Role.BOOKIE, "*"), REPAIRS),
     "operator": (Grant("cn:operator", Role.OPERATOR, "*"), REPAIRS),
 }
-IN_THE_ACL: Final = ("bookie-0", "client", "reader (read)", "writer")
+IN_ZOOKEEPER: Final = {
+    "operators": ["x509:CN=client"],
+    "bookies": ["x509:CN=bookie-0", "x509:CN=bookie-9"],
+    "clients": ["x509:CN=other", "x509:CN=writer"],
+    "readers": ["x509:CN=reader"],
+}
+"""`client` keeps the namespace; ZooKeeper does not know `stranger`, `repair` and `operator`."""
 ORDERS: Final[dict[str, Callable[[BookieOperator], Awaitable[object]]]] = {
     "status": lambda operator: operator.status(),
     "collect": lambda operator: operator.collect(),
@@ -108,14 +115,15 @@ async def secured(directory: Path) -> AsyncIterator[Scene]:
     """A ZooKeeper that takes TLS only, a namespace for certificates alone, and a bookie."""
     certificates = LocalCertificates(directory / "cluster" / "tls")
     tls = {"client": certificates.of_client()}
-    tls |= {name: issued(directory / "cluster" / "tls", name, tls["client"]) for name in ROLES}
+    for name in (*ROLES, "bookie-9"):
+        tls[name] = issued(directory / "cluster" / "tls", name, tls["client"])
     async with AsyncExitStack() as stack:
         server = ManagedZooKeeper(directory / "zookeeper", tls=certificates.of_zookeeper())
         await stack.enter_async_context(server)
         uri = server.uri("/secured")
-        ids = [f"--acl=x509:CN={name}" for name in IN_THE_ACL]
-        made = json.loads(await dlog(tls["client"], "init", uri, *ids, "--json"))
-        assert made["acl"] == [f"x509:CN={name}" for name in IN_THE_ACL]
+        roles = [f"--{role[:-1]}={each}" for role, ids in IN_ZOOKEEPER.items() for each in ids]
+        made = json.loads(await dlog(tls["client"], "init", uri, *roles, "--json"))
+        assert made["roles"] == IN_ZOOKEEPER
         cluster = LocalCluster(directory / "cluster", bookies=1, zookeeper=uri, tls=True)
         await stack.enter_async_context(cluster)
         store = await open_store(
@@ -134,8 +142,8 @@ def issued(authority: Path, name: str, client: TlsSettings) -> TlsSettings:
     return replace(client, cert=str(pair.cert), key=str(pair.key))
 
 
-async def dlog(tls: TlsSettings, *words: str, uri: str = "") -> str:
-    """Run ``dlog`` as a user does; return what it printed."""
+async def dlog(tls: TlsSettings, *words: str, uri: str = "", fails: bool = False) -> str:
+    """Run ``dlog`` as a user does; return what it printed, or why it failed."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "dlog.cli", *words],
@@ -145,8 +153,8 @@ async def dlog(tls: TlsSettings, *words: str, uri: str = "") -> str:
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    printed: str = done.stdout
+    assert (done.returncode != 0) is fails, done.stderr
+    printed: str = done.stderr if fails else done.stdout
     return printed
 
 
@@ -164,6 +172,8 @@ async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeep
             await strangers_get_nothing_of_zookeeper(scene, tmp_path)
             await logs_are_written_and_read(scene)
             await who_may_only_read_changes_nothing(scene)
+            for name in ("reader", "other", "writer", "bookie-9"):
+                await nobody_decides_who_may_do_what(scene, name)
             await every_node_is_for_the_certificates(scene)
     except (JavaMissing, ZooKeeperMissing) as error:
         pytest.skip(str(error))
@@ -235,14 +245,7 @@ async def strangers_get_nothing_of_zookeeper(scene: Scene, directory: Path) -> N
     nodes = ["/secured", *(f"/secured/{name}" for name in await scene.store.children("/"))]
     assert {"/secured/access", "/secured/ledgers", "/secured/instance"} <= set(nodes)
     for name in ("stranger", "operator"):
-        kazoo = KazooClient(
-            hosts=scene.uri.removeprefix("zk://").partition("/")[0],
-            use_ssl=True,
-            ca=scene.tls[name].ca,
-            certfile=scene.tls[name].cert,
-            keyfile=scene.tls[name].key,
-        )
-        await asyncio.to_thread(kazoo.start, PATIENCE_S)
+        kazoo = await connected(scene, name)
         try:
             for node in nodes:
                 for call, more in (
@@ -301,10 +304,57 @@ async def who_may_only_read_changes_nothing(scene: Scene) -> None:
         assert (await log_info(LOG, client=client)).manifest == before.manifest
 
 
+async def connected(scene: Scene, name: str) -> KazooClient:
+    """Return a session that is none of dlog's: it may say what it likes."""
+    kazoo = KazooClient(
+        hosts=scene.uri.removeprefix("zk://").partition("/")[0],
+        use_ssl=True,
+        ca=scene.tls[name].ca,
+        certfile=scene.tls[name].cert,
+        keyfile=scene.tls[name].key,
+    )
+    await asyncio.to_thread(kazoo.start, PATIENCE_S)
+    return kazoo
+
+
+async def nobody_decides_who_may_do_what(scene: Scene, name: str) -> None:
+    """But operators: neither by what says so, nor under the name of a bookie, nor by removing the
+    node and making another one."""
+    decisive = ["access", "quotas", "renamed", "instance", "layout", f"cookies/{BOOKIE}"]
+    decisive += ["bookies", "bookies/decommissioning", "cookies", "logs", "leaders", "ledgers"]
+    writable = {"logs", "leaders", "ledgers"}
+    kazoo = await connected(scene, name)
+    try:
+        for node in (f"/secured/{each}" for each in decisive):
+            assert await asyncio.to_thread(kazoo.get, node)
+            calls = [(kazoo.delete, (node,)), (kazoo.set_acls, (node, OPEN_ACL_UNSAFE))]
+            if node.removeprefix("/secured/") not in writable:
+                calls.append((kazoo.set, (node, b"mine")))
+            if node != "/secured/cookies" and node.removeprefix("/secured/") not in writable:
+                calls.append((kazoo.create, (f"{node}/mine",)))
+            for call, arguments in calls:
+                with pytest.raises(NoAuthError):
+                    await asyncio.to_thread(call, *arguments)
+        with pytest.raises(NoAuthError):
+            await asyncio.to_thread(kazoo.create, "/secured/mine")
+        if name != "bookie-9":
+            for node in ("cookies/mine", "bookies/available/mine", f"bookies/readonly/{BOOKIE}"):
+                with pytest.raises(NoAuthError):
+                    await asyncio.to_thread(kazoo.create, f"/secured/{node}")
+    finally:
+        await asyncio.to_thread(kazoo.stop)
+        await asyncio.to_thread(kazoo.close)
+    words = ["access", "grant", f"cn:{name}", "operator"]
+    refused = await dlog(scene.tls[name], *words, uri=scene.uri, fails=True)
+    assert "refuses set /access" in refused
+
+
 async def every_node_is_for_the_certificates(scene: Scene) -> None:
+    """Each for those whom the roles name, also what bookies, writers and commands have made."""
     survey = await survey_acls(scene.store)
     assert survey is not None
-    assert survey.ids == tuple(f"x509:CN={name}" for name in IN_THE_ACL)
-    assert (survey.differing, survey.whole) == (0, True)
+    assert shown_roles(survey.roles) == IN_ZOOKEEPER
+    assert (survey.differing, survey.missing, survey.whole) == (0, (), True), survey.examples
     report = json.loads(await dlog(scene.tls["client"], "doctor", "--json", uri=scene.uri))
-    assert report["acls"]["ids"] == list(survey.ids)
+    assert report["acls"]["bookies"] == IN_ZOOKEEPER["bookies"]
+    assert [sign for sign in report["signs"] if sign["kind"].startswith("acl")] == []

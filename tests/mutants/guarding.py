@@ -272,7 +272,65 @@ mutant(
 mutant(
     "lets who may only read change what is in ZooKeeper",
     "ledger/metastore/acl.py",
-    old="ACL(Permissions.READ if text.endswith(_READ) else Permissions.ALL,",
-    new="ACL(Permissions.ALL,",
+    old="    if who:\n        perms = 0\n",
+    new="    if False:\n        perms = 0\n",
     test="tests/ledger/metastore/test_acl.py::test_who_may_only_read_is_written_as_it_is_shown",
+)
+_ROLES = "tests/ledger/metastore/test_acl_roles.py::test_"
+mutant(
+    "lets a writer of logs change grants in ZooKeeper",
+    "ledger/metastore/acl_roles.py",
+    old='    "/access": (_READ, _READ),',
+    new='    "/access": (_READ, _CHANGE),',
+    test=_ROLES + "what_decides_rights_is_for_operators_alone",
+)
+mutant(
+    "lets a writer of logs remove grants from ZooKeeper, and make others",
+    "ledger/metastore/acl_roles.py",
+    old="    ROOT: (_READ, _READ),",
+    new="    ROOT: (_READ, _CHANGE),",
+    test=_ROLES + "what_decides_rights_is_for_operators_alone",
+)
+mutant(
+    "lets a bookie write the cookie of another one",
+    "ledger/metastore/acl_roles.py",
+    old="        bookies, clients = (_READ, _READ) if _is_cookie(path) else NODES[nearest(path)]\n",
+    new="        bookies, clients = (_OWN, _READ) if _is_cookie(path) else NODES[nearest(path)]\n",
+    test=_ROLES + "a_cookie_is_made_by_a_bookie_and_changed_by_nobody_but_it_and_operators",
+)
+mutant(
+    "lets those who may not change a namespace change its ACLs",
+    "ledger/metastore/acl_roles.py",
+    old="_CHANGE: Final = _OWN | Permissions.CREATE | Permissions.DELETE\n",
+    new="_CHANGE: Final = Permissions.ALL\n",
+    test=_ROLES + "nobody_but_operators_changes_acls_or_what_is_at_the_top",
+)
+mutant(
+    "takes a namespace for protected whose cookies anybody may write",
+    "ledger/metastore/acl_roles.py",
+    old="        return set(ids) - plain - owners == rest\n",
+    new="        return set(ids) - plain - owners >= rest\n",
+    test=_ROLES + "a_cookie_with_the_rights_of_others_is_found",
+)
+mutant(
+    "makes nodes that everybody may change in a namespace with roles",
+    "ledger/metastore/zookeeper.py",
+    old="        return roles.acl_at(path) if roles.keep_rights else None\n",
+    new="        return roles.acl_at(path)[:1] if roles.keep_rights else None\n",
+    test="tests/dlog/test_initialising.py::"
+    "test_a_namespace_that_was_open_is_protected_with_all_that_is_in_it",
+)
+mutant(
+    "locks operators out who name somebody else",
+    "dlog/initialising.py",
+    old="    if not await store.is_among(roles.ids_at(INSTANCE)):\n",
+    new="    if False:\n",
+    test="tests/dlog/test_initialising.py::test_an_operator_does_not_lock_himself_out",
+)
+mutant(
+    "grants roles to programs that are no operators",
+    "dlog/cli/access.py",
+    old="    if operators and not any(each.is_of(identity) for each in operators):\n",
+    new="    if False:\n",
+    test="tests/dlog/cli/test_cli_access.py::test_only_operators_grant_once_there_is_one",
 )

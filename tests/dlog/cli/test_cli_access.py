@@ -70,3 +70,28 @@ def test_who_has_a_certificate_is_named_by_it(
         monkeypatch.setenv(f"DLOG_TLS_{name.upper()}", getattr(tls, name))
     access("grant", "cn:alice", "operator")
     assert json.loads(access("list", "--json").stdout)["changed_by"] == "cn:alice"
+
+
+def test_only_operators_grant_once_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLOG_TLS", "required")
+
+    def become(name: str) -> None:
+        tls = put(tmp_path / name, certificate(name))
+        for file in ("ca", "cert", "key"):
+            monkeypatch.setenv(f"DLOG_TLS_{file.upper()}", getattr(tls, file))
+
+    become("mallory")
+    access("grant", "cn:alice", "operator")
+    for words in (
+        ["access", "grant", "cn:mallory", "operator"],
+        ["access", "revoke", "cn:alice", "operator"],
+        ["quota", "set", "logs", "*", "--read-requests", "1"],
+        ["quota", "remove", "logs", "*"],
+    ):
+        refused = command(*words, code=1)
+        assert "cn:mallory is not allowed to change" in refused.stderr
+        assert "dlog access grant cn:mallory operator" in refused.stderr
+    become("alice")
+    access("grant", "cn:bert", "reader", "orders")

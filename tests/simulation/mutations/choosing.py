@@ -81,7 +81,7 @@ def _takes_blocks_unasked(patch: Patch) -> None:
         try:
             start = ids_module._decode((await self._store.get(ID_BLOCK_PATH)).value)
         except NoSuchNode:
-            await ids_module._make_counter(self._store)
+            await ids_module.make_counter(self._store)
             start = 0
         await self._store.set(ID_BLOCK_PATH, ids_module._encode(start + BLOCK_SIZE))
         return start
@@ -132,4 +132,4 @@ def takes_a_counter_made_just_now_for_a_lost_one(patch: Patch) -> None:
         except NodeExists:
             return
 
-    patch.set(ids_module, "_make_counter", make_counter)
+    patch.set(ids_module, "make_counter", make_counter)
