@@ -89,7 +89,7 @@ mutant(
 mutant(
     "lets whoever makes a node in ZooKeeper say whom it is for",
     "ledger/metastore/zookeeper_keeper.py",
-    old="                    link.make_as(said[0])\n",
-    new="",
+    old="                link.make_as(acl)\n",
+    new="                pass\n",
     test="tests/dlog/test_initialising.py::test_all_nodes_are_for_whom_the_namespace_was_made",
 )
