@@ -96,12 +96,13 @@ async def initialise(
         stand: tuple[str, ...] = ()
         if isinstance(store, ZooKeeperStore):
             stand = await store.ids(INSTANCE)
-            if store.wanted_ids and stand != store.wanted_ids:
+            if roles != NO_ROLES:
+                _check_same(roles, await read_roles(store), stand)
+            elif store.wanted_ids and stand != store.wanted_ids:
                 raise NamespaceMismatch(
                     f"for {', '.join(stand) or 'everybody'}", f"for {', '.join(store.wanted_ids)}"
                 )
             if roles != NO_ROLES:
-                _check_same(roles, await read_roles(store), made=made)
                 await _protect(store, roles)
             elif made and stand:
                 await store.set_ids(ROOT, stand)
@@ -139,13 +140,11 @@ def shown_roles(roles: AclRoles) -> dict[str, list[str]]:
     }
 
 
-def _check_same(wanted: AclRoles, found: AclRoles, *, made: bool) -> None:
-    """A namespace whose maker ended half-way shows no role but operators; that is carried on."""
-    if not made and found.keep_rights and found != wanted:
+def _check_same(wanted: AclRoles, found: AclRoles, instance: tuple[str, ...]) -> None:
+    """A namespace whose maker ended half-way shows no clients; that is carried on."""
+    if instance != wanted.ids_at(INSTANCE) or (found.keep_rights and found != wanted):
         raise NamespaceMismatch(
-            "for other bookies and clients",
-            f"for {', '.join((*wanted.bookies, *wanted.clients))} "
-            "('dlog access protect' changes that)",
+            "for others", "for these ('dlog access protect' says who may touch one that is there)"
         )
 
 

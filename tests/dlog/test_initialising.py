@@ -1,6 +1,8 @@
 """Namespaces are made on purpose, with their layout and, on ZooKeeper, for whom they are."""
 
+import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from bookie.config import BookieConfig
 from bookie.process import run_bookie
 from dlog.cli.app import app
 from dlog.health.checks import examine
-from dlog.initialising import initialise
+from dlog.initialising import initialise, protect
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.client import LedgerClient
 from ledger.cluster import make_namespace
@@ -21,10 +23,14 @@ from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore import open_store
 from ledger.metastore.acl import digest_id
+from ledger.metastore.acl_roles import NODES, AclRoles
 from ledger.metastore.acl_survey import survey_acls
 from ledger.metastore.memory import MemoryHub
+from ledger.metastore.port import CreateOp
 from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.quorum import Quorum
+from ledger.security.access import Grant, Role, Rules
+from ledger.security.granting import change_rules, read_rules
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, SESSION_S
 from tests.zookeeper import fresh_uri
@@ -179,4 +185,108 @@ async def test_the_doctor_notes_that_a_namespace_is_open(zookeeper: ManagedZooKe
     report = await examine(store, deep=True)
     [sign] = [sign for sign in report.signs if sign.kind == "open-namespace"]
     assert not sign.is_wrong
+    await store.close()
+
+
+OF_HERE, ELSEWHERE = "ip:127.0.0.1", "ip:10.9.8.7"
+ROLES = AclRoles(operators=(OF_HERE,), bookies=(ELSEWHERE,), clients=("ip:10.9.8.6",))
+
+
+@pytest.mark.zookeeper
+async def test_a_namespace_that_was_open_is_protected_with_all_that_is_in_it(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    uri = fresh_uri(zookeeper)
+    store = await zookeeper_store(uri)
+    await make_namespace(store)
+    await store.create("/cookies/bookie-0", b"x")
+    await store.create("/logs/deep/log", b"x")
+    await store.create("/bookies/available/bookie-0", ephemeral=True)
+    report = await examine(store, deep=True)
+    assert "open-namespace" in {sign.kind for sign in report.signs}
+    assert await protect(store, ROLES) > len(NODES)
+    survey = await survey_acls(store)
+    assert survey is not None
+    assert (survey.roles, survey.differing, survey.missing) == (ROLES, 0, ())
+    assert await protect(store, ROLES) == 0
+    assert await read_rules(store) == Rules()
+    await store.close()
+    later = await zookeeper_store(uri)  # what a session makes that finds the roles
+    await later.create("/underreplicated/ledgers/ff/urL1", b"x")
+    await later.multi([CreateOp("/logs/other", b"x")])
+    survey = await survey_acls(later)
+    assert survey is not None
+    assert (survey.differing, survey.examples) == (0, ())
+    await later.close()
+
+
+@pytest.mark.zookeeper
+async def test_roles_of_a_namespace_are_not_changed_by_making_it_again(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    uri = fresh_uri(zookeeper)
+    made = await initialise(uri, roles=ROLES)
+    assert (made.made, made.roles) == (True, ROLES)
+    assert not (await initialise(uri, roles=ROLES)).made
+    with pytest.raises(NamespaceMismatch, match="dlog access protect"):
+        await initialise(uri, roles=AclRoles(operators=(OF_HERE,), bookies=("ip:10.0.0.1",)))
+    with pytest.raises(InvalidValue, match="give roles, or ids"):
+        await initialise(uri, ids=(OF_HERE,), roles=ROLES)
+
+
+@pytest.mark.zookeeper
+async def test_an_operator_does_not_lock_himself_out(zookeeper: ManagedZooKeeper) -> None:
+    uri = fresh_uri(zookeeper)
+    await initialise(uri, ids=(OF_HERE,))
+    store = await zookeeper_store(uri)
+    others = AclRoles(operators=(ELSEWHERE,), clients=(OF_HERE,))
+    with pytest.raises(InvalidValue, match="lock itself out"):
+        await protect(store, others)
+    survey = await survey_acls(store)
+    assert survey is not None
+    assert (survey.ids, survey.differing) == ((OF_HERE,), 0)
+    await store.close()
+
+
+@pytest.mark.zookeeper
+async def test_the_doctor_says_that_all_who_write_are_operators(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    uri = fresh_uri(zookeeper)
+    await initialise(uri, ids=(OF_HERE, ELSEWHERE))
+    store = await zookeeper_store(uri)
+    for grants, is_wrong in ((0, False), (1, True)):
+        if grants:
+            grant = Grant("cn:a", Role.WRITER, "*")
+            await change_rules(store, partial(Rules.granted, grant=grant), by="a test")
+        report = await examine(store, deep=True)
+        [sign] = [sign for sign in report.signs if sign.kind == "all-are-operators"]
+        assert sign.is_wrong is is_wrong
+        assert "dlog access protect" in sign.action
+    await protect(store, ROLES)
+    report = await examine(store, deep=True)
+    assert {"all-are-operators", "acl-differs", "acl-missing"}.isdisjoint(
+        sign.kind for sign in report.signs
+    )
+    await store.set_ids("/access", (OF_HERE, ELSEWHERE))
+    await store.delete("/quotas")
+    kinds = {sign.kind for sign in (await examine(store, deep=True)).signs if sign.is_wrong}
+    assert {"acl-differs", "acl-missing"} <= kinds
+    await store.close()
+
+
+@pytest.mark.zookeeper
+async def test_the_command_protects_a_namespace_and_mends_it(zookeeper: ManagedZooKeeper) -> None:
+    uri = fresh_uri(zookeeper)
+    await initialise(uri)
+    words = ["access", "protect", "--uri", uri, "--json"]
+    assert "beside operators" in await asyncio.to_thread(dlog, *words, code=1)
+    named = ["--operator", OF_HERE, "--bookie", ELSEWHERE, "--client", "ip:10.9.8.6"]
+    first = json.loads(await asyncio.to_thread(dlog, *words, *named))
+    assert first["roles"]["operators"] == [OF_HERE]
+    store = await zookeeper_store(uri)
+    await store.set_ids("/access", ())
+    again = json.loads(await asyncio.to_thread(dlog, *words))
+    assert again == {"changed": 1, "roles": first["roles"]}
+    assert await store.ids("/access") == ROLES.ids_at("/access")
     await store.close()
