@@ -1,19 +1,23 @@
 """The entry frame: what a writer sends, a bookie stores and a reader verifies, byte for byte.
 
     header   48 bytes, little endian:
-             u8 version, u8 digest, u16 zero, u32 payload bytes,
+             u8 version (2 if there is a trailer, else 1), u8 digest, u16 zero, u32 payload bytes,
              i64 ledger, i64 entry, i64 last add confirmed, i64 length,
              u32 CRC32C of the payload, u32 CRC32C of the 44 bytes before
     payload
-    trailer  only if digest is HMAC_SHA256, 64 bytes:
-             SHA-256 of the payload, HMAC-SHA256 over the first 44 header bytes and that hash
+    trailer  only if digest is HMAC_SHA256, 68 bytes:
+             SHA-256 of the payload, HMAC-SHA256 over the first 44 header bytes and that hash,
+             u32 CRC32C of the first 44 header bytes and the 64 trailer bytes before
 
 *length* is the sum of the payload bytes of this entry and all before it. The header can be
 verified without the payload, so header and trailer alone (a *proof*) carry a last add
 confirmed that a reader can trust (rule 15). An explicit LAC is a frame with entry id -1 and
-no payload. Everything is covered by CRC32C, so bookies verify every frame on arrival without
+no payload. Every byte is covered by CRC32C, so bookies verify every frame on arrival without
 knowing a password (rule 87); the authentication code is checked by readers. Who repairs a ledger
 without its password compares the hash in the trailer with the payload: see `WithoutKey`.
+
+Frames of version 1 with a trailer have no checksum of it, and are read only: nothing but the key
+covers their last 32 bytes.
 
 Nobody else knows where in a frame anything is.
 """
@@ -28,17 +32,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, islice
-from typing import Final, assert_never
+from typing import Final
 
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ledger.errors import DamagedEntry, EntryTooLarge
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The highest that is written: of frames with a trailer."""
+_VERSION_1: Final = 1
+"""Of frames without one, and of older ones with a trailer that has no checksum."""
 _HEADER: Final = struct.Struct("<BBHIqqqqII")
 HEADER_BYTES: Final = _HEADER.size
-TRAILER_BYTES: Final = 64
+TRAILER_BYTES: Final = 68
+_CODES_BYTES: Final = 64
+"""Hash and code: all of a trailer of version 1, and what the checksum of later ones covers."""
 ENTRIES_AHEAD_MAX: Final = 1 << 24
 """How far an entry's id can be beyond the LAC in its header: a writer has fewer in flight."""
 ENTRY_BYTES_MAX: Final = 17 * 1024 * 1024
@@ -47,7 +56,7 @@ LAC_ENTRY: Final = -1
 """Entry id in the header of an explicit LAC."""
 
 _COVERED: Final = HEADER_BYTES - 4
-_HEADER_CRC: Final = struct.Struct("<I")
+_CRC: Final = struct.Struct("<I")
 _KIND_HEADER: Final = struct.Struct("<IIqqqqII")
 """`_HEADER` with version, digest and zero as one number, to compare them at once."""
 _LAC: Final = struct.Struct("<q")
@@ -69,22 +78,13 @@ class Header:
     """What the header of a frame says; made only from bytes whose checksum was right."""
 
     digest: Digest
+    trailer_bytes: int
     payload_bytes: int
     ledger_id: int
     entry_id: int
     last_add_confirmed: int
     length: int
     payload_crc: int
-
-    @property
-    def trailer_bytes(self) -> int:
-        match self.digest:
-            case Digest.CRC32C:
-                return 0
-            case Digest.HMAC_SHA256:
-                return TRAILER_BYTES
-            case _:
-                assert_never(self.digest)
 
     @property
     def frame_bytes(self) -> int:
@@ -106,8 +106,14 @@ MacKey = bytes | WithoutKey | None
 """What frames are checked with: a key (`mac_key`); none, as the ledger asks for no code; or the
 ledger asks for one, and its key is not known."""
 
-_PLAIN: Final = VERSION | Digest.CRC32C << 8
+_PLAIN: Final = _VERSION_1 | Digest.CRC32C << 8
 _AUTHENTICATED: Final = VERSION | Digest.HMAC_SHA256 << 8
+_TRAILERS: Final = {
+    _PLAIN: 0,
+    _AUTHENTICATED: TRAILER_BYTES,
+    _VERSION_1 | Digest.HMAC_SHA256 << 8: _CODES_BYTES,
+}
+"""Bytes of the trailer, by version and digest as one number. There are no other frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +134,8 @@ class Checked:
     def proof(self) -> bytes:
         """Return header and trailer of the frame with the highest LAC."""
         frame = self.frame(self.lac_at)
-        if frame[_DIGEST_AT] == Digest.HMAC_SHA256:
-            return frame[:HEADER_BYTES] + frame[-TRAILER_BYTES:]
-        return frame[:HEADER_BYTES]
+        trailer_bytes = _TRAILERS[frame[0] | frame[_DIGEST_AT] << 8]
+        return frame[:HEADER_BYTES] + frame[len(frame) - trailer_bytes :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +172,16 @@ def encode_frame(
         raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
     digest = Digest.CRC32C if mac is None else Digest.HMAC_SHA256
     header = _HEADER.pack(
-        VERSION, digest, 0, len(payload),
+        _VERSION_1 if mac is None else VERSION, digest, 0, len(payload),
         ledger_id, entry_id, last_add_confirmed, length,
         crc32c(payload), 0,
     )[:_COVERED]  # fmt: skip
-    header_crc = _HEADER_CRC.pack(crc32c(header))
+    header_crc = crc32c(header)
     if mac is None:
-        return b"".join((header, header_crc, payload))
-    return b"".join((header, header_crc, payload, _trailer(header, payload, mac)))
+        return b"".join((header, _CRC.pack(header_crc), payload))
+    codes = _codes(header, payload, mac)
+    trailer_crc = _CRC.pack(crc32c_extend(header_crc, codes))
+    return b"".join((header, _CRC.pack(header_crc), payload, codes, trailer_crc))
 
 
 def encode_lac(
@@ -199,11 +206,14 @@ def parse_header(frame: bytes | memoryview) -> Header:
     version, digest, zero, payload_bytes, ledger, entry, lac, length, payload_crc, crc = fields
     if crc32c(bytes(frame[:_COVERED])) != crc:
         raise DamagedEntry(f"entry {entry} of ledger {ledger}", "header checksum differs")
-    if version != VERSION or zero != 0 or digest not in Digest._value2member_map_:
+    trailer_bytes = None if zero else _TRAILERS.get(version | digest << 8)
+    if trailer_bytes is None:
         raise DamagedEntry(
             f"entry {entry} of ledger {ledger}", f"unknown version {version}/{digest}"
         )
-    return Header(Digest(digest), payload_bytes, ledger, entry, lac, length, payload_crc)
+    return Header(
+        Digest(digest), trailer_bytes, payload_bytes, ledger, entry, lac, length, payload_crc
+    )
 
 
 def verify_frame(frame: bytes | memoryview, ledger_id: int, entry_id: int) -> Header:
@@ -221,6 +231,7 @@ def verify_frame(frame: bytes | memoryview, ledger_id: int, entry_id: int) -> He
     payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
     if _crc_of(payload) != header.payload_crc:
         raise DamagedEntry(what, "payload checksum differs")
+    _check_trailer(frame, header, what)
     return header
 
 
@@ -230,12 +241,12 @@ def verify_whole(
     """Return the header of a frame that is whole as its writer sent it, as far as that can be seen
     without the ledger's password. Raises `DamagedEntry`.
 
-    *digest*: the ledger's. Proves that ids, LAC, length and payload are not damaged: their CRCs are
-    right and, with HMAC_SHA256, the payload has the SHA-256 in the trailer. It does not prove who
-    made the frame: whoever has the access key can make one that passes, and readers with the
-    password refuse it. Nor that the last 32 bytes, the code itself, are not damaged: nothing but
-    the key covers them, so frames of one entry from two bookies are compared byte by byte before
-    one is copied."""
+    *digest*: the ledger's. Proves that no byte is damaged: all CRCs are right and, with
+    HMAC_SHA256, the payload has the SHA-256 in the trailer. It does not prove who made the frame:
+    whoever has the access key can make one that passes, and readers with the password refuse it.
+    Nor, of a frame of version 1, that the last 32 bytes, the code itself, are not damaged: nothing
+    but the key covers them. So frames of one entry from two bookies are compared byte by byte
+    before one is copied."""
     header = verify_frame(frame, ledger_id, entry_id)
     if not authenticate(frame, header, WithoutKey(digest)):
         what = f"entry {entry_id} of ledger {ledger_id}"
@@ -256,9 +267,9 @@ def authenticate(frame: bytes | memoryview, header: Header, mac: MacKey) -> bool
     if header.digest is not Digest.HMAC_SHA256:
         return False
     covered = bytes(frame[:_COVERED])
-    payload_hash = bytes(frame[-TRAILER_BYTES : -TRAILER_BYTES + 32])
+    payload_hash, sent = _hash_and_code(frame, header)
     code = hmac.digest(mac, covered + payload_hash, "sha256")
-    return hmac.compare_digest(code, bytes(frame[-32:])) and _has_its_hash(frame, header)
+    return hmac.compare_digest(code, sent) and _has_its_hash(frame, header)
 
 
 def payload_of(frame: bytes | memoryview, header: Header) -> memoryview:
@@ -275,6 +286,7 @@ def verify_proof(proof: bytes, ledger_id: int, mac: MacKey) -> Header:
         raise DamagedEntry(what, f"it is of ledger {header.ledger_id}")
     if len(proof) != HEADER_BYTES + header.trailer_bytes:
         raise DamagedEntry(what, f"{len(proof)} bytes are too many or too few")
+    _check_trailer(proof, header, what)
     if not authenticate(proof, header, mac):
         raise DamagedEntry(what, "authentication code differs; is the password right?")
     return header
@@ -332,9 +344,11 @@ def check_frames(
             )
         if not (
             (kind == _PLAIN and payload_end == end)
-            or (kind == _AUTHENTICATED and payload_end + TRAILER_BYTES == end)
+            or (kind in _TRAILERS and payload_end + _TRAILERS[kind] == end)
         ):
             return Bad(bisect_left(starts, at), "unknown version, or a length that does not fit")
+        if kind == _AUTHENTICATED and not _is_whole(header_crc, data[payload_end:end]):
+            return Bad(bisect_left(starts, at), "trailer checksum differs")
         if payload_bytes <= _CRC_BYTES:
             crc_found = crc(data[payload_at:payload_end])
         else:
@@ -356,9 +370,9 @@ def peek(data: bytes, at: int) -> tuple[int, int, int] | None:
     if len(data) - at < HEADER_BYTES:
         return None
     version, digest, _, payload_bytes, ledger, entry, *_ = _HEADER.unpack_from(data, at)
-    if version != VERSION or payload_bytes > ENTRY_BYTES_MAX:
+    trailer_bytes = _TRAILERS.get(version | digest << 8)
+    if trailer_bytes is None or payload_bytes > ENTRY_BYTES_MAX:
         return None
-    trailer_bytes = TRAILER_BYTES if digest == Digest.HMAC_SHA256 else 0
     return ledger, entry, HEADER_BYTES + payload_bytes + trailer_bytes
 
 
@@ -369,16 +383,35 @@ def _crc_of(payload: bytes | memoryview) -> int:
     return crc
 
 
+def _check_trailer(frame: bytes | memoryview, header: Header, what: str) -> None:
+    """Raise `DamagedEntry` unless the trailer of *frame*, or of its proof, has its checksum: only
+    the key covers one of version 1."""
+    if header.trailer_bytes == TRAILER_BYTES:
+        header_crc = _CRC.unpack_from(frame, _COVERED)[0]
+        if not _is_whole(header_crc, frame[-TRAILER_BYTES:]):
+            raise DamagedEntry(what, "trailer checksum differs")
+
+
+def _is_whole(header_crc: int, trailer: bytes | memoryview) -> bool:
+    crc = crc32c_extend(header_crc, bytes(trailer[:_CODES_BYTES]))
+    return bool(crc == _CRC.unpack_from(trailer, _CODES_BYTES)[0])
+
+
+def _hash_and_code(frame: bytes | memoryview, header: Header) -> tuple[bytes, bytes]:
+    at = len(frame) - header.trailer_bytes
+    return bytes(frame[at : at + 32]), bytes(frame[at + 32 : at + _CODES_BYTES])
+
+
 def _has_its_hash(frame: bytes | memoryview, header: Header) -> bool:
     """Whether the payload of an authenticated *frame* has the hash in its trailer; True of a proof,
     which has no payload to compare."""
-    if len(frame) == HEADER_BYTES + TRAILER_BYTES and header.payload_bytes:
+    if len(frame) == HEADER_BYTES + header.trailer_bytes and header.payload_bytes:
         return True
     payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
-    payload_hash = bytes(frame[-TRAILER_BYTES : -TRAILER_BYTES + 32])
+    payload_hash, _ = _hash_and_code(frame, header)
     return hmac.compare_digest(hashlib.sha256(payload).digest(), payload_hash)
 
 
-def _trailer(covered: bytes, payload: bytes, mac: bytes) -> bytes:
+def _codes(covered: bytes, payload: bytes, mac: bytes) -> bytes:
     payload_hash = hashlib.sha256(payload).digest()
     return payload_hash + hmac.digest(mac, covered + payload_hash, "sha256")

@@ -43,7 +43,7 @@ from ledger.transport.handshake import (
 KEPT: Final = Path(__file__).with_name("messages_1.json")
 PASSWORD: Final = b"password"
 KEY: Final = access_key(PASSWORD)
-FRAME: Final = encode_frame(
+FRAME_2: Final = encode_frame(
     ledger_id=7,
     entry_id=3,
     last_add_confirmed=2,
@@ -51,10 +51,15 @@ FRAME: Final = encode_frame(
     payload=b"payload",
     mac=mac_key(PASSWORD),
 )
+LAC_2: Final = encode_lac(ledger_id=7, last_add_confirmed=4, length=107, mac=mac_key(PASSWORD))
 PLAIN_FRAME: Final = encode_frame(
     ledger_id=7, entry_id=4, last_add_confirmed=3, length=107, payload=b"payload"
 )
-LAC: Final = encode_lac(ledger_id=7, last_add_confirmed=4, length=107, mac=mac_key(PASSWORD))
+FRAME, LAC = (
+    bytes.fromhex(json.loads(KEPT.read_text())[name])
+    for name in ("entry with HMAC", "explicit LAC")
+)
+"""Of version 1, which is not written any more."""
 RUNS: Final = (
     AddRun(7, KEY, [3], [len(FRAME)], FRAME),
     AddRun(7, KEY, [-1], [len(LAC)], LAC, explicit_lac=True),
@@ -113,6 +118,8 @@ def values() -> Mapping[str, bytes]:
         "entry with HMAC": FRAME,
         "entry with CRC": PLAIN_FRAME,
         "explicit LAC": LAC,
+        "entry with HMAC, version 2": FRAME_2,
+        "explicit LAC, version 2": LAC_2,
         "batch 1": batch(Codec.NONE),
         "batch 2": batch(Codec.NONE, headers=True),
         "batch 3": _full(Codec.NONE),

@@ -11,7 +11,17 @@ from dlog.envelope import unseal
 from dlog.headers import decode_headers
 from dlog.position import NO_TXID
 from dlog.recordbatch import VERSION, RecordBatch, decode_batch
-from ledger.entry import authenticate, mac_key, payload_of, verify_frame, verify_proof
+from ledger.entry import (
+    Checked,
+    Digest,
+    authenticate,
+    check_frames,
+    mac_key,
+    payload_of,
+    verify_frame,
+    verify_proof,
+    verify_whole,
+)
 from ledger.requests import Status
 from ledger.transport import messages
 from ledger.transport.framing import HEADER_BYTES, SCRATCH_BYTES, Budget, Frame, FrameReader, Kind
@@ -86,16 +96,19 @@ def test_every_kind_of_frame_is_kept(kind: Kind) -> None:
         assert len(KEPT[kind.name]) == HEADER_BYTES
 
 
-def test_entries_are_read_and_authenticated() -> None:
+@pytest.mark.parametrize("version", ["", ", version 2"])
+def test_entries_are_read_and_authenticated(version: str) -> None:
     mac = mac_key(written.PASSWORD)
-    frame = KEPT["entry with HMAC"]
+    frame = KEPT["entry with HMAC" + version]
     header = verify_frame(frame, 7, 3)
+    assert isinstance(check_frames(7, [3], [len(frame)], frame), Checked)
+    assert verify_whole(frame, 7, 3, Digest.HMAC_SHA256) == header
     assert authenticate(frame, header, mac)
     assert bytes(payload_of(frame, header)) == b"payload"
     assert (header.last_add_confirmed, header.length) == (2, 100)
     plain = KEPT["entry with CRC"]
     assert authenticate(plain, verify_frame(plain, 7, 4), None)
-    assert verify_proof(KEPT["explicit LAC"], 7, mac).last_add_confirmed == 4
+    assert verify_proof(KEPT["explicit LAC" + version], 7, mac).last_add_confirmed == 4
 
 
 @pytest.mark.parametrize("name", BATCHES)

@@ -181,6 +181,34 @@ mutant(
     test=_ENTRY + "a_proof_is_believed_by_its_checksum_without_the_password",
 )
 mutant(
+    "takes frames whose authentication code is damaged",
+    "ledger/entry.py",
+    old="        if kind == _AUTHENTICATED and not _is_whole(header_crc, data[payload_end:end]):\n",
+    new="        if False:\n",
+    test=_ENTRY + "damage_anywhere_is_found_without_the_password[payload-hmac]",
+)
+mutant(
+    "copies frames whose authentication code is damaged",
+    "ledger/entry.py",
+    old="    _check_trailer(frame, header, what)\n",
+    new="",
+    test=_ENTRY + "damage_anywhere_is_found_without_the_password[payload-hmac]",
+)
+mutant(
+    "believes proofs whose authentication code is damaged",
+    "ledger/entry.py",
+    old="    _check_trailer(proof, header, what)\n",
+    new="",
+    test=_ENTRY + "damage_anywhere_in_a_proof_is_found_without_the_password",
+)
+mutant(
+    "lets the checksum of a trailer cover the trailer alone",
+    "ledger/entry.py",
+    old="    crc = crc32c_extend(header_crc, bytes(trailer[:_CODES_BYTES]))\n",
+    new="    crc = crc32c(bytes(trailer[:_CODES_BYTES]))\n",
+    test=_ENTRY + "a_frame_gives_back_what_was_put_in",
+)
+mutant(
     "recovers without the password what it cannot check",
     "ledger/recovering.py",
     old="        self._environment.reported(effect.bookie, answer.status)\n"

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ledger.entry import Digest
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -26,8 +25,6 @@ Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 READ_ALL_BYTES: Final = 1 << 30
 RANGES_MAX: Final = 3
 """Of one list: it has to go on."""
-_CODE_BYTES: Final = 32
-"""Of an authentication code, at the end of a frame that has one."""
 
 
 class Promises:
@@ -168,9 +165,6 @@ class Promises:
                     if self._bookie.has_lost_files and not self._is_evidence(history, entry):
                         continue
                     found |= {entry: bytes(frame) for entry, frame in answer.each()}
-                if rotten and _has_lost_its_code(found.get(entry), history.sent[entry]):
-                    self._cluster.scheduler.mark("code_rotted")
-                    continue  # who has the password sees it, and reads another copy
                 if found.get(entry) != history.sent[entry]:
                     fate = "other bytes of" if entry in found else "lost"
                     history.broken_promises.append(
@@ -225,10 +219,3 @@ class Promises:
             self._name in metadata.fragment_of(entry).bookies
             for _, metadata in history.metadata[since:]
         )
-
-
-def _has_lost_its_code(found: bytes | None, sent: bytes) -> bool:
-    """Whether *found* differs in the authentication code alone, which no bookie can check."""
-    if found is None or found == sent or sent[1] != Digest.HMAC_SHA256:
-        return False
-    return found[:-_CODE_BYTES] == sent[:-_CODE_BYTES]

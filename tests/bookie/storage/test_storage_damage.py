@@ -22,7 +22,8 @@ from bookie.collector.collection import DirectoryCollection
 from bookie.errors import FileDamaged
 from bookie.journal.format import Mark, decode_file_header, path_of
 from bookie.storage.engine import BookieStorage
-from ledger.requests import ReadQuery, Status
+from ledger.entry import TRAILER_BYTES, encode_frame
+from ledger.requests import AddRun, ReadQuery, Status
 from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises, run_of
 from tests.bookie.tally import tally
 from tests.simulation.disk import SECTOR_BYTES, SimDisk
@@ -281,6 +282,31 @@ def test_an_entry_that_is_damaged_does_not_hide_the_ones_around_it() -> None:
     assert storage.read(ReadQuery(1, KEY, 4, 9)).status is Status.IO_ERROR
     assert list(storage.read(ReadQuery(1, KEY, 5, 9)).entries) == [5, 6, 7, 8, 9]
     assert storage.holdings.damaged_reads == 2
+
+
+def test_a_damaged_code_is_found_on_arrival_and_on_the_disk_without_its_key() -> None:
+    """Rule 87: the code at the end of a frame, which only readers can verify, has a checksum."""
+    frame = encode_frame(
+        ledger_id=1, entry_id=0, last_add_confirmed=-1, length=7, payload=b"payload", mac=b"m" * 32
+    )
+    run = AddRun(1, KEY, (0,), (len(frame),), frame)
+    promises = Promises(SimDisk(0))
+    promises.open()
+    for position in range(len(frame) - TRAILER_BYTES, len(frame)):
+        damaged = bytearray(frame)
+        damaged[position] ^= 1
+        refused = replace(run, frames=bytes(damaged))
+        assert promises.storage.add(refused) == (Status.DAMAGED, 0)
+        assert promises.storage.add(replace(refused, recovery=True)) == (Status.DAMAGED, 0)
+    assert promises.storage.add(run)[0] is Status.OK
+    promises.storage.commit()
+    promises.storage.checkpoint()
+    promises.storage.close()
+    (log,) = (path for path in promises.disk.files() if path.startswith("entrylog/"))
+    at = promises.disk.open(log).read(10_000, 0).index(frame) + len(frame) - 1
+    promises.disk.damage(log, at, bytes([frame[-1] ^ 1]))
+    promises.open()
+    assert promises.storage.read(ReadQuery(1, KEY, 0, 9)).status is Status.IO_ERROR
 
 
 def test_a_damaged_entry_is_repaired_by_recovery_and_by_nobody_else() -> None:

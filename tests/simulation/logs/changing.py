@@ -24,10 +24,9 @@ CHANGES: tuple[dict[str, object], ...] = (
 )
 
 
-async def update(process: Process, name: str, *, digests: bool) -> None:
-    """Change some setting of the log; the digest only where *digests*."""
-    random = process.world.scheduler.random
-    changes = random.choice([each for each in CHANGES if digests or "digest" not in each])
+async def update(process: Process, name: str) -> None:
+    """Change some setting of the log."""
+    changes = process.world.scheduler.random.choice(CHANGES)
     process.note(f"changes {name} to {changes}")
     process.world.logs.requests.updates.append(Update(process.request(name), changes))
     try:

@@ -245,8 +245,7 @@ class LogSimulation(Stepped):
     def _change(self, name: str) -> None:
         process = self.world.process("changer")
         self._doom(process, HASTY, calls_max=12)
-        digests = self.profile.floor.weather.corrupt == 0.0
-        process.run(changing.update(process, name, digests=digests))
+        process.run(changing.update(process, name))
 
     def _reset(self, name: str) -> None:
         process = self.world.process("resetter")

@@ -131,7 +131,7 @@ def stores_what_arrives_without_a_check(patch: Patch) -> None:
 @mutation("rule 54")
 def reader_does_not_verify_entries(patch: Patch) -> None:
     def verify_frame(frame: memoryview, ledger_id: int, entry_id: int) -> Header:
-        return Header(Digest.CRC32C, len(frame) - HEADER_BYTES, ledger_id, entry_id, -1, 0, 0)
+        return Header(Digest.CRC32C, 0, len(frame) - HEADER_BYTES, ledger_id, entry_id, -1, 0, 0)
 
     patch.set(answers, "verify_frame", verify_frame)
 

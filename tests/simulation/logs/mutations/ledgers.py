@@ -4,7 +4,7 @@ The scenario of ledgers has drivers of its own, so these are for the logs."""
 
 from dataclasses import replace
 
-from ledger import client, recovering, writer
+from ledger import client, entry, recovering, writer
 from ledger.entry import encode_frame, parse_header
 from ledger.errors import DamagedEntry
 from ledger.ids import NO_ENTRY, EntryId
@@ -95,6 +95,12 @@ def tells_no_lac_with_its_entries(patch: Patch) -> None:
 
 def _without_lac(**frame: object) -> bytes:
     return encode_frame(**{**frame, "last_add_confirmed": NO_ENTRY})  # type: ignore[arg-type]
+
+
+@mutation("rule 87", logs=True)
+def stores_codes_that_were_damaged_on_the_way(patch: Patch) -> None:
+    """The record is acknowledged, and no reader can read it."""
+    patch.set(entry, "_is_whole", lambda _header_crc, _trailer: True)
 
 
 @mutation(
