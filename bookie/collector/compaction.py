@@ -119,12 +119,17 @@ class Compactor:
             return Settled(damages=(damage,))
         with locked(self._directory):
             self._index.flush()
+            self._directory.count_logs({log.log_id: log.ledger_map.frames_end})
         yield 0
         yield from self.remove(sorted(sources))
         return Settled(tuple(sorted(sources)), moved_bytes)
 
     def remove(self, log_ids: Sequence[int]) -> Generator[int, None, None]:
-        """Remove logs that the index on disk does not name. Raises `OSError`."""
+        """Remove logs that the index on disk does not name; the roll names none of them any more
+        before. Raises `OSError`."""
+        if log_ids:
+            with locked(self._directory):
+                self._directory.count_logs(dict.fromkeys(log_ids, 0))
         for log_id in log_ids:
             with locked(self._directory), suppress(FileNotFoundError):
                 self._disk.remove(path_of(log_id))

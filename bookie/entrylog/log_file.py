@@ -61,12 +61,18 @@ class LogFile:
         self._durable = 0
         """Bytes that are, by a `sync` or ahead of it."""
         self._synced = 0
+        self._frames_end = 0
         self._map = LedgerMapBuilder()
 
     @property
     def end(self) -> int:
         """Where the next frame goes."""
         return self._written + self._buffered_bytes
+
+    @property
+    def frames_end(self) -> int:
+        """Where the frames end, before the map if there is one."""
+        return self._frames_end or self.end
 
     @property
     def is_synced(self) -> bool:
@@ -88,6 +94,7 @@ class LogFile:
 
     def finish(self, sources: Sequence[int] = ()) -> None:
         """Put the ledger map behind the frames; nothing may be appended after it."""
+        self._frames_end = self.end
         ledger_map = self._map.build(self.end, sources)
         self._put(encode_map(self.log_id, ledger_map, self.end))
         self.flush()

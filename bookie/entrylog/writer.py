@@ -26,6 +26,8 @@ class EntryLogWriter:
         self._finished: list[LogFile] = []
         """Logs that are full, but not synced."""
         self._new_names = False
+        self.ends: dict[int, int] = {}
+        """The logs that the last `sync` made durable, and where the frames of each end."""
         self._writing: frozenset[int] = frozenset()
         self._synced: frozenset[int] = frozenset()
         """The log that goes on, if any: the index may name what is in it."""
@@ -52,6 +54,8 @@ class EntryLogWriter:
         if self._new_names:
             self._disk.sync_directory(DIRECTORY)
             self._new_names = False
+        present = () if self._log is None else (self._log,)
+        self.ends = {log.log_id: log.frames_end for log in (*self._finished, *present)}
         for log in self._finished:
             log.close()
         self._finished.clear()

@@ -15,7 +15,7 @@ from typing import Final
 from bookie.disk.port import Disk
 from bookie.errors import CensusDamaged
 from bookie.journal.format import Mark
-from bookie.loss.census import Census, RollPlace, read_census, read_file, replace_file, write_census
+from bookie.loss.census import Census, Rolls, read_census, read_file, replace_file, write_census
 from bookie.loss.limbo import Limbo, Phase
 from ledger.log_events import get_logger
 
@@ -49,9 +49,7 @@ class Accounts:
         with self._lock:
             self._keep(Limbo(reason) if self.limbo is None else self.limbo.again(reason))
 
-    def count(
-        self, rolls: Iterable[RollPlace], journals: Sequence[Mark], sizes: Sequence[int]
-    ) -> None:
+    def count(self, rolls: Iterable[Rolls], journals: Sequence[Mark], sizes: Sequence[int]) -> None:
         """Replace the census: all that *rolls*, *journals* and *sizes* say is durable."""
         with self._lock:
             limbo = self.limbo is not None

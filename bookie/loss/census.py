@@ -2,7 +2,9 @@
 
 Two kinds of files. In each ledger directory a *roll*: the ids of all ledgers that have an index
 file there. Each flush appends a batch to it after index files were written, even if none is new, so
-that an older state of the directory is shorter; a start rewrites it. In the main directory the
+that an older state of the directory is shorter; a start rewrites it. A second roll, beside index
+and entry logs, has the logs and where the frames of each end: an index can be rebuilt from them, if
+all are there. In the main directory the
 *census*: how far each roll and each journal had come, replaced after each checkpoint and before the
 marks move. So what is not in them is still in the journals.
 
@@ -12,15 +14,19 @@ Invariants:
     each flush has a batch in the roll of every directory that it wrote to, before a mark moves
     each batch of a roll is checksummed together with all before it, so a roll that is shorter or
         another one than the census says is found
-    each batch says what of the redo file is needed beside the index files, so that is found, too
+    each batch says what of the redo file is needed beside the index files, and which tombstones
+        and fences are the newest, so that is found, too
+    an entry log is in the roll from its first flush on, as far as it was durable then, and until
+        just before it is removed
     what is found missing is remembered (`bookie.loss.limbo`) before roll and census are
         rewritten
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from sys import byteorder
 from typing import Final, Self
@@ -32,11 +38,15 @@ from bookie.disk.port import Disk, DiskFull
 from bookie.errors import CensusDamaged
 from bookie.index.format import DIRECTORY as INDEX
 from bookie.index.redo import RedoPlace
+from bookie.index.tombstones import NO_EDITION, Edition
 from bookie.journal.format import Mark
 
-VERSION: Final = 1
+VERSION: Final = 2
+_VERSION_1: Final = 1
+"""Had no rolls of entry logs."""
 PATH: Final = "census"
 ROLL_PATH: Final = f"{INDEX}/roll"
+LOGS_PATH: Final = "roll"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _MAGIC: Final = b"DLOGCENS"
@@ -47,8 +57,11 @@ _CRC: Final = Struct("<I")
 _ROLL_MAGIC: Final = b"DLOGROLL"
 _ROLL_HEADER: Final = Struct("<8sIIQ")  # magic, version, 0, number of the first batch
 _BATCH_1: Final = Struct("<III")  # chain, removed?, ids
-_BATCH: Final = Struct("<IIIQQI")  # chain, removed?, ids; of the redo file: first, last, chain
-_ROLL_VERSION: Final = 2
+_BATCH_2: Final = Struct("<IIIQQI")  # and of the redo file: first, last, chain
+_BATCH: Final = Struct("<IIIQQIQIQII")  # and of tombstones, fences: number, checksum; logs
+_LOG_BYTES: Final = 16  # id, end
+_BATCHES: Final = {1: _BATCH_1, 2: _BATCH_2, 3: _BATCH}
+_ROLL_VERSION: Final = 3
 
 assert byteorder == "little", "columns are written as they are in memory"
 
@@ -63,12 +76,21 @@ class RollPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Rolls:
+    """How far those of one ledger directory have come."""
+
+    index: RollPlace | None = None
+    logs: RollPlace | None = None
+    """None: nobody counted, or a program that did not know it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
     """What was durable at one moment."""
 
     number: int
     """Grows by one with each."""
-    rolls: tuple[RollPlace, ...]
+    rolls: tuple[Rolls, ...]
     """Of each ledger directory."""
     journals: tuple[Mark, ...]
     """Up to where each journal was durable."""
@@ -83,7 +105,11 @@ class Census:
                 _HEADER.pack(
                     _MAGIC, VERSION, self.limbo, self.number, len(self.rolls), len(self.journals)
                 ),
-                *(_PLACE.pack(place.batch, place.chain) for place in self.rolls),
+                *(
+                    _PLACE.pack(place.batch, place.chain)
+                    for rolls in self.rolls
+                    for place in (rolls.index or RollPlace(), rolls.logs or RollPlace())
+                ),
                 *(
                     _JOURNAL.pack(mark.journal_id, mark.offset, size_bytes)
                     for mark, size_bytes in zip(self.journals, self.sizes, strict=True)
@@ -101,16 +127,18 @@ class Census:
         if _CRC.unpack_from(data, len(body))[0] != crc32c(body):
             raise ValueError("its checksum differs")
         magic, version, limbo, number, rolls, journals = _HEADER.unpack_from(body)
-        if magic != _MAGIC or version != VERSION:
+        if magic != _MAGIC or version not in (_VERSION_1, VERSION):
             raise ValueError(f"it is not of version {VERSION}")
-        places_end = _HEADER.size + rolls * _PLACE.size
+        has_logs = version == VERSION
+        places_end = _HEADER.size + rolls * _PLACE.size * (1 + has_logs)
         if len(body) != places_end + journals * _JOURNAL.size:
             raise ValueError("it is longer or shorter than it says")
-        places = _PLACE.iter_unpack(body[_HEADER.size : places_end])
+        places = [RollPlace(*p) for p in _PLACE.iter_unpack(body[_HEADER.size : places_end])]
+        of_logs = places[1::2] if has_logs else [None] * rolls
         ends = [*_JOURNAL.iter_unpack(body[places_end : places_end + journals * _JOURNAL.size])]
         return cls(
             number,
-            tuple(RollPlace(*place) for place in places),
+            tuple(map(Rolls, places[:: 1 + has_logs], of_logs)),
             tuple(Mark(journal_id, offset) for journal_id, offset, _ in ends),
             tuple(size_bytes for _, _, size_bytes in ends),
             bool(limbo),
@@ -161,64 +189,99 @@ def replace_file(disk: Disk, path: str, pieces: Sequence[bytes]) -> None:
     disk.sync_directory(path.rpartition("/")[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What is needed of other files of a ledger directory."""
+
+    redo: RedoPlace
+    tombstones: Edition
+    fences: Edition
+
+
+NOTHING: Final = Needed(RedoPlace(), NO_EDITION, NO_EDITION)
+
+
 class Roll:
-    """The ids of the ledgers that have an index file in one directory; see the module's docstring.
+    """The ids of the ledgers that have an index file in one directory, or the entry logs that are
+    there; see the module's docstring.
 
     Written by one thread at a time."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, path: str = ROLL_PATH) -> None:
         self._disk = disk
+        self._path = path
         self._end = 0
         self.place = RollPlace()
         """How far it has come, durably."""
-        self.redo = RedoPlace()
-        """What of the redo file is needed, as its last batch says."""
+        self.needed = NOTHING
+        """As its last batch says."""
+        self.logs: dict[int, int] = {}
+        """Entry logs that are there, and how far each was durable at least."""
 
     def load(self, expected: RollPlace | None) -> tuple[dict[int, None], str]:
         """Return the ledgers that are in it, and what is wrong with it; "" for nothing.
 
         *expected*: how far it had come at the last census, None if there was none."""
-        data = read_file(self._disk, ROLL_PATH)
-        path = self._disk.describe(ROLL_PATH)
+        data = read_file(self._disk, self._path)
+        path = self._disk.describe(self._path)
         there, problem, seen = dict[int, None](), "", RollPlace()
         if data is not None and len(data) >= _ROLL_HEADER.size:
             magic, version, _, first = _ROLL_HEADER.unpack_from(data)
-            if magic == _ROLL_MAGIC and version in (VERSION, _ROLL_VERSION):
-                layout = _BATCH_1 if version == VERSION else _BATCH
-                there, problem, seen = self._read(data, first, expected, layout)
+            if magic == _ROLL_MAGIC and version in _BATCHES:
+                there, problem, seen = self._read(data, first, expected, _BATCHES[version])
         self.place = seen
         if expected is not None and seen.batch < expected.batch:
             problem = f"{path} is shorter than at the last checkpoint"
             self.place = expected  # what is written next is newer than both
         return there, problem
 
-    def write(self, ledger_ids: Iterable[int], redo: RedoPlace) -> None:
-        """Start it over with these ledgers, durably."""
-        ids = array("q", sorted(ledger_ids)).tobytes()
+    def write(self, ledger_ids: Iterable[int] = (), needed: Needed = NOTHING) -> None:
+        """Start it over with these ledgers and its `logs`, durably."""
         header = _ROLL_HEADER.pack(_ROLL_MAGIC, _ROLL_VERSION, 0, self.place.batch + 1)
-        batch, chain = _batch(crc32c(header), ids, redo, removed=False)
-        replace_file(self._disk, ROLL_PATH, [header, batch, ids])
-        self._end = len(header) + len(batch) + len(ids)
-        self.place = RollPlace(self.place.batch + 1, chain)
+        ids = array("q", sorted(ledger_ids))
+        batch, crc = _batch(crc32c(header), ids, needed, self.logs, removed=False)
+        replace_file(self._disk, self._path, [header, batch])
+        self._take(len(header) + len(batch), crc, needed, {})
 
-    def append(self, ledger_ids: Iterable[int], redo: RedoPlace, *, removed: bool = False) -> None:
-        """Note that these ledgers are in the index, or are not any more, and what of the redo file
-        is needed from now on, durably.
+    def append(
+        self,
+        ledger_ids: Iterable[int] = (),
+        needed: Needed = NOTHING,
+        *,
+        removed: bool = False,
+        logs: Mapping[int, int] | None = None,
+    ) -> None:
+        """Note that these ledgers are in the index, or are not any more, what of other files is
+        needed from now on, and how far these *logs* are, 0: not there any more; durably.
 
         Raises `OSError`; after `DiskFull` it may be done again."""
+        logs = {} if logs is None else logs
         if not self._end:
-            self.write(() if removed else ledger_ids, redo)
+            self.logs |= logs
+            self.logs = {log_id: end for log_id, end in self.logs.items() if end}
+            self.write(() if removed else ledger_ids, needed)
             return
-        ids = array("q", ledger_ids).tobytes()
-        batch, chain = _batch(self.place.chain, ids, redo, removed=removed)
-        file = self._disk.open(ROLL_PATH)
+        ids = array("q", ledger_ids)
+        batch, crc = _batch(self.place.chain, ids, needed, logs, removed=removed)
+        file = self._disk.open(self._path)
         try:
-            file.write([batch, ids], self._end)
+            file.write([batch], self._end)
             file.sync()
         finally:
             file.close()
-        self._end += len(batch) + len(ids)
-        self.place = RollPlace(self.place.batch + 1, chain)
+        self._take(self._end + len(batch), crc, needed, logs)
+
+    def _take(self, end: int, crc: int, needed: Needed, logs: Mapping[int, int]) -> None:
+        self._end, self.place = end, RollPlace(self.place.batch + 1, crc)
+        self.needed = needed
+        self._learn(logs.items())
+
+    def _learn(self, logs: Iterable[tuple[int, int]]) -> None:
+        for log_id, end in logs:
+            if end:
+                self.logs[log_id] = end
+            else:
+                self.logs.pop(log_id, None)
 
     def _read(
         self, data: bytes, first: int, expected: RollPlace | None, layout: Struct
@@ -226,37 +289,44 @@ class Roll:
         """Take the batches of *data* up to the first that is not whole."""
         there: dict[int, None] = {}
         problem = ""
-        at, number, chain = _ROLL_HEADER.size, first, crc32c(data[: _ROLL_HEADER.size])
+        at, number, before = _ROLL_HEADER.size, first, crc32c(data[: _ROLL_HEADER.size])
         seen = RollPlace()
         while at + layout.size <= len(data):
-            crc, removed, count, *redo = layout.unpack_from(data, at)
+            crc, removed, count, *rest = layout.unpack_from(data, at)
             ids_at = at + layout.size
-            ids = data[ids_at : ids_at + 8 * count]
-            chain = _chained(chain, data[at + _CRC.size : ids_at], ids)
-            if len(ids) != 8 * count or chain != crc:
+            logs_at = ids_at + 8 * count
+            end = logs_at + (_LOG_BYTES * rest.pop() if layout is _BATCH else 0)
+            before = int(extend(crc32c(_CRC.pack(before)), data[at + _CRC.size : end]))
+            if end > len(data) or before != crc:
                 break  # never finished, or damaged: then the census knows of more
-            self.redo = RedoPlace(*redo)
+            redo, tombstones, fences = rest[:3], rest[3:5], rest[5:]
+            self.needed = Needed(RedoPlace(*redo), Edition(*tombstones), Edition(*fences))
+            logs = array("q", data[logs_at:end])
+            self._learn(zip(logs[::2], logs[1::2], strict=True))
             seen = RollPlace(number, crc)
             if expected is not None and number == expected.batch and seen != expected:
-                problem = f"{self._disk.describe(ROLL_PATH)} is another one than was written"
-            column = array("q", ids)
+                problem = f"{self._disk.describe(self._path)} is another one than was written"
+            column = array("q", data[ids_at:logs_at])
             if removed:
                 for ledger_id in column:
                     there.pop(ledger_id, None)
             else:
                 there.update(dict.fromkeys(column))
-            at, number = ids_at + len(ids), number + 1
+            at, number = end, number + 1
         self._end = at if seen.batch else 0
         return there, problem, seen
 
 
-def _batch(chain: int, ids: bytes, redo: RedoPlace, *, removed: bool) -> tuple[bytes, int]:
-    """Return the head of a batch that follows *chain*, and the chain after it."""
-    count = len(ids) // 8
-    rest = _BATCH.pack(0, removed, count, redo.first, redo.last, redo.chain)[_CRC.size :]
-    crc = _chained(chain, rest, ids)
+def _batch(
+    before: int, ids: "array[int]", needed: Needed, logs: Mapping[int, int], *, removed: bool
+) -> tuple[bytes, int]:
+    """Return a batch that follows the chain *before*, and the chain after it."""
+    redo, tombstones, fences = needed.redo, needed.tombstones, needed.fences
+    head = _BATCH.pack(
+        0, removed, len(ids), redo.first, redo.last, redo.chain,
+        tombstones.number, tombstones.crc, fences.number, fences.crc, len(logs),
+    )  # fmt: skip
+    ends = array("q", chain.from_iterable(logs.items()))
+    rest = b"".join((head[_CRC.size :], ids.tobytes(), ends.tobytes()))
+    crc = int(extend(crc32c(_CRC.pack(before)), rest))
     return _CRC.pack(crc) + rest, crc
-
-
-def _chained(chain: int, rest: bytes, ids: bytes) -> int:
-    return int(extend(extend(crc32c(_CRC.pack(chain)), rest), ids))

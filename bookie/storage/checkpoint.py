@@ -147,7 +147,7 @@ class Keeper:
                 directory.put_in_place()
             return
         begun.flush.run()
-        rolls = [directory.roll.place for directory in self._holdings.ledger_directories]
+        rolls = [directory.rolls for directory in self._holdings.ledger_directories]
         self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())
         self._publish(begun.flush.stored)
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"

@@ -142,7 +142,7 @@ class BookieStorage:
             )
             journals.advance(journals.positions())
             journals.take_space()
-            rolls = [directory.roll.place for directory in ledger_directories]
+            rolls = [directory.rolls for directory in ledger_directories]
             accounts.count(rolls, journals.positions(), journals.sizes())
         except OSError as error:
             directories.unlock()

@@ -4,12 +4,14 @@ Invariants:
     `lock` is held by what writes entry logs' places into the index: a flush, a deletion or
         a compaction, one at a time
     an index never points to bytes that are not synced (rule 67), nor into a file whose name is not
-    after each flush the roll says what of the redo file is needed, before a mark moves
+    after each flush the roll says what of the redo file is needed, and how far the entry logs are,
+        before a mark moves
+    an entry log is not in the roll any more before it is removed
     after a write or a sync failed, the directory is never written again, only read (rule 60)
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +19,7 @@ from typing import Final
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
+from bookie.entrylog.ledger_map import read_map
 from bookie.entrylog.reader import EntryLogReader
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import FileDamaged, IndexDamaged
@@ -24,7 +27,8 @@ from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.tombstones import FENCES_PATH, Tombstones
-from bookie.loss.census import Roll, RollPlace
+from bookie.index.tombstones import PATH as TOMBSTONES_PATH
+from bookie.loss.census import LOGS_PATH, Needed, Roll, Rolls
 from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig
 from bookie.storage.memtable import Memtable
 
@@ -82,20 +86,30 @@ class LedgerDirectory:
         )
         self.tombstones = Tombstones.load(disk)
         self._problem = ""
-        """Why fences of evicted ledgers may be forgotten, if so."""
+        """Why fences of evicted ledgers may be forgotten, or entry logs be gone, if so."""
         self.fences = self._load_fences()
         self.roll = Roll(disk)
+        self.log_roll = Roll(disk, LOGS_PATH)
         self.evicted: dict[int, None] = {}
         """Ledgers that were evicted since a collection listed the logs; under `lock`."""
         self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
         self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
 
-    def recover(self, counted: RollPlace | None) -> Recovered:
+    @property
+    def rolls(self) -> Rolls:
+        """How far its rolls have come, durably."""
+        return Rolls(self.roll.place, self.log_roll.place)
+
+    def recover(self, counted: Rolls) -> Recovered:
         """Finish what a crash may have interrupted; return the ledgers that are here, and what
-        should be here. *counted*: how far the roll had come at the last census, if there was
-        one. The roll stays as it was, until `begin`."""
-        counts, problem = self.roll.load(counted)
-        found = self.index.recover(self.roll.redo)
+        should be here. *counted*: how far the rolls had come at the last census. They stay as they
+        were, until `begin`."""
+        counts, problem = self.roll.load(counted.index)
+        if not problem:
+            self._check_counted()
+        _, log_problem = self.log_roll.load(counted.logs)
+        self._problem = self._problem or log_problem
+        found = self.index.recover(self.roll.needed.redo)
         deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
         if deleted:
             self.index.remove(deleted)
@@ -112,10 +126,18 @@ class LedgerDirectory:
 
         Rewritten in any case: what was read of it may be in the system's memory only."""
         self.index.made.clear()
-        if recovered.here or self.roll.place.batch:
-            self.roll.write(recovered.here, self.index.redo.place)
+        for stones in (self.tombstones, self.fences):
+            if stones and not stones.edition.number:  # of a version that did not count them
+                stones.write()
         if self._problem:
             self.fences.write()
+        if recovered.problem or not self.log_roll.place.batch:
+            self.log_roll.logs |= self._logs_here()
+        if self.log_roll.logs or self.log_roll.place.batch:
+            self.log_roll.write()
+        if recovered.here or self.roll.place.batch:
+            self.roll.write(recovered.here, self._needed())
+            self._count_stones()
 
     def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
         """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
@@ -143,7 +165,7 @@ class LedgerDirectory:
         with self.lock, self._writing():
             self.tombstones.add(ledger_ids)
             with suppress(DiskFull):  # the next start finds them among the tombstones
-                self.roll.append(ledger_ids, self.index.redo.place, removed=True)
+                self._count(ledger_ids, removed=True)
 
     def remove(self, ledger_ids: Sequence[int]) -> None:
         """Remove the index of ledgers that are buried; the entries stay in the entry logs until
@@ -163,12 +185,18 @@ class LedgerDirectory:
         with self.lock, self._writing():
             self.fences.add(ledger_ids)
             self.index.settle(ledger_ids)
-            self.roll.append(ledger_ids, self.index.redo.place, removed=True)
+            self._count(ledger_ids, removed=True)
             gone = forget(ledger_ids)
             self.index.made += [one for one in ledger_ids if one not in gone]  # the next flush
             self.index.remove(gone)
             self.index.sync_names(gone)
             self.evicted.update(dict.fromkeys(gone))
+
+    def count_logs(self, logs: Mapping[int, int]) -> None:
+        """Let the roll say, durably, how far these entry logs are; 0: not there any more.
+
+        Requires `lock`. Raises `OSError`."""
+        self.log_roll.append(logs=logs)
 
     def close(self) -> None:
         self.logs.close(finish=self.failure is None)
@@ -183,6 +211,41 @@ class LedgerDirectory:
         except IndexDamaged as damage:
             self._problem = f"{damage.path} is damaged: {damage.reason}"
             return Tombstones.none(self.disk, path=FENCES_PATH)
+
+    def _check_counted(self) -> None:
+        """Compare tombstones and fences with what the roll says of them. Raises `IndexDamaged`."""
+        needed = self.roll.needed
+        difference = self.tombstones.difference(needed.tombstones)
+        if difference:
+            raise IndexDamaged(self.disk.describe(TOMBSTONES_PATH), 0, difference)
+        self.tombstones.count(needed.tombstones)
+        self._problem = self._problem or self.fences.difference(needed.fences)
+        self.fences.count(needed.fences)
+
+    def _needed(self) -> Needed:
+        return Needed(self.index.redo.place, self.tombstones.edition, self.fences.edition)
+
+    def _count(self, ledger_ids: Sequence[int], *, removed: bool = False) -> None:
+        self.roll.append(ledger_ids, self._needed(), removed=removed)
+        self._count_stones()
+
+    def _count_stones(self) -> None:
+        self.tombstones.count(self.tombstones.edition)
+        self.fences.count(self.fences.edition)
+
+    def _logs_here(self) -> dict[int, int]:
+        """Return the entry logs that are there, and where the frames of each end; of one without a
+        map, which a crash may have torn, only that it is there."""
+        ends: dict[int, int] = {}
+        for log_id in entrylog_format.logs_of(self.disk.list(entrylog_format.DIRECTORY)):
+            file = self.disk.open(entrylog_format.path_of(log_id))
+            try:
+                ledger_map = read_map(file, log_id)
+            finally:
+                file.close()
+            no_map = entrylog_format.HEADER_BYTES
+            ends[log_id] = no_map if ledger_map is None else ledger_map.frames_end
+        return ends
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -207,7 +270,9 @@ class LedgerDirectory:
         self.index.flush()
         self._put_in_place()
         if stored:  # also if none is new: else an older state of this directory is not noticed
-            self.roll.append(self.index.made, self.index.redo.place)
+            if self.logs.ends:
+                self.log_roll.append(logs=self.logs.ends)
+            self._count(self.index.made)
             self.index.made.clear()
         return stored
 

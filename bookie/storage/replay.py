@@ -28,6 +28,7 @@ from bookie.journal.recovery import Segment, is_new, plan, replay
 from bookie.journal.spares import Spares
 from bookie.journal.writer import TEMPORARY_SUFFIX, begin, write_mark
 from bookie.loss.accounts import Accounts
+from bookie.loss.census import Rolls
 from bookie.storage.flush import Flush, header_of
 from bookie.storage.ledger_directory import LedgerDirectory, Recovered
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
@@ -57,7 +58,7 @@ class Replay:
         program left it."""
         census = self.accounts.census
         recovered = [
-            directory.recover(None if census is None else census.rolls[at])
+            directory.recover(Rolls() if census is None else census.rolls[at])
             for at, directory in enumerate(self.ledger_directories)
         ]
         here = [ledger_id for each in recovered for ledger_id in each.here]
@@ -72,7 +73,7 @@ class Replay:
         losses: list[str] = []
         ends = self._replay(plans, ledgers, losses)
         self.accounts.lost(losses)
-        rolls = [directory.roll.place for directory in self.ledger_directories]
+        rolls = [directory.rolls for directory in self.ledger_directories]
         self.accounts.count(rolls, ends, [0] * len(ends))
         return ledgers, [
             begin(

@@ -15,7 +15,7 @@ from bookie.errors import IndexDamaged
 from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
-from bookie.index.tombstones import FENCES_PATH, Tombstones
+from bookie.index.tombstones import FENCES_PATH, NO_EDITION, PATH, Tombstones
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd, LogSummary
 from bookie.tools.findings import COPY, REBUILD, Findings, Progress
@@ -69,9 +69,13 @@ class LedgerDirectoryCheck:
 
     def _check_fences(self) -> None:
         try:
-            Tombstones.load(self._disk, path=FENCES_PATH)
+            fences = Tombstones.load(self._disk, path=FENCES_PATH)
         except IndexDamaged as damage:
             self._findings.damage(damage.path, damage.offset, damage.reason, _UNFENCED)
+        else:
+            counted = self._index.needed.fences
+            if counted != NO_EDITION and (difference := fences.difference(counted)):
+                self._findings.damage(self._disk.describe(FENCES_PATH), 0, difference, _UNFENCED)
 
     def _check_index(self) -> None:
         findings, counts = self._findings, self._findings.counts
@@ -98,7 +102,11 @@ class LedgerDirectoryCheck:
 
     def _load_tombstones(self) -> Tombstones:
         try:
-            return Tombstones.load(self._disk)
+            found = Tombstones.load(self._disk)
+            counted = self._index.needed.tombstones
+            if counted != NO_EDITION and (difference := found.difference(counted)):
+                self._findings.damage(self._disk.describe(PATH), 0, difference, REBUILD)
+            return found
         except IndexDamaged as damage:
             self._findings.damage(damage.path, damage.offset, damage.reason, REBUILD)
             return Tombstones(self._disk, (array("q"), array("q")))

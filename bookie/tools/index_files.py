@@ -29,7 +29,7 @@ from bookie.index.format import (
 )
 from bookie.index.ledger_index import Location
 from bookie.index.redo import is_all
-from bookie.loss.census import Roll
+from bookie.loss.census import NOTHING, Roll
 
 _DIRECTORY_CHARACTERS: Final = 2
 _FILES_MAX: Final = 64
@@ -53,6 +53,8 @@ class IndexFiles:
         self._blocks = Blocks(disk, files_max=_FILES_MAX)
         self.redo_damage: IndexDamaged | None = None
         """Why a start refuses the redo file, if it does."""
+        self.needed = NOTHING
+        """What the roll says is needed of other files."""
         self._load_redo()
         self._pages: OrderedDict[tuple[int, int], list[Location]] = OrderedDict()
         self._headers: OrderedDict[int, LedgerHeader | IndexDamaged] = OrderedDict()
@@ -124,8 +126,9 @@ class IndexFiles:
         redo = self._blocks.redo
         roll = Roll(self._disk)
         roll.load(None)
+        self.needed = roll.needed
         try:
-            redo.load(roll.redo, looks_only=True)
+            redo.load(roll.needed.redo, looks_only=True)
         except IndexDamaged as damage:
             self.redo_damage = damage
         for ledger_id in list(redo):

@@ -9,13 +9,15 @@ What an index says apart from places may be nowhere else on the disk, so:
         say that it has no such entry: then the whole rebuild is refused
     the store also knows ledgers that were only fenced here: they are made too, fenced and empty
 
-Ledgers with a tombstone stay deleted. If the tombstones themselves are damaged they are given
-up: what was deleted may come back, until the next collection.
+Ledgers with a tombstone stay deleted. If the tombstones themselves are damaged, or not the newest,
+they are given up: what was deleted may come back, until the next collection.
 
 It is refused where an entry log is damaged: what is lost there would become a "no such entry",
 while the old index, whatever is left of it, reports it as damage. The journals stay as they are:
-the next start replays them onto the new index. It begins a limbo (`bookie.loss.limbo`) if the store
-was not asked and a ledger is missing that the roll of the old index names, or if that is gone.
+the next start replays them onto the new index. An entry log that the roll counts and that is
+gone, or shorter, begins a limbo (`bookie.loss.limbo`), as does that roll if it is not the newest:
+nobody knows then what is missing. So does the next start, if the store was not asked and a ledger
+is missing that the roll names.
 
 Crash-safe: new files are written beside the old ones and synced; then the redo file is applied
 and emptied; then each new file takes the place of the old one. An end at any place leaves
@@ -23,7 +25,7 @@ index files that are old or new, each as a whole, and the same command again fin
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie.disk.directories import Directories
@@ -31,11 +33,12 @@ from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.graves import owner_of
 from bookie.entrylog.scan import Batch
 from bookie.errors import CensusDamaged
-from bookie.index import tombstones
 from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.redo import RedoPlace
-from bookie.loss.census import Roll, read_census
+from bookie.index.tombstones import Tombstones
+from bookie.loss.accounts import Accounts
+from bookie.loss.census import LOGS_PATH, Roll, read_census
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
 from bookie.tools.errors import RebuildRefused
@@ -62,6 +65,8 @@ class Rebuilt:
     left_out: tuple[int, ...]
     """Ledgers in entry logs that the store does not know any more and that have no key here."""
     asked_store: bool
+    losses: tuple[str, ...] = ()
+    """Why the bookie is in limbo now, if this is a reason."""
 
 
 def rebuild(
@@ -85,9 +90,11 @@ def rebuild(
         build = _Build(disk, plan.headers[at], len(directories.ledgers), progress)
         passes = -(-plan.entries[at] // entries_in_memory_max) or 1
         entries += build.write(passes)
+    Accounts(directories.main).lost(plan.losses)  # before what shows them is replaced
+    for at, edition in plan.lost_tombstones.items():
+        Tombstones.none(directories.ledgers[at], counted=edition).write()
     for at, disk in enumerate(directories.ledgers):
-        damaged = disk.describe(tombstones.PATH) in plan.damaged_tombstones
-        _put_in_place(disk, list(plan.headers[at]), drop_tombstones=damaged, progress=progress)
+        _put_in_place(disk, list(plan.headers[at]), progress=progress)
     if stored is not None:
         _count(directories, plan)
     return Rebuilt(
@@ -97,6 +104,7 @@ def rebuild(
         plan.damaged_before,
         tuple(sorted(plan.left_out)),
         stored is not None,
+        tuple(plan.losses),
     )
 
 
@@ -111,11 +119,17 @@ def _count(directories: Directories, plan: RebuildPlan) -> None:
         return  # the next start reports it
     if census is None:
         return
-    for disk, headers, place in zip(directories.ledgers, plan.headers, census.rolls, strict=True):
-        roll = Roll(disk)
-        roll.load(place)
-        nothing = RedoPlace(roll.redo.last + 1, roll.redo.last)
-        roll.write(headers, nothing)
+    for at, disk in enumerate(directories.ledgers):
+        roll, logs = Roll(disk), Roll(disk, LOGS_PATH)
+        roll.load(census.rolls[at].index)
+        logs.load(census.rolls[at].logs)
+        redo, tombstones = roll.needed.redo, Tombstones.load(disk)
+        logs.logs = plan.log_ends[at]
+        logs.write()
+        nothing = RedoPlace(redo.last + 1, redo.last)
+        roll.write(
+            plan.headers[at], replace(roll.needed, redo=nothing, tombstones=tombstones.edition)
+        )
 
 
 class _Build:
@@ -200,20 +214,15 @@ class _Build:
             self._made[directory] = None
 
 
-def _put_in_place(
-    disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool, progress: Progress
-) -> None:
+def _put_in_place(disk: Disk, ledger_ids: list[int], *, progress: Progress) -> None:
     """Let the new files take the place of the old ones."""
     old = LedgerIndex(disk, cache_bytes=0, files_max=_FILES_AT_ONCE)
     roll = Roll(disk)
     roll.load(None)
     try:
-        old.finish(roll.redo)  # else the redo file would lie over the new files one day
+        old.finish(roll.needed.redo)  # else the redo file would lie over the new files one day
     finally:
         old.close()
-    if drop_tombstones:
-        disk.remove(tombstones.PATH)
-        disk.sync_directory(DIRECTORY)
     directories: dict[str, None] = {}
     for done, ledger_id in enumerate(ledger_ids):
         progress("putting index files in place", done, len(ledger_ids))

@@ -3,15 +3,17 @@
 Writes nothing, and reports all reasons against it together.
 """
 
-from array import array
+from contextlib import suppress
 from typing import Final
 
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
+from bookie.entrylog.format import path_of
 from bookie.entrylog.graves import is_grave, owner_of
-from bookie.errors import IndexDamaged
+from bookie.errors import CensusDamaged, IndexDamaged
 from bookie.index.format import LedgerHeader
-from bookie.index.tombstones import Tombstones
+from bookie.index.tombstones import NO_EDITION, Edition, Tombstones
+from bookie.loss.census import LOGS_PATH, Roll, Rolls, read_census
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
 from bookie.tools.errors import RebuildRefused
@@ -39,12 +41,17 @@ class RebuildPlan:
         self._keys: dict[int, bytes] = {}
         self._lacs: dict[int, tuple[int, bytes]] = {}
         self._log_ends: dict[int, int] = {}
+        self.log_ends: list[dict[int, int]] = []
+        """Per ledger directory, its entry logs, and where the whole frames of each end."""
         self.headers: list[dict[int, LedgerHeader]] = []
         """Per ledger directory, the ledgers to be made."""
         self.entries: list[int] = []
         self.entry_logs = 0
         self.damaged_before = 0
-        self.damaged_tombstones: list[str] = []
+        self.lost_tombstones: dict[int, Edition] = {}
+        """Directories whose tombstones are damaged, or not the newest, and those that were."""
+        self.losses: list[str] = []
+        """Why there may have been entries that no entry log has any more."""
         self.left_out: dict[int, None] = {}
 
     def make(self) -> None:
@@ -53,11 +60,12 @@ class RebuildPlan:
         for at, disk in enumerate(self._directories.ledgers):
             found = self._read_logs(disk, at)
             found |= self._read_index(disk)
+            roll = self._read_roll(disk, at)
             wanted = [*journaled, *(self._stored.here if self._stored else ())]
             found |= dict.fromkeys(
                 one for one in wanted if self._directories.ledger_directory_of(one) == at
             )
-            deleted = self._tombstones(disk)
+            deleted = self._tombstones(disk, at, roll.needed.tombstones)
             headers = {}
             for ledger_id in sorted(found):
                 key = None if ledger_id in deleted else self._key(ledger_id)
@@ -68,12 +76,35 @@ class RebuildPlan:
         if self._problem_count:
             raise RebuildRefused(self._problems, self._problem_count)
 
-    def _tombstones(self, disk: Disk) -> Tombstones:
+    def _read_roll(self, disk: Disk, at: int) -> Roll:
+        """Return what was there at the last checkpoint, and learn what is not there any more: what
+        the new index will not name would become a "no such entry"."""
+        roll, logs = Roll(disk), Roll(disk, LOGS_PATH)
         try:
-            return Tombstones.load(disk)
-        except IndexDamaged as damage:
-            self.damaged_tombstones.append(damage.path)
-            return Tombstones(disk, (array("q"), array("q")))
+            census = read_census(self._directories.main)
+        except CensusDamaged:
+            census = None  # the next start reports it
+        rolls = Rolls() if census is None else census.rolls[at]
+        roll.load(rolls.index)
+        _, problem = logs.load(rolls.logs)
+        if problem:
+            self.losses.append(f"{problem}, so nobody knows whether all entry logs are there")
+        for log_id, end in sorted(logs.logs.items()):
+            path = disk.describe(path_of(log_id))
+            found = self._log_ends.get(log_id)
+            if found is None:
+                self.losses.append(f"{path} is gone")
+            elif found < end:
+                self.losses.append(f"{path} had whole frames up to byte {end}, and has to {found}")
+        return roll
+
+    def _tombstones(self, disk: Disk, at: int, counted: Edition) -> Tombstones:
+        with suppress(IndexDamaged):
+            found = Tombstones.load(disk)
+            if counted == NO_EDITION or not found.difference(counted):
+                return found
+        self.lost_tombstones[at] = counted
+        return Tombstones.none(disk)
 
     def _refuse(self, reason: str) -> None:
         self._problem_count += 1
@@ -100,6 +131,7 @@ class RebuildPlan:
         found: dict[int, None] = {}
         count = 0
         self._log_ends = {}
+        self.log_ends.append(self._log_ends)
         logs = [entrylog_files.summary(disk, i) for i in entrylog_files.log_ids(disk)]
         total_bytes, done_bytes = sum(log.size_bytes for log in logs), 0
         for log in logs:

@@ -43,8 +43,7 @@ mutant(
 mutant(
     "misses what it evicted",
     _DIRECTORY,
-    old="            self.roll.append(ledger_ids, self.index.redo.place, removed=True)\n"
-    "            gone = forget",
+    old="            self._count(ledger_ids, removed=True)\n            gone = forget",
     new="            gone = forget",
     test=_STORED + "a_start_after_an_eviction_misses_nothing",
 )

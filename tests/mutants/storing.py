@@ -304,8 +304,8 @@ mutant(
 mutant(
     "does not let the roll say what of the redo file is needed",
     "bookie/storage/ledger_directory.py",
-    old="            self.roll.append(self.index.made, self.index.redo.place)\n",
-    new="            self.roll.append(self.index.made, type(self.index.redo.place)())\n",
+    old="        return Needed(self.index.redo.place, self.tombstones.edition",
+    new="        return Needed(type(self.index.redo.place)(), self.tombstones.edition",
     test=_IN_PLACE + "a_start_without_what_only_the_redo_file_has_is_refused",
 )
 mutant(
@@ -345,4 +345,51 @@ mutant(
     "        self._publish(begun.flush.stored)\n",
     test="tests/bookie/storage/test_publishing.py::"
     "test_between_any_two_turns_of_a_checkpoint_nothing_is_missing",
+)
+
+_REBUILT = "tests/bookie/tools/test_tools_rebuild.py::test_"
+_PLAN = "bookie/tools/rebuild_plan.py"
+
+mutant(
+    "rebuilds the index without the logs that are gone, and says nothing",
+    _PLAN,
+    old='                self.losses.append(f"{path} is gone")\n',
+    new="                pass\n",
+    test=_REBUILT + "an_entry_log_that_is_gone_with_the_index_leaves_the_bookie_in_limbo",
+)
+mutant(
+    "rebuilds the index without the end of a log, and says nothing",
+    _PLAN,
+    old="            elif found < end:\n",
+    new="            elif False:\n",
+    test=_REBUILT + "an_entry_log_that_is_shorter_leaves_the_bookie_in_limbo",
+)
+mutant(
+    "believes an older roll of the entry logs when it rebuilds",
+    _PLAN,
+    old="        _, problem = logs.load(rolls.logs)\n",
+    new="        _, problem = logs.load(None)\n",
+    test=_REBUILT
+    + "without_the_newest_roll_of_the_entry_logs_nobody_knows_whether_all_are_there[older]",
+)
+mutant(
+    "does not remember what it misses when it rebuilds",
+    "bookie/tools/rebuild.py",
+    old="    Accounts(directories.main).lost(plan.losses)",
+    new="    pass",
+    test=_REBUILT + "an_entry_log_that_is_gone_with_the_index_leaves_the_bookie_in_limbo",
+)
+mutant(
+    "removes logs that the roll says are there",
+    "bookie/collector/compaction.py",
+    old="                self._directory.count_logs(dict.fromkeys(log_ids, 0))\n",
+    new="                pass\n",
+    test=_REBUILT + "a_log_that_was_collected_is_not_missed",
+)
+mutant(
+    "does not miss its tombstones",
+    "bookie/storage/ledger_directory.py",
+    old="        difference = self.tombstones.difference(needed.tombstones)\n",
+    new='        difference = ""\n',
+    test=_REBUILT + "lost_tombstones_are_reported_and_given_up",
 )

@@ -240,6 +240,7 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
                 "damaged_before": result.damaged_before,
                 "left_out": list(result.left_out),
                 "asked_store": result.asked_store,
+                "losses": list(result.losses),
             }
         )
         return
@@ -254,6 +255,12 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
         typer.echo(
             f"left out, as the cluster does not know them any more: {len(result.left_out)} "
             f"ledgers ({shown}{', ...' if len(result.left_out) > 10 else ''})",
+            err=True,
+        )
+    if result.losses:
+        typer.echo(
+            "entries may be lost, so the bookie denies none of ledgers that are open until those "
+            f"are closed (limbo): {'; '.join(result.losses)}",
             err=True,
         )
     if not result.asked_store:

@@ -7,6 +7,7 @@ from bookie.collector.collection import DirectoryCollection
 from bookie.collector.plan import CollectorConfig
 from bookie.entrylog.format import DIRECTORY
 from bookie.index.format import LedgerHeader
+from bookie.loss.census import Rolls
 from bookie.storage.ledger_directory import LedgerDirectory, LedgerDirectoryConfig
 from bookie.storage.memtable import Memtable
 from tests.bookie.entrylog.test_entrylog import piece
@@ -42,7 +43,7 @@ class Collecting:
             redo_blocks_max=100,
         )
         self.directory = LedgerDirectory(self.disk, config)
-        recovered = self.directory.recover(None)
+        recovered = self.directory.recover(Rolls())
         self.directory.begin(recovered)
         self.headers = {one: self.directory.index.load(one) for one in recovered.here}
         self.collection = DirectoryCollection(

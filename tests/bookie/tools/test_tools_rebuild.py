@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from bookie.disk.directories import Directories
+from bookie.entrylog.format import HEADER_BYTES
 from bookie.entrylog.log_file import LogFile
-from bookie.errors import DirectoriesChanged, DirectoryMisplaced, ForeignCluster
+from bookie.errors import DirectoriesChanged, DirectoryMisplaced, ForeignCluster, IndexDamaged
 from bookie.identity.stamp import identify
 from bookie.index.format import EXTENTS_MAX
 from bookie.index.tombstones import PATH as TOMBSTONES
 from bookie.index.tombstones import Tombstones
+from bookie.loss.census import LOGS_PATH
 from bookie.pieces import whole
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
@@ -170,6 +172,85 @@ def test_damaged_tombstones_are_given_up() -> None:
     assert check(Directories.single(promises.disk)).damages
     rebuilt(promises.disk)
     everything_is_there_and_fenced(promises)
+
+
+def test_lost_tombstones_are_reported_and_given_up() -> None:
+    promises = used_bookie()
+    promises.open()
+    promises.add(77, 0)
+    promises.commit()
+    promises.checkpoint()
+    promises.storage.delete([77])
+    promises.storage.close()
+    promises.disk.lose(TOMBSTONES)
+    with pytest.raises(IndexDamaged, match="is gone"):
+        promises.open()
+    [damage] = check(Directories.single(promises.disk)).damages
+    assert damage.path.endswith(TOMBSTONES)
+    rebuilt(promises.disk)
+    everything_is_there_and_fenced(promises)
+
+
+def test_an_entry_log_that_is_gone_with_the_index_leaves_the_bookie_in_limbo() -> None:
+    """The new index names all that is left, and is whole: only the roll knows of more."""
+    promises = used_bookie()
+    lost = promises.disk.files()
+    log = [path for path in lost if path.startswith("entrylog/")][-1]
+    forget_index(promises.disk)
+    promises.disk.lose(log)
+    result = rebuilt(promises.disk)
+    assert [loss for loss in result.losses if log in loss and "is gone" in loss]
+    promises.open()
+    newest = max(promises.stored[LEDGERS[0]])
+    answer = promises.storage.read(ReadQuery(LEDGERS[0], KEY, newest + 1, newest + 1))
+    assert (answer.status, answer.considered) == (Status.UNKNOWN, newest)
+    promises.storage.close()
+    assert rebuilt(promises.disk).losses == (), "it is in limbo already, for what is missing"
+
+
+def test_an_entry_log_that_is_shorter_leaves_the_bookie_in_limbo() -> None:
+    """Frames of a log without a map may end anywhere: only the roll knows that there were more."""
+    promises = used_bookie()
+    log = [path for path in promises.disk.files() if path.startswith("entrylog/")][-1]
+    forget_index(promises.disk)
+    promises.disk.cut(log, HEADER_BYTES)
+    (loss,) = rebuilt(promises.disk).losses
+    assert f"{log} had whole frames up to byte" in loss
+    promises.open()
+    assert promises.storage.limbo is not None
+
+
+@pytest.mark.parametrize("what", ["lost", "older"])
+def test_without_the_newest_roll_of_the_entry_logs_nobody_knows_whether_all_are_there(
+    what: str,
+) -> None:
+    promises = used_bookie()
+    older = promises.disk.content(LOGS_PATH)
+    promises.open()
+    promises.add(LEDGERS[0], 10_000)
+    promises.commit()
+    promises.checkpoint()
+    promises.storage.close()
+    forget_index(promises.disk)
+    promises.disk.cut(LOGS_PATH, 0)
+    if what == "older":
+        promises.disk.damage(LOGS_PATH, 0, older)
+    else:
+        promises.disk.lose(LOGS_PATH)
+    (loss,) = rebuilt(promises.disk).losses
+    assert "nobody knows whether all entry logs are there" in loss
+    promises.open()
+    assert promises.storage.limbo is not None
+
+
+def test_a_log_that_was_collected_is_not_missed() -> None:
+    promises = used_bookie()
+    promises.open()
+    promises.delete(2)
+    assert promises.collect() > 0
+    promises.storage.close()
+    forget_index(promises.disk)
+    assert rebuilt(promises.disk).losses == ()
 
 
 def test_a_damaged_entry_log_refuses_it() -> None:

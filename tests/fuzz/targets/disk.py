@@ -20,12 +20,12 @@ from bookie.index import redo
 from bookie.index.format import LedgerHeader
 from bookie.index.redo import Image, Redo, RedoPlace
 from bookie.index.tombstones import PATH as TOMBSTONES_PATH
-from bookie.index.tombstones import Tombstones
+from bookie.index.tombstones import Edition, Tombstones
 from bookie.journal import format as journal_format
 from bookie.journal import recovery
 from bookie.journal.format import FileHeader, Kind, Record
 from bookie.journal.format import Mark as JournalMark
-from bookie.loss.census import ROLL_PATH, Census, Roll, RollPlace
+from bookie.loss.census import ROLL_PATH, Census, Needed, Roll, RollPlace, Rolls
 from bookie.loss.limbo import Limbo
 from dlog.testing.memory_disk import MemoryDisk
 from tests.fuzz.target import Target, crc, sealed_at_end
@@ -124,7 +124,7 @@ def _two_part_sealed(head: Struct, crc_at: int) -> Callable[[bytes], bytes]:
 
     def seal(data: bytes) -> bytes:
         body = data[head.size + 4 :]
-        own = data[:crc_at] + crc(body)
+        own = data[:crc_at] + crc(body) + data[crc_at + 4 : head.size]
         return own + crc(own) + body
 
     return seal
@@ -199,8 +199,9 @@ def _made_tombstones(disk: MemoryDisk) -> None:
 
 def _made_roll(disk: MemoryDisk) -> Roll:
     roll = Roll(disk)
-    roll.append([1, 2], RedoPlace())
-    roll.append([2], RedoPlace(1, 3, 17), removed=True)
+    roll.append([1, 2], logs={1: 64})
+    needed = Needed(RedoPlace(1, 3, 17), Edition(2, 5), Edition(1, 9))
+    roll.append([2], needed, removed=True, logs={1: 0, 2: 99})
     return roll
 
 
@@ -270,13 +271,17 @@ DISK: Final = (
         (_made(TOMBSTONES_PATH, _made_tombstones),),
         refuses=FileDamaged,
         use=lambda tombstones: tombstones.add([1 << 40]),
-        seal=_two_part_sealed(Struct("<8sIII"), 16),
+        seal=_two_part_sealed(Struct("<8sIIIQQI"), 16),
     ),
     Target("roll", _roll, (_made(ROLL_PATH, _made_roll),), refuses=ValueError),
     Target(
         "census",
         Census.decode,
-        (Census(3, (RollPlace(1, 2),), (JournalMark(1, 64),), (100,)).encode(),),
+        (
+            Census(
+                3, (Rolls(RollPlace(1, 2), RollPlace(3, 4)),), (JournalMark(1, 64),), (100,)
+            ).encode(),
+        ),
         refuses=ValueError,
         seal=sealed_at_end,
     ),
