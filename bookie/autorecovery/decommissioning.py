@@ -127,6 +127,7 @@ class _Decommissioning:
         )
 
     async def _scan(self, *, mark: bool) -> protocol.LedgersScanned:
+        await self._store.verify()  # what is not found there does not name the bookie
         naming = naming_bytes = unreadable = widest = 0
         async for part in parts_of(self._client.ledgers):
             marked = False

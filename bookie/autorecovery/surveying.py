@@ -41,6 +41,8 @@ async def _read(ledgers: LedgerStore, ids: list[LedgerId]) -> Part:
             found[ledger_id] = metadata
 
     await for_each(ids, read, at_once=READS_MAX)
+    missing = [ledger_id for ledger_id in ids if ledger_id not in found]
+    found |= dict.fromkeys(await ledgers.hidden(missing))
     return [(ledger_id, found[ledger_id]) for ledger_id in ids if ledger_id in found]
 
 

@@ -41,7 +41,8 @@ class Doubting(Protocol):
 
 
 async def listed(ledgers: LedgerStore) -> list[LedgerId]:
-    """Return all ledgers that there are. Raises what the store raises."""
+    """Return all ledgers that there are, of a store that is whole. Raises what the store raises."""
+    await ledgers.store.verify()
     return [ledger_id async for ledger_id in ledgers.list()]
 
 
@@ -50,8 +51,12 @@ async def doubtful_of(
 ) -> list[LedgerId]:
     """Return those of *ledger_ids* for which a "no" of *bookie* would be evidence.
 
-    One whose metadata cannot be read stays doubtful. Raises `MetadataUnavailable`."""
-    found = await ledgers.read_all([LedgerId(one) for one in ledger_ids])
+    One whose metadata cannot be read stays doubtful, and one that the store lists and hides.
+    Raises `MetadataUnavailable`."""
+    ids = [LedgerId(one) for one in ledger_ids]
+    found = await ledgers.read_all(ids)
+    missing = [ledger_id for ledger_id in ids if ledger_id not in found]
+    found |= dict.fromkeys(await ledgers.hidden(missing))
     return [
         ledger_id
         for ledger_id, metadata in found.items()
@@ -74,8 +79,11 @@ async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callab
             left = await doubtful(sorted(limbo.doubtful))
             return lambda now: now.still(left)
         case Phase.OVER:
-            there = await listed(ledgers)
-            return lambda now: now.only(there)
+            there = dict.fromkeys(await listed(ledgers))
+            missing = [LedgerId(one) for one in limbo.before if one not in there]
+            gone = dict.fromkeys(await ledgers.absent(missing))  # each is read by itself
+            kept = [LedgerId(one) for one in limbo.before if one not in gone]
+            return lambda now: now.only(kept)
         case _:
             assert_never(limbo.phase)
 

@@ -17,8 +17,10 @@ that demands this epoch, and that the unit was not committed:
         another attempt was taken, or none ever will be. Epochs never fall, nor do receipts.
 
 (A), (B) and (D) hold for any reading of the manifest, however old: they never become false again.
-(C) needs a reading of all manifests in which no log can have hidden (`dlog.protocol.renames`),
-begun after the ledger was there: the log is there before its first ledger is.
+(C) rests on no list alone. It needs a reading of all manifests that are listed, begun after the
+ledger was there: the log is there before its first ledger is. Then, by itself, a read of the log
+that the stamp names, and of its newest name if it was renamed, and no rename since the beginning:
+at any time a log has one of these names (`dlog.protocol.renames`).
 """
 
 from collections.abc import Mapping

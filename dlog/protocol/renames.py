@@ -3,9 +3,9 @@
     /renamed                 its version counts the renames of the namespace
     /renamed/<incarnation>   the newest name of the log that was made with it; goes with the log
 
-A rename is one transaction, so at any time a log has exactly one name. But who reads one name
-after the other may miss a log that moves from a name not read yet to one read already: a
-scan of all names is whole only if the count was the same before and after it.
+A rename is one transaction, so at any time a log has exactly one name. But a reader of one name
+after the other may miss a log that moves from a name not read yet to one read already: a log
+counts as gone only if the count was the same before and after all these reads.
 """
 
 from contextlib import suppress

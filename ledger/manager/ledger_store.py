@@ -19,6 +19,8 @@ from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
 from ledger.marking import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
+from ledger.metastore.nodes import hidden_of
+from ledger.metastore.paths import parent_of
 from ledger.metastore.port import CheckOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.vitals import Vitals
 from ledger.wire import metadata_pb2 as pb
@@ -173,12 +175,25 @@ class LedgerStore:
 
     async def absent(self, ledger_ids: Iterable[LedgerId]) -> tuple[LedgerId, ...]:
         """Return those of *ledger_ids* that did not exist when this was called, or were deleted
-        since. All answers are given, or an error is raised."""
+        since. All answers are given, or an error is raised: also if the store is found damaged,
+        which is verified before any of them counts as absent."""
         session = self._store.session
         await self._store.sync(LEDGERS)
         gone = [ledger_id for ledger_id in ledger_ids if not await self._exists(ledger_id)]
+        if gone:
+            await self._store.verify()
         self._check_same(session, "the reads of ledgers")
         return tuple(gone)
+
+    async def hidden(self, ledger_ids: Iterable[LedgerId]) -> tuple[LedgerId, ...]:
+        """Return those of *ledger_ids*, which were listed and then not found, that are listed
+        still: the store hides them. The others were deleted."""
+        hidden = []
+        for ledger_id in ledger_ids:
+            path = self._path(ledger_id)
+            if await hidden_of(self._store, parent_of(path), [path]):
+                hidden.append(ledger_id)
+        return tuple(hidden)
 
     async def read_all(
         self, ledger_ids: Iterable[LedgerId]

@@ -1,12 +1,15 @@
 """What is done with nodes of any metadata store, whatever is in them."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from ledger.errors import MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.metastore.paths import name_of
 from ledger.metastore.port import MetadataStore
 
 PUT_TRIES_MAX: Final = 100
+LOOKS: Final = 3
 
 
 async def children_of(store: MetadataStore, path: str) -> list[str]:
@@ -17,6 +20,20 @@ async def children_of(store: MetadataStore, path: str) -> list[str]:
         return await store.children(path)
     except NoSuchNode:
         return []
+
+
+async def hidden_of(store: MetadataStore, parent: str, paths: Sequence[str]) -> Sequence[str]:
+    """Return those of *paths*, children of *parent* that were not found, that are listed still, in
+    several looks: the store hides them. The others were deleted. Raises `MetadataUnavailable`."""
+    for _ in range(LOOKS):
+        if not paths:
+            break
+        await store.sync(parent)
+        listed = dict.fromkeys(await children_of(store, parent))
+        paths = [
+            path for path in paths if name_of(path) in listed and await store.exists(path) is None
+        ]
+    return paths
 
 
 async def create_node(store: MetadataStore, path: str) -> None:

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import mutant
 
 _JANITOR = "tests/dlog/aio/test_janitor.py::test_"
+_STORES = "tests/dlog/aio/test_namespace_stores.py::test_"
 _VERIFYING = "tests/dlog/aio/test_verifying.py::test_"
 _TRIMMING = "tests/dlog/aio/test_trimming.py::test_"
 _GIVEN_UP = "tests/dlog/aio/test_what_is_given_up.py::test_"
@@ -17,16 +18,51 @@ mutant(
 mutant(
     "takes a log that was renamed behind its look for gone",
     "dlog/aio/maintain/survey.py",
-    old="readable and await count_of_renames(ledgers.store) == before",
-    new="readable",
-    test=_JANITOR + "a_log_that_is_renamed_behind_the_scan_keeps_its_ledgers",
+    old="name is None and await count_of_renames(ledgers.store) == found.renames",
+    new="name is None",
+    test=_JANITOR + "a_log_that_is_renamed_before_each_look_is_never_gone",
 )
 mutant(
     "takes a log whose manifest it cannot read for gone",
     "dlog/aio/maintain/survey.py",
-    old="            readable = False\n",
-    new="",
+    old="            readable = False\n            found.troubles",
+    new="            found.troubles",
     test=_JANITOR + "while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_deleted_log",
+)
+mutant(
+    "takes a log that the list of logs lacks for gone",
+    "dlog/aio/maintain/survey.py",
+    old="    if manifest is not None:\n        if name is None:\n",
+    new="    if manifest is not None and name is not None:\n        if name is None:\n",
+    test=_JANITOR + "a_log_that_the_list_lacks_is_read_before_its_ledgers_are_orphans",
+)
+mutant(
+    "takes a log that is listed and not found for gone",
+    "dlog/aio/maintain/survey.py",
+    old="            missing.append(path_of(name))\n",
+    new="",
+    test=_JANITOR + "a_log_that_is_listed_and_not_found_lets_no_ledger_count_as_orphan",
+)
+mutant(
+    "deletes on what a damaged store says",
+    "dlog/aio/maintain/survey.py",
+    old="    await ledgers.store.verify()\n",
+    new="",
+    test=_STORES + "a_pass_over_a_damaged_store_deletes_nothing",
+)
+mutant(
+    "trims behind one list of consumers",
+    "dlog/aio/maintain/trim.py",
+    old="        processed = min(processed, await _processed(ledgers, node, manifest))\n",
+    new="        pass\n",
+    test=_JANITOR + "retention_waits_for_a_consumer_that_one_list_lacks",
+)
+mutant(
+    "takes a consumer that is listed and not found for deleted",
+    "dlog/aio/store/consumer_nodes.py",
+    old="            missing.append(node.path)\n",
+    new="",
+    test=_JANITOR + "retention_waits_for_a_consumer_that_one_list_lacks",
 )
 mutant(
     "ends its look at the first log that is in trouble",
@@ -88,8 +124,8 @@ mutant(
 mutant(
     "asks the fastest consumer",
     "dlog/aio/maintain/trim.py",
-    old="processed = min(positions,",
-    new="processed = max(positions,",
+    old="return min((state.position",
+    new="return max((state.position",
     test=_GIVEN_UP + "retention_waits_for_the_slowest_of_several_consumers",
 )
 mutant(

@@ -1,8 +1,10 @@
 """One look over a whole namespace: all its ledgers, then all its logs, and what fits to nothing.
 
-The ledgers are listed first, so each of them was there before any manifest was read; why that
-order matters is said in `dlog.protocol.orphans`. Bounded: 16 bytes for each ledger, one name
-for each log; manifests are looked at one after the other.
+The metadata store is verified first, as far as it has checksums. Then the ledgers are listed, so
+each of them was there before any manifest was read; why that order matters is said in
+`dlog.protocol.orphans`. A list alone proves nothing gone: a log that no list names is read under
+its own name and its newest one. Bounded: 16 bytes for each ledger, one name for each log;
+manifests are looked at one after the other.
 """
 
 from array import array
@@ -15,11 +17,13 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import check_name
+from dlog.names import LOGS_PATH, check_name, path_of
 from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
 from dlog.protocol.renames import RENAMED_PATH
-from ledger.errors import CallerError, LogError, NoSuchLedger, StorageError
+from ledger.errors import CallerError, DamagedMetadata, LogError, NoSuchLedger, StorageError
 from ledger.ids import LedgerId
+from ledger.metastore.nodes import hidden_of
+from ledger.metastore.paths import name_of
 from ledger.metastore.port import MetadataStore
 
 Visit = Callable[["Survey", ManifestNode, Manifest], Awaitable[None]]
@@ -52,7 +56,7 @@ class Unlisted:
 
 @dataclass(slots=True)
 class Survey:
-    """What was found. *whole*: no log can have hidden, all manifests were read."""
+    """What was found. *whole*: all manifests that are listed were read."""
 
     ledgers: "array[int]" = field(default_factory=lambda: array("q"))
     """All ids, ascending."""
@@ -61,6 +65,8 @@ class Survey:
     names: dict[str, str] = field(default_factory=dict)
     """Of logs, by incarnation."""
     troubles: list[Trouble] = field(default_factory=list)
+    renames: int | None = None
+    """What `count_of_renames` said before any manifest was read."""
     whole: bool = False
 
     def exists(self, ledger_id: int) -> bool:
@@ -75,19 +81,22 @@ class Survey:
 async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
     """Look at everything; await *visit* for each log with the manifest that was just read.
 
-    Trouble with one log is noted and the others go on. Raises what listing the ledgers or
-    the logs raises."""
+    Trouble with one log is noted and the others go on. Raises `DamagedMetadata` if the store is
+    not whole, and what listing the ledgers or the logs raises."""
+    await ledgers.store.verify()
     found = Survey()
     found.ledgers = array("q", sorted([each async for each in ledgers.list()]))
     listed: array[int] = array("q")
-    before = await count_of_renames(ledgers.store)
+    found.renames = await count_of_renames(ledgers.store)
     readable = True
+    missing: list[str] = []
     for name in await log_names(ledgers.store):
         try:
             node = ManifestNode(ledgers.store, check_name(name))
             manifest, _ = await node.read()
         except NoSuchLog:
-            continue  # deleted or renamed since it was listed
+            missing.append(path_of(name))
+            continue
         except LogError as error:
             readable = False
             found.troubles.append(Trouble(name, error))
@@ -102,7 +111,11 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
         except LogError as error:
             found.troubles.append(Trouble(name, error))
     found.listed = array("q", sorted(listed))
-    found.whole = readable and await count_of_renames(ledgers.store) == before
+    for path in await hidden_of(ledgers.store, LOGS_PATH, missing):
+        readable = False
+        reason = "it is listed, and a read of it finds nothing"
+        found.troubles.append(Trouble(name_of(path), DamagedMetadata(path, reason)))
+    found.whole = readable
     return found
 
 
@@ -141,18 +154,32 @@ async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlis
     if stamp is None:
         return Unlisted(ledger_id, None, None, metadata.length)
     name = found.names.get(stamp.incarnation)
-    if name is None:
-        gone = standing(ledger_id, stamp, None) if found.whole else None
-        return Unlisted(ledger_id, stamp, gone, metadata.length)
-    node = ManifestNode(ledgers.store, name)
+    if name is None and not found.whole:
+        return Unlisted(ledger_id, stamp, None, metadata.length)
+    node = ManifestNode(ledgers.store, stamp.log if name is None else name)
     node.follow(stamp.incarnation)
     try:
         manifest, _ = await node.read()
     except NoSuchLog:
         manifest = None
-    if manifest is None or manifest.incarnation != stamp.incarnation:
-        return Unlisted(ledger_id, stamp, None, metadata.length)  # the next survey decides
-    return Unlisted(ledger_id, stamp, standing(ledger_id, stamp, manifest), metadata.length)
+    if manifest is not None and manifest.incarnation != stamp.incarnation:
+        manifest = None
+    if manifest is not None:
+        if name is None:
+            await _note_hidden(node, found)
+        return Unlisted(ledger_id, stamp, standing(ledger_id, stamp, manifest), metadata.length)
+    # Gone: nothing lists its log, and neither the name it had then nor its newest one has it.
+    unmoved = name is None and await count_of_renames(ledgers.store) == found.renames
+    gone = standing(ledger_id, stamp, None) if unmoved else None
+    return Unlisted(ledger_id, stamp, gone, metadata.length)  # None: the next survey decides
+
+
+async def _note_hidden(node: ManifestNode, found: Survey) -> None:
+    """Take note of a log that is there and was not listed: the list lacks others, maybe."""
+    if await count_of_renames(node.store) == found.renames:
+        found.whole = False
+        reason = "it is there, and the list of logs lacks it; nothing counts as deleted"
+        found.troubles.append(Trouble(node.log, DamagedMetadata(node.path, reason)))
 
 
 def _holds(ascending: "array[int]", value: int) -> bool:

@@ -128,16 +128,23 @@ async def apply_retention(
 ) -> Manifest:
     """Apply the retention settings of *manifest*, which was just read; return what is stored.
 
-    Asks for the slowest consumer if they say so; without any there is nobody to wait for.
-    Ledgers that fall out of the log are listed for deletion, and not deleted yet."""
+    Asks for the slowest consumer if they say so; without any there is nobody to wait for. One
+    list of consumers alone trims nothing: a second one has to say the same. Ledgers that fall out
+    of the log are listed for deletion, and not deleted yet."""
     processed: int | None = None
     if manifest.settings.retention_waits_for_consumers:
-        consumers = await read_consumers(ledgers.store, node.log, manifest)
-        positions = [state.position for _, state in consumers]
-        processed = min(positions, default=manifest.sealed_end)
+        processed = await _processed(ledgers, node, manifest)
     if manifest.retained_from(now_ms, processed=processed) <= manifest.trim_offset:
         return manifest
+    if processed is not None:
+        processed = min(processed, await _processed(ledgers, node, manifest))
     return await node.edit(retain(node.log, seen=manifest, now_ms=now_ms, processed=processed))
+
+
+async def _processed(ledgers: Ledgers, node: ManifestNode, manifest: Manifest) -> int:
+    """Return the position of the slowest consumer; without any, the end of what is sealed."""
+    consumers = await read_consumers(ledgers.store, node.log, manifest)
+    return min((state.position for _, state in consumers), default=manifest.sealed_end)
 
 
 async def _keeping_bytes(ledgers: Ledgers, node: ManifestNode, bytes_min: int) -> int:

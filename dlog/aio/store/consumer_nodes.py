@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from contextlib import suppress
 from typing import Final
 
 from dlog.aio.cancelling import is_cancelled
@@ -10,9 +9,11 @@ from dlog.aio.procedures import on_store, run, run_on_store
 from dlog.errors import NoSuchConsumer
 from dlog.manifest import Manifest
 from dlog.protocol import consumer_steps
-from dlog.protocol.consumer_steps import Change, ConsumerSteps, Stored
+from dlog.protocol.consumer_steps import Change, ConsumerSteps, Stored, consumers_path
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.procedure import Action, AwaitChange
+from ledger.errors import DamagedMetadata
+from ledger.metastore.nodes import hidden_of
 from ledger.metastore.port import MetadataStore, Watch
 
 UNLOCK_S: Final = 1.0
@@ -115,11 +116,20 @@ async def consumer_names(store: MetadataStore, log: str) -> list[str]:
 async def read_consumers(
     store: MetadataStore, log: str, manifest: Manifest
 ) -> list[tuple[str, ConsumerState]]:
-    """Return name and state of each consumer of this life of *log*, by name."""
-    found: list[tuple[str, ConsumerState]] = []
+    """Return name and state of each consumer of this life of *log*, by name.
+
+    Raises `DamagedMetadata` for one that is listed still and cannot be found."""
+    consumers: list[tuple[str, ConsumerState]] = []
+    missing: list[str] = []
     for name in await consumer_names(store, log):
-        with suppress(NoSuchConsumer):  # deleted meanwhile
-            state, _ = await ConsumerNode(store, log, name).read()
-            if state.log_incarnation == manifest.incarnation:
-                found.append((name, state))
-    return found
+        node = ConsumerNode(store, log, name)
+        try:
+            state, _ = await node.read()
+        except NoSuchConsumer:
+            missing.append(node.path)
+            continue
+        if state.log_incarnation == manifest.incarnation:
+            consumers.append((name, state))
+    for path in await hidden_of(store, consumers_path(log), missing):
+        raise DamagedMetadata(path, "it is listed, and a read of it finds nothing")
+    return consumers

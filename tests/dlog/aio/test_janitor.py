@@ -28,9 +28,10 @@ from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
-from ledger.errors import MetadataUnavailable
+from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.port import Versioned
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.metering.happenings import left_by_its_leader
@@ -296,6 +297,34 @@ async def test_a_log_that_is_renamed_behind_the_scan_keeps_its_ledgers() -> None
     assert len(cluster.ledgers) == 1
 
 
+class _FleeingStore(MemoryStore):
+    """Renames a log just before anybody reads it."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://fleeing", "fleeing")
+        self.client: FakeLedgers | None = None
+        self.at = "a"
+
+    async def sync(self, path: str = "/") -> None:
+        await super().sync(path)
+        if path == f"/logs/{self.at}" and self.client is not None:
+            client, self.client = self.client, None
+            before, self.at = self.at, "b" if self.at == "a" else "a"
+            await rename_log(before, self.at, client=client)
+            self.client = client
+
+
+async def test_a_log_that_is_renamed_before_each_look_is_never_gone() -> None:
+    store = _FleeingStore()
+    client = FakeCluster().client(store)
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    store.client = client
+    assert (await Janitor(client).run_once()).orphans == ()
+    store.client = None
+    assert (await log_info(store.at, client=client)).records == 1
+
+
 async def test_while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_deleted_log() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -311,6 +340,93 @@ async def test_while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_de
     assert (report.undecided, report.healthy) == (1, False)
     await client.store.set(path, whole)
     assert (await log_info("a", client=client)).records == 1
+
+
+class _LyingStore(MemoryStore):
+    """Leaves names out of lists, and does not find nodes, as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://lying", "lying")
+        self.unlisted: dict[str, int] = {}
+        """How many lists lack the node, by its path."""
+        self.unread: set[str] = set()
+
+    async def children(self, path: str) -> list[str]:
+        names = await super().children(path)
+        for name in list(names):
+            if self.unlisted.get(f"{path}/{name}", 0) > 0:
+                self.unlisted[f"{path}/{name}"] -= 1
+                names.remove(name)
+        return names
+
+    async def get(self, path: str) -> Versioned:
+        if path in self.unread:
+            raise NoSuchNode(path)
+        return await super().get(path)
+
+    async def exists(self, path: str) -> int | None:
+        return None if path in self.unread else await super().exists(path)
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+async def test_a_log_that_the_list_lacks_is_read_before_its_ledgers_are_orphans(
+    renamed: bool,
+) -> None:
+    store = _LyingStore()
+    cluster = FakeCluster()
+    client = cluster.client(store)
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    await client.create(Quorum(), custom=stamp("deleted", "gone", 1, epoch=1, owner="me"))
+    if renamed:
+        await rename_log("a", "b", client=client)
+    store.unlisted["/logs/b" if renamed else "/logs/a"] = 1
+    done = await Janitor(client).run_once()
+    assert done.orphans == ()
+    assert ["lacks it" in str(trouble.error) for trouble in done.troubles] == [True]
+    assert (await log_info("b" if renamed else "a", client=client)).records == 1
+    assert len((await Janitor(client).run_once()).orphans) == 1
+
+
+async def test_a_log_that_is_listed_and_not_found_lets_no_ledger_count_as_orphan() -> None:
+    store = _LyingStore()
+    cluster = FakeCluster()
+    client = cluster.client(store)
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    store.unread.add("/logs/a")
+    done = await Janitor(client).run_once()
+    assert done.orphans == ()
+    assert ["it is listed" in str(trouble.error) for trouble in done.troubles] == [True]
+    assert (await audit_namespace(client=client, repair=True)).undecided == 1
+    store.unread.clear()
+    assert (await log_info("a", client=client)).records == 1
+
+
+async def test_a_node_that_is_left_empty_where_a_log_was_keeps_no_orphan() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    await client.store.create("/logs/empty/left")
+    await client.create(Quorum(), custom=stamp("deleted", "gone", 1, epoch=1, owner="me"))
+    assert len((await Janitor(client).run_once()).orphans) == 1
+
+
+async def test_retention_waits_for_a_consumer_that_one_list_lacks() -> None:
+    store = _LyingStore()
+    client = FakeCluster().client(store)
+    settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
+    async with await Log.open("a", client=client, settings=settings) as log:
+        consumer = await Log.consumer("slow", "a", client=client)
+        for _ in range(4):
+            await log.append(b"x")
+            await log.roll()
+        store.unlisted["/logs/a/consumers/slow"] = 1
+        assert (await Janitor(client).run_once()).records_trimmed == 0
+        store.unread.add("/logs/a/consumers/slow")
+        done = await Janitor(client).run_once()
+        assert (done.records_trimmed, [each.what for each in done.troubles]) == (0, ["a"])
+        store.unread.clear()
+        await consumer.close()
 
 
 async def test_retention_reaches_logs_without_a_writer() -> None:

@@ -18,9 +18,11 @@ from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.read.segments import stamp
 from dlog.errors import LogExists, NoSuchConsumer
 from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.errors import DamagedMetadata
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.ledger.metastore.sqlite_stores import DATABASE, VALUE, emptied, flip
 from tests.waiting import SESSION_S
 from tests.zookeeper import fresh_uri
 
@@ -31,6 +33,24 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return tmp_path.as_uri()
     server: ManagedZooKeeper = request.getfixturevalue("zookeeper")
     return fresh_uri(server)
+
+
+async def test_a_pass_over_a_damaged_store_deletes_nothing(tmp_path: Path) -> None:
+    store = await open_store(tmp_path.as_uri(), session_timeout_s=SESSION_S)
+    client = FakeCluster().client(store)
+    await store.create("/unrelated", VALUE)
+    await client.create(Quorum(), custom=stamp("deleted", "gone", 1, epoch=1, owner="me"))
+    janitor = Janitor(client)
+    await emptied(tmp_path)
+    place = (tmp_path / DATABASE).read_bytes().index(VALUE)
+    flip(tmp_path, place)
+    with pytest.raises(DamagedMetadata, match="node /unrelated does not fit its checksum"):
+        await janitor.run_once()
+    with pytest.raises(DamagedMetadata):
+        await audit_namespace(client=client, repair=True)
+    flip(tmp_path, place)
+    assert len((await janitor.run_once()).orphans) == 1
+    await store.close()
 
 
 async def test_a_log_is_renamed_under_its_writer_its_reader_and_its_consumers(uri: str) -> None:

@@ -1,6 +1,8 @@
 """Embedded stores as files: taken as they lie, put down elsewhere, read without an event loop."""
 
+import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -8,11 +10,12 @@ from ledger.errors import DamagedMetadata, NamespaceMismatch
 from ledger.metastore.port import ANY_VERSION, Versioned
 from ledger.metastore.sqlite_files import Database
 from ledger.metastore.sqlite_tree import SqlTree
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 DATABASE: Final = "metadata.sqlite"
 WAL: Final = "metadata.sqlite-wal"
 WITNESS: Final = "metadata.witness"
+PAGE_BYTES: Final = 4096
 LASTING: Final = (DATABASE, WAL, WITNESS)
 """The files that hold what was committed."""
 VALUE: Final = b"a value that is somewhat long, so that it can be damaged"
@@ -65,6 +68,37 @@ def found_in(directory: Path) -> Content | str:
         return content_of(tree)
     finally:
         tree.close()
+
+
+def flip(directory: Path, at: int, bit: int = 0) -> None:
+    """Flip one bit of the database in place, as a disk does under those who have it open."""
+    fd = os.open(directory / DATABASE, os.O_RDWR)
+    try:
+        (byte,) = os.pread(fd, 1, at)
+        os.pwrite(fd, bytes([byte ^ 1 << bit]), at)
+    finally:
+        os.close(fd)
+
+
+async def emptied(directory: Path) -> None:
+    """Let nothing be in the write-ahead log alone, beside processes that run."""
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as connection:
+
+        async def is_done() -> bool:
+            ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return not busy
+
+        await eventually(is_done, "the write-ahead log is empty")
+
+
+def place_of(directory: Path, table: str, entry: bytes) -> int:
+    """Return where *entry* ends in the root page of a table or index, which must be all of it."""
+    with closing(sqlite3.connect(directory / DATABASE)) as connection:
+        query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        (page,) = connection.execute(query, (table,)).fetchone()
+    content = (directory / DATABASE).read_bytes()[(page - 1) * PAGE_BYTES :][:PAGE_BYTES]
+    assert content.count(entry) == 1, content
+    return int((page - 1) * PAGE_BYTES + content.index(entry) + len(entry) - 1)
 
 
 def used(tree: SqlTree) -> None:

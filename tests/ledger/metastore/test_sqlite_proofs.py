@@ -36,19 +36,22 @@ from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
     LASTING,
+    PAGE_BYTES,
     VALUE,
     WITNESS,
     Files,
     content_of,
+    emptied,
+    flip,
     found_in,
     opened,
+    place_of,
     put,
     taken,
     used,
 )
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import PATIENCE_S
 
-PAGE_BYTES: Final = 4096
 FLIPS_PER_PAGE: Final = max(6, 100 // int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "11")))
 """With DLOG_TEST_DAMAGE_EVERY=1, all takes a few minutes."""
 LEDGERS: Final = 150
@@ -88,37 +91,6 @@ def made(directory: Path, *, ledgers: int = SMALL_LEDGERS) -> Content:
     tree._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     tree.close()
     return whole
-
-
-def flip(directory: Path, at: int, bit: int = 0) -> None:
-    """Flip one bit of the database in place, as a disk does under those who have it open."""
-    fd = os.open(directory / DATABASE, os.O_RDWR)
-    try:
-        (byte,) = os.pread(fd, 1, at)
-        os.pwrite(fd, bytes([byte ^ 1 << bit]), at)
-    finally:
-        os.close(fd)
-
-
-async def emptied(directory: Path) -> None:
-    """Let nothing be in the write-ahead log alone, beside processes that run."""
-    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as connection:
-
-        async def is_done() -> bool:
-            ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            return not busy
-
-        await eventually(is_done, "the write-ahead log is empty")
-
-
-def place_of(directory: Path, table: str, entry: bytes) -> int:
-    """Return where *entry* ends in the root page of a table or index, which must be all of it."""
-    with closing(sqlite3.connect(directory / DATABASE)) as connection:
-        query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
-        (page,) = connection.execute(query, (table,)).fetchone()
-    content = (directory / DATABASE).read_bytes()[(page - 1) * PAGE_BYTES :][:PAGE_BYTES]
-    assert content.count(entry) == 1, content
-    return int((page - 1) * PAGE_BYTES + content.index(entry) + len(entry) - 1)
 
 
 def flipped(directory: Path, seed: int) -> Iterator[tuple[int, int]]:
