@@ -6,7 +6,7 @@ from dlog.aio.admin import delete_log, rename_log, seal_log, truncate_log
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.maintain.trim import Keep
 from dlog.errors import InvalidPosition, LogExists, LostOwnership, NoSuchLog
-from ledger.errors import LogError
+from ledger.errors import DamagedMetadata, LogError
 from tests.simulation.logs.process import Process
 
 KEPT_BYTES_MAX: Final = 4000
@@ -114,7 +114,11 @@ async def sweep(process: Process) -> bool:
         process.note(f"swept ledger {orphan.ledger_id} of {orphan.stamp}")
         process.mark("orphan_swept")
     for trouble in done.troubles:
-        _passing(process, trouble.error)
+        if isinstance(trouble.error, DamagedMetadata):
+            process.note(str(trouble.error))
+            process.mark("janitor_was_lied_to")
+        else:
+            _passing(process, trouble.error)
     return not done.troubles
 
 

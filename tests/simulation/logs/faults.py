@@ -24,6 +24,7 @@ class LogFaults(Faults):
     def heal(self) -> None:
         super().heal()
         self._world.metadata.late_replies = 0.0
+        self._world.metadata.lies = 0.0
 
     def _reset_connection(self) -> None:
         streams = [s for process in self._world.processes for s in process.busy_streams()]

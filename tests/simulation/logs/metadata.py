@@ -26,7 +26,7 @@ from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import INSTANCE
 from tests.simulation.host import Host
 from tests.simulation.logs.oracle import LogOracle
-from tests.simulation.logs.past import Past, PastTree
+from tests.simulation.logs.past import HidingTree, Past, PastTree
 from tests.simulation.metadata import CALL_TIMEOUT_S, SimMetadata
 from tests.simulation.network import Network, Stream
 from tests.simulation.oracle import Oracle
@@ -52,6 +52,10 @@ class Connection:
     """The last of its calls that was done."""
     seen: int = 0
     """The last change that it may have seen: it never reads anything older."""
+    hidden: str = ""
+    """A node that its server hides from it."""
+    hidden_from_lists: bool = False
+    """Or from reads of the node itself."""
 
 
 class LogMetadata(SimMetadata):
@@ -64,13 +68,16 @@ class LogMetadata(SimMetadata):
         logs: LogOracle,
         lags_s: tuple[float, ...],
         late_replies: float,
+        lies: float,
     ) -> None:
         """*lags_s*: how far the server of a client is behind at most. *late_replies*: how
-        probably a leader learns late that a transaction of its own was done."""
+        probably a leader learns late that a transaction of its own was done. *lies*: how
+        probably a log is hidden from a janitor, by lists or by reads."""
         super().__init__(scheduler, network, oracle, layout)
         self.logs = logs
         self._lags_s = lags_s
         self.late_replies = late_replies
+        self.lies = lies
         namespace = pb.InstanceNode(version=1, instance=INSTANCE)
         self.tree.create(INSTANCE_PATH, namespace.SerializeToString(deterministic=True))
         self._past = Past(self.tree)
@@ -119,6 +126,8 @@ class LogMetadata(SimMetadata):
                 connection.seen = self._past.change
             elif isinstance(tree, PastTree) and tree.lagged:
                 self._time.mark("metadata_read_lagged")
+            elif isinstance(tree, HidingTree) and tree.hid:
+                self._time.mark("metadata_hid_a_log")
             late = what == "multi" and client.name.startswith("leader")
             if late and self._time.chance(self.late_replies):
                 late_s = self._time.random.uniform(0.1, CALL_TIMEOUT_S)
@@ -147,7 +156,17 @@ class LogMetadata(SimMetadata):
             )
             lag_s = self._time.random.choice(self._lags_s)
             connection = self._connections[key] = Connection(stream, lag_s)
+            if client.name.startswith("janitor") and self._time.chance(self.lies):
+                self._hide_a_log(connection)
         return connection
+
+    def _hide_a_log(self, connection: Connection) -> None:
+        random = self._time.random
+        names = self.tree.children(LOGS_PATH) if self.tree.exists(LOGS_PATH) is not None else []
+        if names:
+            connection.hidden = f"{LOGS_PATH}/{random.choice(names)}"
+            connection.hidden_from_lists = random.random() < 0.5
+            connection.lag_s = 0.0
 
     def watch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
         """Also what the client's server has not heard of yet is reported, once it has."""
@@ -162,6 +181,9 @@ class LogMetadata(SimMetadata):
 
     def _tree_for(self, connection: Connection, what: str) -> Tree:
         """Return what the server of *connection* knows; a write or a `sync` goes to the leader."""
+        if connection.hidden and what in READS:
+            from_lists = connection.hidden_from_lists
+            return HidingTree(self.tree, connection.hidden, from_lists=from_lists)
         if not connection.lag_s or what not in READS:
             return self.tree
         least, newest, random = self._least(connection), self._past.change, self._time.random

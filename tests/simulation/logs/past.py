@@ -9,8 +9,42 @@ from bisect import bisect_right
 
 from ledger.errors import NoSuchNode
 from ledger.metastore.ops import Versioned
-from ledger.metastore.paths import ROOT, check_path
+from ledger.metastore.paths import ROOT, check_path, name_of, parent_of
 from ledger.metastore.tree import Tree
+
+
+class HidingTree(Tree):
+    """A tree that hides one node from lists, or from reads, as damage does."""
+
+    def __init__(self, tree: Tree, hidden: str, *, from_lists: bool) -> None:
+        super().__init__()
+        self._tree = tree
+        self._hidden = hidden
+        self._from_lists = from_lists
+        self.hid = False
+        """Whether anything that was read was another than it is."""
+
+    def get(self, path: str) -> Versioned:
+        if self._hides(path):
+            raise NoSuchNode(path)
+        return self._tree.get(path)
+
+    def exists(self, path: str) -> int | None:
+        version = self._tree.exists(path)
+        return None if version is not None and self._hides(path) else version
+
+    def children(self, path: str) -> list[str]:
+        names = self._tree.children(path)
+        if not self._from_lists or parent_of(self._hidden) != path:
+            return names
+        self.hid |= name_of(self._hidden) in names
+        return [name for name in names if name != name_of(self._hidden)]
+
+    def _hides(self, path: str) -> bool:
+        hides = not self._from_lists and path == self._hidden
+        self.hid |= hides
+        return hides
+
 
 Snapshot = tuple[Versioned, tuple[str, ...]] | None
 """Value, version and names of the children; None: there was no such node."""

@@ -98,6 +98,8 @@ class LogProfile:
     """How long a reader waits for news of an entry before it looks for the segment's end."""
     late_replies: float
     """How probably a leader learns late of a change of a manifest that is done."""
+    lies: float
+    """How probably the metadata store hides a log from a janitor, by lists or by reads."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, at random."""
     lifelines: str
@@ -372,4 +374,5 @@ def _any_world(random: Random) -> LogProfile:
             (("lives",), ("lives", "crashes"), ("lives", "sleeps"), ("pauses", "crashes", "sleeps"))
         ),
         fate_calls=random.choice(((12,), (40,), (12, 200))),
+        lies=random.choice((0.0, 0.3)),
     )

@@ -77,6 +77,7 @@ class LogSimulation(Stepped):
             lags_s=self.profile.lags_s,
             lifelines=self.profile.lifelines,
             late_replies=self.profile.late_replies,
+            lies=self.profile.lies,
             skew_s=self.profile.skew_s,
             collects=self.profile.collects,
         )

@@ -50,10 +50,11 @@ class World(Cluster):
         lags_s: tuple[float, ...],
         lifelines: str,
         late_replies: float,
+        lies: float,
         skew_s: float,
         collects: bool,
     ) -> None:
-        """*lags_s*: see `LogMetadata`; *lifelines*, *skew_s*, *collects*: see `LogProfile`."""
+        """*lags_s*, *lies*: see `LogMetadata`; the others: see `LogProfile`."""
         super().__init__(
             scheduler,
             bookies=bookies.count,
@@ -70,7 +71,14 @@ class World(Cluster):
             lambda: wall_clock_ms(self.scheduler) + round(skew_s * 1000),
         )
         self.metadata = LogMetadata(
-            scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s, late_replies
+            scheduler,
+            self.network,
+            self.oracle,
+            choices.layout,
+            self.logs,
+            lags_s,
+            late_replies,
+            lies,
         )
         self.processes: list[Process] = []
         self.loops: list[SimLoop] = []

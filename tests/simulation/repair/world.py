@@ -57,6 +57,7 @@ class RepairWorld(World):
             lags_s=lags_s,
             lifelines=NO_LIFELINES,
             late_replies=0.0,
+            lies=0.0,
             skew_s=0.0,
             collects=collects,
         )

@@ -1,6 +1,7 @@
 """Bugs of truncation, retention and the janitor: what goes, and when."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -183,6 +184,28 @@ def the_janitor_leaves_ledgers_behind(patch: Patch) -> None:
 
 async def _keep(_: Ledgers, orphan: Unlisted) -> LedgerId:
     return orphan.ledger_id
+
+
+@mutation("", logs=True)
+def a_log_that_no_list_names_is_gone(patch: Patch) -> None:
+    """One flipped bit in an index was enough, and the janitor deleted all of it."""
+    honest = survey.look_at
+
+    async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlisted | None:
+        each = await honest(ledgers, found, ledger_id)
+        if each is None or each.stamp is None or each.stamp.incarnation in found.names:
+            return each
+        return replace(each, standing=Standing.LOG_GONE)
+
+    patch.set(survey, "look_at", look_at)
+
+
+@mutation("", logs=True)
+def a_log_that_is_listed_and_not_found_is_passed_over(patch: Patch) -> None:
+    async def hidden_of(_store: MetadataStore, _above: str, _paths: Sequence[str]) -> list[str]:
+        return []
+
+    patch.set(survey, "hidden_of", hidden_of)
 
 
 @mutation(
