@@ -30,7 +30,7 @@ from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer, is_free
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.operator import OperatorService
-from bookie.server.ordering import OperatorServer
+from bookie.server.order_connection import OPERATOR_LIMITS
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.server.settling import Settler
@@ -102,7 +102,7 @@ async def run_bookie(
                     ),
                     security=security,
                 ),
-                OperatorServer(security),
+                BookieServer(OPERATOR_LIMITS, security=security),
                 security,
             )
             await _run(config, directories, store, ports, on_ready, exposed)
@@ -115,7 +115,7 @@ async def run_bookie(
 @dataclass(frozen=True, slots=True)
 class _Ports:
     clients: BookieServer
-    operators: OperatorServer
+    operators: BookieServer
     security: Security | None
 
     def bind(self, config: BookieConfig, port: int | None) -> int:
@@ -144,7 +144,7 @@ class _Ports:
 
     async def start(self, service: BookieService, operator: OperatorService) -> None:
         await self.clients.start(service)
-        await self.operators.start(operator)
+        await self.operators.start(service, operator)
 
     async def kill(self) -> None:
         await asyncio.gather(self.clients.kill(), self.operators.kill())

@@ -21,14 +21,13 @@ OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests"}
 DISTRIBUTIONS = {
     "cyclonedx_py": "cyclonedx-bom",
     "google": "protobuf",
-    "grpc": "grpcio",
     "opentelemetry": "opentelemetry-api",
 }
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
     "build",
     "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
-    "ruff", "types-grpcio", "types-protobuf",
+    "ruff", "types-protobuf",
     "opentelemetry-sdk",  # modules of the same name as those of its API
 }  # fmt: skip
 ENCRYPTION = {"dlog/envelope.py", "dlog/encryption/files.py", "dlog/encryption/keyring.py"}

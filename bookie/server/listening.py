@@ -1,4 +1,4 @@
-"""Where clients reach a bookie; operators have a port of their own (`ordering`).
+"""Where clients reach a bookie, and operators, who have a port of their own.
 
 Who connects says first whom it means and what for, in a few hundred bytes and a few seconds. A
 bookie that was not meant says so and serves nothing: after a change of addresses a client must not
@@ -20,6 +20,8 @@ from bookie.server.answering import KEPT_BYTES, QUESTIONS_BYTES_MAX, Answering
 from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
 from bookie.server.limits import ClientLimits
+from bookie.server.operator import OperatorService
+from bookie.server.order_connection import OrderConnection
 from bookie.server.pace import Pace
 from bookie.server.places import Places, Why
 from bookie.server.room import Room
@@ -95,6 +97,7 @@ class BookieServer:
         self.scratch = new_scratch()
         self.adders = 0
         self._service: BookieService | None = None
+        self.operator: OperatorService | None = None
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._taker: Taker | None = None
@@ -126,10 +129,11 @@ class BookieServer:
             raise AddressUnusable(host, port, error.strerror or str(error)) from error
         return int(self._socket.getsockname()[1])
 
-    async def start(self, service: BookieService) -> None:
-        """Serve; requires a storage that has replayed wholly (rule 64)."""
+    async def start(self, service: BookieService, operator: OperatorService | None = None) -> None:
+        """Serve; requires a storage that has replayed wholly (rule 64). *operator*: what carries
+        out orders, on the port that takes nothing else."""
         assert self._socket is not None
-        self._service = service
+        self._service, self.operator = service, operator
         loop = asyncio.get_running_loop()
         if self.security is None:
             self._server = await loop.create_server(
@@ -150,7 +154,7 @@ class BookieServer:
 
     async def stop(self) -> None:
         """Take nothing more, answer what was taken, close all connections."""
-        if self._service is not None:
+        if self._service is not None and self.operator is None:
             self._service.stop_taking()
         await self._close_listening()
         for connection in tuple(self.connections):
@@ -272,7 +276,7 @@ class _ClientConnection(Connection):
             server.scratch, body_bytes_max=0, budget=server.budget, backlog=server.backlog
         )
         self._server = server
-        self._handler: Adding | Answering | None = None
+        self._handler: Adding | Answering | OrderConnection | None = None
         self._is_adder = False
         self.since = self._made_at = asyncio.get_running_loop().time()
         """When what is waited for began."""
@@ -306,6 +310,9 @@ class _ClientConnection(Connection):
         why = Why.UNKNOWN
         if (reason := self._why_a_stranger()) is not None:
             answer = Refusal(f"bookie {info.bookie} {reason}")
+        elif (hello.purpose is Purpose.ORDERS) is (server.operator is None):
+            other = "clients" if server.operator is not None else "operators"
+            answer = Refusal(f"bookie {info.bookie} takes that on its port for {other}")
         elif hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
             why = Why.WRITERS
             answer = Refusal(f"bookie {info.bookie} has {_ADDERS_MAX} writers already")
@@ -326,6 +333,8 @@ class _ClientConnection(Connection):
             self._is_adder = True
             server.adders += 1
             self._handler = Adding(server.service, self, self._refuse, door, delaying)
+        elif server.operator is not None:
+            self._handler = OrderConnection(server.operator, self, door)
         else:
             self.keep_unsent(KEPT_BYTES)
             self.reader.receive_at_most(QUESTIONS_BYTES_MAX)

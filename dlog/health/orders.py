@@ -2,16 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from ledger.errors import CallerError
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes
 from ledger.transport.handshake import NEEDED
-
-if TYPE_CHECKING:
-    from ledger.transport.operator import BookieOperator
+from ledger.transport.operator import BookieOperator
 
 
 class NoOrders(CallerError):
@@ -43,12 +40,9 @@ def taking_orders(
 @asynccontextmanager
 async def operator_of(
     found: BookieRegistration, *, timeout_s: float, security: Security | None
-) -> "AsyncIterator[BookieOperator]":
+) -> AsyncIterator[BookieOperator]:
     """Yield a connection to the operators' port of the bookie, which must have one; *security* is
     what this process has. Raises `TransportMismatch`."""
-    # Only now: it brings gRPC along, which takes longer to import than 'dlog status' takes.
-    from ledger.transport.operator import BookieOperator
-
     operator = BookieOperator(
         found.operator_address,
         bookie=found.bookie,

@@ -243,7 +243,8 @@ class Recovery:
 
     def _try_close(self, search: EndSearch, copies: WriteBacks) -> list[RecoveryEffect]:
         if copies.is_short:
-            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+            denied = copies.was_denied
+            return self._fail(Failure.ACCESS_DENIED if denied else Failure.NOT_ENOUGH_BOOKIES)
         if self.phase is not Phase.READING or not (search.end_found and copies.all_confirmed):
             return []
         if search.base_is_unreadable:

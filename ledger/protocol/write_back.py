@@ -34,6 +34,8 @@ class WriteBacks:
         """With the ensemble changes of this recovery."""
         self.is_short = False
         """True iff fewer than Qa bookies of a write set are left: never close short (rule 26)."""
+        self.was_denied = False
+        """Iff a bookie does not allow what is written back; the others will not either."""
         self._acks = AckTracker(metadata.quorum, ensemble, confirmed=base)
         self._last = base
         """Highest entry to write back."""
@@ -74,6 +76,7 @@ class WriteBacks:
             again = WriteBack(event.index, slot.bookie, event.generation, event.first, event.last)
             if self._retries.try_again(again, now, tries_max=self._tries_max):
                 return []
+        self.was_denied |= event.status is Status.ACCESS_DENIED
         self._change.fail(event.index, event.status)
         return [] if self._choosing else self._choose()
 

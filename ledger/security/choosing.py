@@ -12,7 +12,7 @@ class Takes(IntEnum):
     PLAIN = 0
     """All take plain connections only; so do bookies from before there was TLS."""
     BOTH = 1
-    """The one for clients takes both; the one for operators is plain."""
+    """All take both."""
     TLS = 2
     """All take TLS only."""
 
@@ -43,9 +43,3 @@ def is_secured(mode: TlsMode, takes: Takes | None, *, name: str) -> bool:
             raise TransportMismatch(name, reason, TransportMismatch.HOW)
         return False
     return takes in (Takes.BOTH, Takes.TLS) or (takes is None and mode is TlsMode.REQUIRED)
-
-
-def is_order_secured(mode: TlsMode, takes: Takes, *, name: str) -> bool:
-    """Do as `is_secured` for the address for operators, which takes one of the two only."""
-    orders = Takes.TLS if takes is Takes.TLS else Takes.PLAIN
-    return is_secured(mode, orders, name=name)

@@ -21,6 +21,8 @@ from ledger.security.settings import NameKind
 _BOOKIE: Final = "dlog:bookie:"
 _SPIFFE: Final = "spiffe://"
 _SHOWN_MAX: Final = 4
+_CONTROL: Final = frozenset(map(chr, (*range(32), 127)))
+"""NUL among them: a name ends there for programs in C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,12 @@ class Certificate:
     ips: tuple[str, ...] = ()
     common_name: str = ""
     begins_at: float = 0.0
+    flaw: str = ""
+    """Why nobody is known by it; empty: its names are what they seem."""
 
     def __str__(self) -> str:
+        if self.flaw:
+            return f"nobody: {self.flaw}"
         names = [*self.uris, *self.dns, *self.ips] or [self.common_name or "nobody"]
         more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
         return ", ".join(names[:_SHOWN_MAX]) + more
@@ -56,10 +62,18 @@ class Identity:
 
 
 def certificate_of(found: Mapping[str, Any]) -> Certificate:
-    """Return what `ssl.SSLObject.getpeercert` says."""
+    """Return what `ssl.SSLObject.getpeercert` says.
+
+    Names of which programs disagree what they are count for nothing, and neither does any other
+    name beside them: `Certificate.flaw` says so."""
     names: Sequence[tuple[str, str]] = found.get("subjectAltName", ())
     subject: Iterable[Iterable[tuple[str, str]]] = found.get("subject", ())
     common = [value for part in subject for kind, value in part if kind == "commonName"]
+    flaw = ""
+    if len(common) > 1:
+        flaw = "it has several common names"
+    elif any(_CONTROL.intersection(value) for value in (*common, *(v for _, v in names))):
+        flaw = "a name in it has a control character"
 
     def of(wanted: str) -> tuple[str, ...]:
         return tuple(value for kind, value in names if kind == wanted)
@@ -71,11 +85,14 @@ def certificate_of(found: Mapping[str, Any]) -> Certificate:
         dns=of("DNS"),
         ips=of("IP Address"),
         common_name=common[-1] if common else "",
+        flaw=flaw,
     )
 
 
 def identity_of(certificate: Certificate, kinds: Sequence[NameKind]) -> Identity | None:
     """Return the first name of the first of *kinds* that *certificate* has, or None."""
+    if certificate.flaw:
+        return None
     names = {
         NameKind.URI: certificate.uris,
         NameKind.DNS: certificate.dns,
@@ -98,9 +115,12 @@ def bookies_named(certificate: Certificate) -> tuple[str, ...]:
 
 
 def why_not_bookie(certificate: Certificate, bookie: str, host: str) -> str | None:
-    """Return why whoever shows *certificate* at *host* is not *bookie*; None: it is."""
+    """Return why whoever shows *certificate* at *host* is not *bookie*, empty: whichever bookie is
+    there; None: it is."""
+    if certificate.flaw:
+        return f"its certificate proves nothing: {certificate.flaw}"
     named = bookies_named(certificate)
-    if named:
+    if named and bookie:
         if bookie in named:
             return None
         return f"its certificate is that of bookie {', '.join(named[:_SHOWN_MAX])}, not {bookie}"

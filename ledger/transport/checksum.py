@@ -80,13 +80,7 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     pb.InfoReply,
     pb.ReadHeldRequest,
     pb.ReadHeldReply,
-    pb.StatusRequest,
-    pb.StatusReply,
-    pb.CollectRequest,
-    pb.CollectReply,
-    pb.CompactRequest,
-    pb.CompactReply,
-    pb.SetReadOnlyRequest,
-    pb.SetReadOnlyReply,
+    pb.OrderRequest,
+    pb.OrderReply,
 )
 _CRC_OF_NAME: Final = {kind: int(crc32c(_name(kind).encode())) for kind in _KINDS}

@@ -42,6 +42,8 @@ class Kind(IntEnum):
     READ_LAC = 4
     READ_HELD = 5
     INFO = 6
+    ORDER = 7
+    """On the port for operators."""
     ANSWER = 32
     CANCEL = 33
     """Nobody waits for the answer any more; without a body."""

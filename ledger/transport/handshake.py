@@ -45,6 +45,8 @@ class Purpose(IntEnum):
     ADDS = 1
     ASKS = 2
     """Reads, and what a bookie is asked besides."""
+    ORDERS = 3
+    """On the port for operators; whichever bookie is there may be meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def answer_to(hello: Hello, *, bookie: str, incarnation: str) -> Answer:
             f"bookie {bookie} speaks {spoken} of the wire and its client "
             f"{_versions(hello.lowest, hello.highest)}; update {older}"
         )
-    if hello.bookie != bookie:
+    if hello.bookie != bookie and (hello.bookie or hello.purpose is not Purpose.ORDERS):
         return Refusal(f"here is bookie {bookie}, and {hello.bookie or 'nobody'} was meant")
     return Welcome(min(hello.highest, VERSION_MAX), bookie, incarnation)
 

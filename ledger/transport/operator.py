@@ -1,30 +1,32 @@
 """What an operator asks of one bookie: how it is, and to do now what it does by itself later.
 
-Values are the messages of service `dlog.bookie.v1.Operator` as they are. Every call raises
+Values are the messages of bookie.proto as they are. Every call raises
 `BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie says no,
 `AccessDenied` if it does not take orders from here. A call that is given up does not stop what the
 bookie has begun.
 """
 
+import asyncio
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import grpc
 from google.protobuf.message import Message
 
-from ledger.errors import AccessDenied, BookieRefused, BookieUnavailable
+from ledger.errors import AccessDenied, BadMessage, BookieRefused, BookieUnavailable
 from ledger.security.certificates import Security, own_name
-from ledger.security.choosing import Takes, is_order_secured
+from ledger.security.choosing import Takes, is_secured
 from ledger.security.settings import TlsMode
-from ledger.transport.orders import BOOKIE_KEY, operator_channel, operator_methods
+from ledger.transport.calling import ClientConnection, Way, connect
+from ledger.transport.connection import new_scratch
+from ledger.transport.framing import Frame, Kind
+from ledger.transport.handshake import Hello, Purpose
+from ledger.transport.orders import REPLY_BYTES_MAX, order_answer, order_message
 from ledger.wire import bookie_pb2 as pb
 
 _CONNECT_S: Final = 2.0
-_REFUSALS: Final = (
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
+_SCRATCH_BYTES: Final = 16 * 1024
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A run may take long, and a bookie whose machine is gone says nothing."""
 
 
 class BookieOperator:
@@ -45,22 +47,20 @@ class BookieOperator:
         *security* is what this process has, *takes* what the bookie is registered with. Raises
         `TransportMismatch`."""
         mode = TlsMode.OFF if security is None else security.mode
-        is_secured = is_order_secured(mode, takes, name=bookie or address)
+        is_secured(mode, takes, name=bookie or address)
         self.address = address
         self._bookie = bookie
         self._identity = own_name(security)
         self._timeout_s = timeout_s
         self._run_timeout_s = run_timeout_s
-        self._channel = operator_channel(
-            address,
-            connect_timeout_s=min(timeout_s, _CONNECT_S),
-            security=security if is_secured else None,
-        )
-        self._methods = operator_methods(self._channel)
+        self._way = Way(address, security, takes)
+        self._connecting = asyncio.Lock()
+        self._connection: ClientConnection | None = None
+        self._number = 0
+        self._open: dict[int, asyncio.Future[Frame]] = {}
 
     async def status(self) -> pb.StatusReply:
-        reply: pb.StatusReply = await self._call("Status", pb.StatusRequest(), self._timeout_s)
-        return reply
+        return (await self._call("status", pb.StatusRequest(), self._timeout_s)).status
 
     async def collect(
         self, *, allow_deletions: int | None = None, allow_evictions: int | None = None
@@ -74,29 +74,28 @@ class BookieOperator:
         request = pb.CollectRequest(
             allow_deletions=allow_deletions, allow_evictions=allow_evictions
         )
-        reply: pb.CollectReply = await self._call("Collect", request, self._run_timeout_s)
-        return reply.run
+        return (await self._call("collect", request, self._run_timeout_s)).collect.run
 
     async def compact(self, *, major: bool) -> pb.CollectorRun:
         """Rewrite entry logs with little live data now; return what was done."""
         request = pb.CompactRequest(major=major)
-        reply: pb.CompactReply = await self._call("Compact", request, self._run_timeout_s)
-        return reply.run
+        return (await self._call("compact", request, self._run_timeout_s)).compact.run
 
     async def set_read_only(self, *, read_only: bool) -> pb.SetReadOnlyReply:
         """Keep normal adds out, or take them again; return what the bookie is now, and why."""
         request = pb.SetReadOnlyRequest(read_only=read_only)
-        reply: pb.SetReadOnlyReply = await self._call("SetReadOnly", request, self._timeout_s)
-        return reply
+        return (await self._call("set_read_only", request, self._timeout_s)).set_read_only
 
     async def trace(self, ledger_id: int, entry_id: int) -> pb.TraceReply:
         """Ask where an entry is on the bookie, and whether it is whole; reads files there."""
         request = pb.TraceRequest(ledger=ledger_id, entry=entry_id)
-        reply: pb.TraceReply = await self._call("Trace", request, self._timeout_s)
-        return reply
+        return (await self._call("trace", request, self._timeout_s)).trace
 
     async def close(self) -> None:
-        await self._channel.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+            await connection.gone()
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,15 +108,72 @@ class BookieOperator:
     ) -> None:
         await self.close()
 
-    async def _call(self, order: str, request: Message, timeout_s: float | None) -> Any:
-        name = self._bookie or self.address
-        metadata = ((BOOKIE_KEY, self._bookie.encode()),) if self._bookie else ()
+    async def _call(self, name: str, order: Message, timeout_s: float | None) -> pb.OrderReply:
+        request = order_message(name, order)
         try:
-            return await self._methods[order](request, timeout=timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            details = error.details() or error.code().name
-            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                raise AccessDenied(self._identity, "operator", f"give orders to {name}") from error
-            if error.code() in _REFUSALS:
-                raise BookieRefused(name, details) from error
-            raise BookieUnavailable(name, details) from error
+            async with asyncio.timeout(timeout_s):
+                async with self._connecting:
+                    connection = await self._connected()
+                frame = await self._answer(connection, request)
+            if frame.kind == Kind.NOT_KNOWN:
+                raise BookieRefused(self._name, "it does not know orders; its program is older")
+            reply = order_answer(frame.body, request)
+        except TimeoutError as error:
+            reason = f"no answer within {timeout_s or 0:g} s"
+            raise BookieUnavailable(self._name, reason) from error
+        except BadMessage as error:
+            raise BookieUnavailable(self._name, str(error)) from error
+        if reply.denied:
+            raise AccessDenied(self._identity, "operator", f"give orders to {self._name}")
+        if reply.refused:
+            raise BookieRefused(self._name, reply.refused)
+        return reply
+
+    @property
+    def _name(self) -> str:
+        return self._bookie or self.address
+
+    async def _connected(self) -> ClientConnection:
+        if self._connection is not None and self._connection.is_ready:
+            return self._connection
+        connection = ClientConnection(
+            Hello(Purpose.ORDERS, self._bookie),
+            new_scratch(_SCRATCH_BYTES),
+            on_frame=self._answered,
+            on_room=lambda: None,
+            on_lost=self._lost,
+        )
+        self._connection = connection
+        timeout_s = min(self._timeout_s, _CONNECT_S)
+        reason = await connect(connection, self._bookie, self._way, timeout_s)
+        if reason is None and connection.is_ready:
+            connection.reader.body_bytes_max = REPLY_BYTES_MAX
+            connection.keep_alive(_KEEP_ALIVE)
+            return connection
+        connection.abort()
+        if not connection.is_greeting:  # the bookie has said why
+            raise BookieRefused(self._name, reason or "")
+        raise BookieUnavailable(self._name, reason or "it ended the connection")
+
+    async def _answer(self, connection: ClientConnection, request: bytes) -> Frame:
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        connection.send(Kind.ORDER, number, request)
+        try:
+            return await answer
+        finally:
+            if self._open.pop(number, None) is not None and connection.is_ready:
+                connection.send(Kind.CANCEL, number)
+
+    def _answered(self, frame: Frame) -> None:
+        answer = self._open.pop(frame.number, None)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def _lost(self, reason: str) -> None:
+        waiting, self._open = self._open, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(BookieUnavailable(self._name, reason))

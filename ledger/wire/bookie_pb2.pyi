@@ -451,6 +451,100 @@ class InfoReply(_message.Message):
 Global___InfoReply: _TypeAlias = InfoReply  # noqa: Y015
 
 @_typing.final
+class OrderRequest(_message.Message):
+    """For the operators of a bookie, on a port of its own. Nothing of it is part of the ledger protocol."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    COLLECT_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
+    SET_READ_ONLY_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___StatusRequest: ...
+    @_builtins.property
+    def collect(self) -> Global___CollectRequest:
+        """Remove what belongs to deleted ledgers now; answers when it is done."""
+
+    @_builtins.property
+    def compact(self) -> Global___CompactRequest:
+        """Rewrite entry logs of which little is live now; answers when it is done."""
+
+    @_builtins.property
+    def set_read_only(self) -> Global___SetReadOnlyRequest:
+        """Keep normal adds out, also after a restart; or take them again, if nothing else is against it."""
+
+    @_builtins.property
+    def trace(self) -> Global___TraceRequest:
+        """Say where one entry is here, and whether it is whole; nothing of what is in it."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___StatusRequest | None = ...,
+        collect: Global___CollectRequest | None = ...,
+        compact: Global___CompactRequest | None = ...,
+        set_read_only: Global___SetReadOnlyRequest | None = ...,
+        trace: Global___TraceRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect", b"collect", "compact", b"compact", "order", b"order", "set_read_only", b"set_read_only", "status", b"status", "trace", b"trace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect", b"collect", "compact", b"compact", "order", b"order", "set_read_only", b"set_read_only", "status", b"status", "trace", b"trace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["status", "collect", "compact", "set_read_only", "trace"]  # noqa: Y015
+    _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
+
+Global___OrderRequest: _TypeAlias = OrderRequest  # noqa: Y015
+
+@_typing.final
+class OrderReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    DENIED_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    COLLECT_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
+    SET_READ_ONLY_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """why the order is not carried out; empty: it is"""
+    denied: _builtins.bool
+    """who gave it is no operator"""
+    @_builtins.property
+    def status(self) -> Global___StatusReply: ...
+    @_builtins.property
+    def collect(self) -> Global___CollectReply: ...
+    @_builtins.property
+    def compact(self) -> Global___CompactReply: ...
+    @_builtins.property
+    def set_read_only(self) -> Global___SetReadOnlyReply: ...
+    @_builtins.property
+    def trace(self) -> Global___TraceReply: ...
+    def __init__(
+        self,
+        *,
+        refused: _builtins.str = ...,
+        denied: _builtins.bool = ...,
+        status: Global___StatusReply | None = ...,
+        collect: Global___CollectReply | None = ...,
+        compact: Global___CompactReply | None = ...,
+        set_read_only: Global___SetReadOnlyReply | None = ...,
+        trace: Global___TraceReply | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect", b"collect", "compact", b"compact", "reply", b"reply", "set_read_only", b"set_read_only", "status", b"status", "trace", b"trace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect", b"collect", "compact", b"compact", "denied", b"denied", "refused", b"refused", "reply", b"reply", "set_read_only", b"set_read_only", "status", b"status", "trace", b"trace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["status", "collect", "compact", "set_read_only", "trace"]  # noqa: Y015
+    _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
+
+Global___OrderReply: _TypeAlias = OrderReply  # noqa: Y015
+
+@_typing.final
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

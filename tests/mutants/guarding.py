@@ -333,4 +333,56 @@ mutant(
     old="    if operators and not any(each.is_of(identity) for each in operators):\n",
     new="    if False:\n",
     test="tests/dlog/cli/test_cli_access.py::test_only_operators_grant_once_there_is_one",
+
+_PORTS = _WHOLE + "names_of_which_programs_disagree_let_nobody_in_at_either_port"
+_ORDERS = "tests/bookie/server/test_operator.py::test_"
+
+mutant(
+    "believes a name in which a control character is",
+    "ledger/security/names.py",
+    old="    elif any(_CONTROL.intersection(value)",
+    new="    elif False and any(_CONTROL.intersection(value)",
+    test=_PORTS,
+)
+mutant(
+    "takes one of several common names",
+    "ledger/security/names.py",
+    old="    if len(common) > 1:",
+    new="    if False:",
+    test=_PORTS,
+)
+mutant(
+    "obeys who has an expired certificate",
+    "bookie/server/order_connection.py",
+    old="        if identity is not None and time.time() > identity.expires_at:",
+    new="        if False:",
+    test=_WHOLE + "a_certificate_that_has_expired_gives_no_orders_on_a_connection_that_is_open",
+)
+mutant(
+    "obeys whoever connects",
+    "bookie/server/order_connection.py",
+    old="        if self._door is not None and not self._door.may_order():",
+    new="        if False:",
+    test=_WHOLE + "orders_are_taken_from_operators_and_are_in_the_log",
+)
+mutant(
+    "lets silent connections keep operators away",
+    "bookie/server/order_connection.py",
+    old="ClientLimits(connections_max=256, connections_per_address_max=128)",
+    new="ClientLimits(connections_max=32)",
+    test=_ORDERS + "silent_connections_keep_no_operator_away",
+)
+mutant(
+    "takes orders at the port of clients",
+    "bookie/server/listening.py",
+    old="        elif (hello.purpose is Purpose.ORDERS) is (server.operator is None):",
+    new="        elif False:",
+    test=_ORDERS + "orders_have_a_port_of_their_own_that_is_nobody_elses",
+)
+mutant(
+    "carries out any number of orders at once",
+    "bookie/server/order_connection.py",
+    old="        if len(self._open) >= ORDERS_MAX:",
+    new="        if False:",
+    test=_ORDERS + "of_one_connection_so_many_orders_are_under_way_and_no_more",
 )

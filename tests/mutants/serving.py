@@ -225,7 +225,7 @@ mutant(
 mutant(
     "serves who means another bookie",
     "ledger/transport/handshake.py",
-    old="if hello.bookie != bookie:",
+    old="if hello.bookie != bookie and (hello.bookie or hello.purpose is not Purpose.ORDERS):",
     new="if False:",
     test=_HANDSHAKE + "another_bookie_is_not_taken_for_the_one_that_is_meant",
 )

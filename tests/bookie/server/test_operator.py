@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import grpc
 import pytest
 
 from bookie.collector.collector import Collector
@@ -15,7 +14,7 @@ from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.listening import BookieServer
 from bookie.server.operator import OperatorService
-from bookie.server.ordering import OperatorServer
+from bookie.server.order_connection import OPERATOR_LIMITS, ORDERS_MAX
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
@@ -28,11 +27,15 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import InfoAnswer, ReadQuery, Status
+from ledger.transport.checksum import checked
+from ledger.transport.framing import Kind
+from ledger.transport.handshake import Hello, Purpose, Refusal
 from ledger.transport.operator import BookieOperator
-from ledger.transport.orders import Method, operator_channel
+from ledger.transport.orders import ORDER_BYTES_MAX, order_answer, order_message
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
+from tests.ledger.by_hand import connected
 from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to
 from tests.simulation.disk import SimDisk
 from tests.waiting import PATIENCE_S, until
@@ -65,7 +68,7 @@ class Operated:
             storage=self.service,
         )
         self.server = BookieServer()
-        self.orders = OperatorServer()
+        self.orders = BookieServer(OPERATOR_LIMITS)
         self.address = f"127.0.0.1:{self.server.bind('127.0.0.1', 0)}"
         self.operator_address = f"127.0.0.1:{self.orders.bind('127.0.0.1', 0)}"
         self.keeper.look()
@@ -75,7 +78,7 @@ class Operated:
             self.service, self.storage, self.keeper, self.collector, address=self.address
         )
         await self.server.start(self.service)
-        await self.orders.start(self.operator)
+        await self.orders.start(self.service, self.operator)
 
     async def stop(self) -> None:
         await self.operator.close()
@@ -296,7 +299,7 @@ async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes
 
 
 def test_a_bookie_that_stops_does_not_wait_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.server.ordering._DRAIN_S_MAX", 0.1)
+    monkeypatch.setattr("bookie.server.listening._DRAIN_S_MAX", 0.1)
 
     async def scenario() -> None:
         async with operated() as (bookie, operator):
@@ -329,15 +332,15 @@ async def test_a_bookie_that_is_not_there_or_silent_is_told_in_time() -> None:
 async def test_orders_have_a_port_of_their_own_that_is_nobody_elses() -> None:
     async with operated() as (bookie, _):
         port = int(bookie.operator_address.rpartition(":")[2])
-        other = OperatorServer()
+        other = BookieServer(OPERATOR_LIMITS)
         with pytest.raises(PortInUse):
             other.bind("127.0.0.1", port)
         with pytest.raises(AddressUnusable):
             other.bind("192.0.2.1", 0)
         await other.kill()
         async with BookieOperator(bookie.address, bookie=BOOKIE, timeout_s=1.0) as lost:
-            with pytest.raises(BookieUnavailable):
-                await lost.status()  # the clients' port takes no orders
+            with pytest.raises(BookieRefused, match="takes that on its port for operators"):
+                await lost.status()
 
 
 async def test_whoever_is_there_answers_who_means_nobody() -> None:
@@ -345,12 +348,54 @@ async def test_whoever_is_there_answers_who_means_nobody() -> None:
         assert (await operator.status()).bookie == BOOKIE
 
 
-async def test_an_order_that_is_too_long_is_refused() -> None:
+async def test_clients_are_sent_from_the_operators_port_to_their_own() -> None:
+    async with operated() as (bookie, _), connected(bookie.operator_address) as peer:
+        answer = await peer.greet(Hello(Purpose.ADDS, BOOKIE))
+        assert isinstance(answer, Refusal)
+        assert answer.reason == f"bookie {BOOKIE} takes that on its port for clients"
+
+
+async def test_an_order_that_is_too_long_or_damaged_ends_its_connection_and_no_other() -> None:
     async with operated() as (bookie, operator):
-        channel = operator_channel(bookie.operator_address, connect_timeout_s=2.0)
-        status: Method = channel.unary_unary("/dlog.bookie.v1.Operator/Status")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await status(bytes(100_000), timeout=PATIENCE_S)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await channel.close()
+        order = order_message("status", pb.StatusRequest())
+        damaged = order[:-1] + bytes([order[-1] ^ 1])
+        for body in (bytes(ORDER_BYTES_MAX + 1), damaged):
+            async with connected(bookie.operator_address) as peer:
+                await peer.greet(Hello(Purpose.ORDERS, BOOKIE))
+                peer.send(Kind.ORDER, 1, body)
+                assert await peer.rest() == b""
         assert (await operator.status()).bookie == BOOKIE
+
+
+async def test_an_order_that_the_bookie_does_not_know_is_refused() -> None:
+    async with operated() as (bookie, _), connected(bookie.operator_address) as peer:
+        await peer.greet(Hello(Purpose.ORDERS, BOOKIE))
+        unknown = checked(pb.OrderRequest())
+        peer.send(Kind.ORDER, 1, unknown)
+        assert "older" in order_answer((await peer.frame()).body, unknown).refused
+        peer.send(Kind.READ, 2)
+        assert (await peer.frame()).kind == Kind.NOT_KNOWN
+
+
+async def test_silent_connections_keep_no_operator_away() -> None:
+    """As 40 of them did, from anywhere, as long as they lasted."""
+    async with operated() as (bookie, operator), AsyncExitStack() as silent:
+        for _ in range(40):
+            await silent.enter_async_context(connected(bookie.operator_address))
+        assert (await operator.status()).bookie == BOOKIE
+
+
+async def test_of_one_connection_so_many_orders_are_under_way_and_no_more() -> None:
+    async with operated() as (bookie, operator):
+        held = asyncio.Event()
+
+        async def hold(_request: pb.StatusRequest) -> pb.StatusReply:
+            await held.wait()
+            return pb.StatusReply(bookie=BOOKIE)
+
+        bookie.operator.status = hold  # type: ignore[method-assign]
+        asking = [asyncio.ensure_future(operator.status()) for _ in range(ORDERS_MAX + 1)]
+        with pytest.raises(BookieRefused, match="are under way"):
+            await asking[-1]
+        held.set()
+        assert [(await each).bookie for each in asking[:-1]] == [BOOKIE] * ORDERS_MAX

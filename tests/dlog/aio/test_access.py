@@ -15,7 +15,9 @@ from dlog.aio import Log
 from dlog.aio.admin import rename_log
 from dlog.errors import AppendOutcomeUnknown
 from ledger.client import LedgerClient
-from ledger.errors import AccessDenied, LogError
+from ledger.entry import parse_header
+from ledger.errors import AccessDenied, BookieRefused, BookieUnavailable, LogError
+from ledger.ids import BookieId, LedgerId
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
 from ledger.quorum import Quorum
@@ -24,7 +26,9 @@ from ledger.security.certificates import Security
 from ledger.security.granting import change_rules, read_rules
 from ledger.security.settings import TlsMode, TlsSettings
 from ledger.transport.operator import BookieOperator
-from tests.certificates import certificate, put
+from ledger.transport.sockets import SocketTransport
+from tests.bookie.runs import run_of
+from tests.certificates import certificate, odd_certificate, put
 from tests.metering.rig import WholeBookie
 from tests.namespaces import opened
 from tests.patience import PATIENT
@@ -158,27 +162,93 @@ async def test_orders_are_taken_from_operators_and_are_in_the_log(
             assert (await operator.set_read_only(read_only=True)).read_only
     lines = [each for each in caplog.messages if each.startswith("order_taken")]
     assert len(lines) == 1
-    assert "order='SetReadOnly' identity='cn:alice' peer=" in lines[0]
+    assert "order='set_read_only' identity='cn:alice' peer=" in lines[0]
     assert "access_denied identity='cn:alice'" in caplog.text
 
 
-async def test_repair_with_a_bookies_certificate_needs_no_grant(tmp_path: Path) -> None:
+async def test_names_of_which_programs_disagree_let_nobody_in_at_either_port(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a NUL made an operator of who had another name, where a library in C read it."""
+    async with secured(tmp_path) as cluster, cluster.client("alice") as client:
+        await cluster.change(Grant("cn:alice", Role.OPERATOR, "*"))
+        (found,) = client.bookies.available()
+        for name, issued in {
+            "nul": odd_certificate("alice\0.evil"),
+            "two": odd_certificate("mallory", "alice"),
+            "two the other way": odd_certificate("alice", "mallory"),
+            "line": odd_certificate("alice\nlevel=info"),
+            "nul in a uri": odd_certificate("alice", uris=("spiffe://prod/op\0.evil",)),
+        }.items():
+            security = Security(put(tmp_path / name, issued))
+            async with BookieOperator(
+                found.operator_address, bookie="b1", security=security, takes=found.takes
+            ) as operator:
+                with pytest.raises(BookieRefused, match="finds no name of a client"):
+                    await operator.set_read_only(read_only=True)
+            transport = SocketTransport(lambda _: found.address, security=security)
+            assert await transport.info(BookieId("b1")) is None, name
+            await transport.close()
+        assert not cluster.bookie.running.storage.read_only
+        assert "it has several common names" in caplog.text
+        assert "a name in it has a control character" in caplog.text
+
+
+async def test_a_certificate_that_has_expired_gives_no_orders_on_a_connection_that_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secured(tmp_path) as cluster, cluster.client("alice") as client:
+        await cluster.change(Grant("cn:alice", Role.OPERATOR, "*"))
+        (found,) = client.bookies.available()
+        security = Security(cluster.tls("alice"))
+        async with BookieOperator(
+            found.operator_address, bookie="b1", security=security, takes=found.takes
+        ) as operator:
+            assert (await operator.status()).bookie == "b1"
+            expires_at = security.certificate.expires_at
+            monkeypatch.setattr("bookie.server.listening._LOOK_S", 1e9)
+            monkeypatch.setattr("bookie.server.order_connection.time.time", lambda: expires_at + 1)
+            with pytest.raises((AccessDenied, BookieUnavailable)):
+                await operator.set_read_only(read_only=True)
+            monkeypatch.undo()
+            assert not cluster.bookie.running.storage.read_only
+
+
+async def test_repair_with_a_bookies_certificate_recovers_what_is_confirmed_and_adds_nothing(
+    tmp_path: Path,
+) -> None:
     async with secured(tmp_path) as cluster:
         await cluster.change(Grant("cn:app", Role.WRITER, "*"))
+        put(tmp_path / "repair", certificate("repair", bookie="b9"))
+        own = replace(
+            cluster.tls("other"),
+            cert=str(tmp_path / "repair/cert.pem"),
+            key=str(tmp_path / "repair/key.pem"),
+        )
+        repair = await LedgerClient.connect(cluster.uri, replace(PATIENT, tls=own))
+        await repair.bookies.wait_for(1, PATIENCE_S)
+        storage = cluster.bookie.running.storage
         async with cluster.client("app") as app:
             writer = await app.create(Quorum(1, 1, 1))
             await writer.add(b"one")
-            ledger_id = writer.ledger_id
-            put(tmp_path / "repair", certificate("repair", bookie="b9"))
-            tls = cluster.tls("other")
-            own = replace(tls, cert=str(tmp_path / "repair/cert.pem"))
-            own = replace(own, key=str(tmp_path / "repair/key.pem"))
-            repair = await LedgerClient.connect(cluster.uri, replace(PATIENT, tls=own))
-            await repair.bookies.wait_for(1, PATIENCE_S)
-            closed = await repair.recover_without_password(ledger_id)
+            key = (await app.ledgers.read(writer.ledger_id))[0].access_key
+            published = 0
+
+            def is_published() -> bool:
+                proof = storage.lac(writer.ledger_id, key).lac_proof
+                return bool(proof) and parse_header(proof).last_add_confirmed == published
+
+            await until(is_published, "the last add confirmed")
+            closed = await repair.recover_without_password(writer.ledger_id)
             assert closed.last_entry == 0
-            await repair.close()
             await writer.close()
+            unconfirmed = LedgerId((await app.create(Quorum(1, 1, 1))).ledger_id)
+            key = (await app.ledgers.read(unconfirmed))[0].access_key
+            storage.add(run_of(0, ledger_id=unconfirmed, key=key))
+            with pytest.raises(AccessDenied, match="that takes the role writer"):
+                await repair.recover_without_password(unconfirmed)
+            assert (await app.recover_without_password(unconfirmed)).last_entry == 0
+        await repair.close()
 
 
 @pytest.mark.parametrize("mode", [TlsMode.OFF, TlsMode.OPTIONAL])

@@ -3,7 +3,7 @@
 import pytest
 
 from ledger.errors import TransportMismatch
-from ledger.security.choosing import Takes, is_order_secured, is_secured, takes_of
+from ledger.security.choosing import Takes, is_secured, takes_of
 from ledger.security.settings import TlsMode
 
 OFF, OPTIONAL, REQUIRED = TlsMode
@@ -37,13 +37,6 @@ def test_a_client_that_requires_it_refuses_a_plain_bookie() -> None:
 def test_a_client_without_it_hears_what_to_set() -> None:
     with pytest.raises(TransportMismatch, match="takes TLS only, and here it is off; set DLOG_TLS"):
         is_secured(OFF, TLS, name="b1")
-
-
-def test_the_port_for_operators_is_plain_until_tls_is_required() -> None:
-    assert not is_order_secured(OPTIONAL, BOTH, name="b1")
-    assert is_order_secured(OPTIONAL, TLS, name="b1")
-    with pytest.raises(TransportMismatch):
-        is_order_secured(REQUIRED, BOTH, name="b1")
 
 
 def test_each_mode_of_a_server_has_a_word_in_the_registration() -> None:
