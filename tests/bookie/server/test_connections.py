@@ -212,9 +212,9 @@ async def test_who_asks_for_nothing_makes_room_and_who_waits_does_not(
         async with AsyncExitStack() as stack:
             idle = [
                 await stack.enter_async_context(greeted(bookie.address, purpose))
-                for purpose in Purpose
+                for purpose in (Purpose.ADDS, Purpose.ASKS)
             ]
-            assert [await peer.rest() for peer in idle] == [b""] * len(Purpose)
+            assert [await peer.rest() for peer in idle] == [b"", b""]
         assert len(bookie.server.connections) == 1
         bookie.service.stop_taking()
         answer = read_answer((await waiting.frame()).body, request)
