@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 import bookie
 from ledger.backoff import Backoff
 from ledger.log_events import get_logger
+from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.options import PORT_VARIABLE
 from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
@@ -88,20 +89,21 @@ async def _start(
         python += ["--metrics-host", host, "--metrics-port", str(port)]
     return await asyncio.create_subprocess_exec(
         *python,
-        *("--uri", uri, "--parent", str(os.getpid())),
+        *("--parent", str(os.getpid())),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
         stderr=log,
-        env=_environment(tls),
+        env=_environment(uri, tls),
         start_new_session=True,  # a Ctrl-C is the parent's to handle
     )
 
 
-def _environment(tls: TlsSettings) -> dict[str, str]:
-    """Return that of this process, in which the child finds the packages that run here."""
+def _environment(uri: str, tls: TlsSettings) -> dict[str, str]:
+    """Return that of this process, in which the child finds the packages that run here, and the
+    namespace: everybody sees the command line of a process, and a URI may have a password."""
     packages = str(Path(bookie.__file__).parents[1])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop(PORT_VARIABLE, None)  # that port is the parent's
     environment.pop(SOCKET, None)  # and so is its supervisor
-    return environment | variables_of(tls)
+    return environment | variables_of(tls) | {URI_VARIABLE: uri}

@@ -6,6 +6,7 @@ refuses is a wrong command line: bounds stand there only.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -18,6 +19,7 @@ from bookie.config import BookieConfig
 from bookie.errors import InvalidSetting
 from bookie.storage.config import ENTRY_LOG_BYTES_MAX, ENTRY_LOG_BYTES_MIN, ENTRY_LOG_SHARE
 from ledger.errors import CallerError
+from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.options import HOST_DEFAULT, HOST_HELP, PORT_HELP, PORT_MAX, PORT_VARIABLE
 from ledger.option_parsers import directory, duration, share, size
 from ledger.security.options import (
@@ -147,7 +149,7 @@ OPTIONS: Final = (
         "uri",
         str | None,
         "Namespace: file:///dir or zk://host:2181/root. Default: DLOG_URI, else the cluster that "
-        "'dlog up' runs; 'python -m bookie' needs it.",
+        "'dlog up' runs; for 'python -m bookie' one of the first two.",
         metavar="URI",
     ),
     Option(("--host",), "host", str, "Address to listen on."),
@@ -460,6 +462,8 @@ def config_of(given: Given) -> BookieConfig:
 
     Raises `typer.BadParameter`, which ends the program with status 2, if there is none such."""
     if given["uri"] is None:
+        given = {**given, "uri": os.environ.get(URI_VARIABLE)}
+    if not given["uri"]:
         raise typer.BadParameter("name the namespace of the cluster", param_hint="--uri")
     parts = ("", "clients", "disk_limits", "collector", "storage")
     fields: dict[str, dict[str, Any]] = {part: {} for part in parts}

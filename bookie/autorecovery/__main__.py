@@ -18,6 +18,7 @@ from ledger import log_events
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, MetricsNotServed
 from ledger.log_events import get_logger
+from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.exposing import Exposed
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.metering.serving import served
@@ -31,7 +32,7 @@ _log = get_logger(__name__)
 
 def main(
     *,
-    uri: Annotated[str, typer.Option(help="Namespace of the cluster.")],
+    uri: Annotated[str, typer.Option(envvar=URI_VARIABLE, help="Namespace of the cluster.")],
     parent: Annotated[
         int | None, typer.Option(help="Process id of who starts this: stop when it ends.")
     ] = None,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import bookie
+from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.options import PORT_VARIABLE
 from ledger.security.options import variables_of
 from ledger.security.settings import TlsSettings
@@ -69,7 +70,7 @@ class BookieProcess:
             self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - a command of our own making
                 self._command(),
-                env=_environment(self.tls),
+                env=_environment(self._uri, self.tls),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -107,13 +108,15 @@ class BookieProcess:
     def _command(self) -> list[str]:
         # -P: what lies in the working directory must not be taken for our packages.
         python = [sys.executable, "-P", "-m", "bookie", "--die-with-parent"]
-        where = ["--uri", self._uri, "--dir", str(self.directory)]
+        where = ["--dir", str(self.directory)]
         own = ["--id", self.name, "--host", "127.0.0.1", "--port", "0"]
         return [*python, *where, *own, *self._options]
 
 
-def _environment(tls: TlsSettings | None) -> dict[str, str]:
+def _environment(uri: str, tls: TlsSettings | None) -> dict[str, str]:
+    # The command line of a process is seen by all, and a URI may have a password.
     paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop(PORT_VARIABLE, None)  # one port is not for all of them
+    environment[URI_VARIABLE] = uri
     return environment if tls is None else environment | variables_of(tls)

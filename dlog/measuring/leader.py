@@ -22,6 +22,7 @@ from dlog.position import RecordId
 from leader import Term, campaign
 from ledger import log_events
 from ledger.errors import LogError
+from ledger.metastore.uri import URI_VARIABLE
 
 PENDING_MAX: Final = 10_000
 """Appends that wait for their acknowledgement."""
@@ -111,4 +112,4 @@ async def _main(uri: str, name: str, rate: float, size: int) -> None:
 
 if __name__ == "__main__":
     log_events.configure(logging.ERROR)
-    asyncio.run(_main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(_main(os.environ[URI_VARIABLE], sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))

@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,6 +25,7 @@ from dlog.measuring import How
 from dlog.measuring.errors import NotMeasured
 from dlog.measuring.numbered import Checked, numbered
 from ledger.client import LedgerClient
+from ledger.metastore.uri import URI_VARIABLE
 
 ROUND_S_MAX: Final = 120.0
 LOAD_S: Final = 1.0
@@ -166,11 +168,12 @@ class _Leader:
     async def started(cls, log: str, uri: str, load: Load, number: int) -> AsyncIterator[Self]:
         process = await asyncio.create_subprocess_exec(
             # -P: what lies in the working directory must not be taken for our packages.
-            *(sys.executable, "-P", "-m", "dlog.measuring.leader", uri, log),
+            *(sys.executable, "-P", "-m", "dlog.measuring.leader", log),
             *(str(load.rate), str(load.record_bytes)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is ours to handle
+            env={**os.environ, URI_VARIABLE: uri},  # it may have a password
         )
         leader = cls(process, number)
         try:

@@ -16,6 +16,9 @@ from ledger.errors import InvalidPath, InvalidUri
 from ledger.metastore.paths import check_path
 from ledger.security.settings import TlsMode, TlsSettings
 
+URI_VARIABLE: Final = "DLOG_URI"
+"""Of the environment. Programs name the namespace to those that they start by it: all users of a
+machine see command lines, and a URI may have a password."""
 _ZOOKEEPER_PORT: Final = 2181
 _ZOOKEEPER_OPTIONS: Final = ("auth", "auth-file", "ca", "cert", "key", "tls")
 _AUTH_BYTES_MAX: Final = 4096

@@ -164,6 +164,16 @@ def test_dlog_starts_a_bookie_in_the_namespace_of_the_process(
     assert all(parent for _, parent in made)
 
 
+def test_a_bookie_without_dlog_looks_for_its_namespace_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DLOG_URI", raising=False)
+    assert "name the namespace of the cluster" in refused("--dir=d")
+    monkeypatch.setenv("DLOG_URI", "zk://z:1/configured")
+    assert configured("--dir=d").uri == "zk://z:1/configured"
+    assert configured("--dir=d", "--uri=memory://x").uri == "memory://x"
+
+
 def test_a_port_for_metrics_is_one_and_repair_needs_the_next() -> None:
     configured(*LEAST, "--metrics-port=65535")
     configured(*LEAST, "--metrics-port=65534", "--autorecovery")

@@ -47,3 +47,17 @@ mutant(
     new='        return await new_data_key("")\n',
     test=_LOGS + "no_disk_of_a_bookie_ever_holds_what_was_appended_and_readers_get_it_all",
 )
+mutant(
+    "believes the last batch of an encrypted ledger by what it says of itself",
+    "dlog/aio/read/segments.py",
+    old="        await _authenticate(metadata, ledger_id, payloads, without_key=without_key)\n",
+    new="",
+    test=_LOGS + "a_writer_believes_no_last_batch_that_its_key_does_not_open",
+)
+mutant(
+    "seals no log without its key",
+    "dlog/aio/maintain/seal.py",
+    old="            without_key=True,\n",
+    new="",
+    test=_LOGS + "who_has_no_key_hears_what_to_give_and_looks_after_the_log_all_the_same",
+)

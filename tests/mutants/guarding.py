@@ -333,6 +333,7 @@ mutant(
     old="    if operators and not any(each.is_of(identity) for each in operators):\n",
     new="    if False:\n",
     test="tests/dlog/cli/test_cli_access.py::test_only_operators_grant_once_there_is_one",
+)
 
 _PORTS = _WHOLE + "names_of_which_programs_disagree_let_nobody_in_at_either_port"
 _ORDERS = "tests/bookie/server/test_operator.py::test_"

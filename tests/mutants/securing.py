@@ -107,3 +107,23 @@ mutant(
     new="            if False:\n",
     test=_BOOKIE + "strangers_of_one_address_are_bounded",
 )
+
+_CHILDREN = (
+    "tests/bookie/test_helping.py::test_"
+    "no_process_that_another_one_starts_has_the_namespace_on_its_command_line"
+)
+
+mutant(
+    "shows the namespace to all who list the processes of a machine",
+    "bookie/helping.py",
+    old='        *("--parent", str(os.getpid())),\n',
+    new='        *("--uri", uri, "--parent", str(os.getpid())),\n',
+    test=_CHILDREN,
+)
+mutant(
+    "shows the namespace of a local cluster to all who list processes",
+    "dlog/local/bookie_process.py",
+    old='        where = ["--dir", str(self.directory)]\n',
+    new='        where = ["--uri", self._uri, "--dir", str(self.directory)]\n',
+    test=_CHILDREN,
+)

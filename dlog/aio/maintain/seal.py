@@ -32,6 +32,7 @@ async def seal(
             action.ledger_id,
             last_txid=action.last_txid,
             created_ms=now_ms(),
+            without_key=True,
         )
 
     return await run(sealing.seal(node.steps, incarnation=incarnation, own=own), perform)

@@ -1,12 +1,13 @@
 """Reading what a segment's ledger says about itself: headers, its end, places in it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
+from dlog.encryption.ledgers import Opener, wrapping
 from dlog.envelope import decode_facts
-from dlog.errors import DamagedBatch, DamagedLog
+from dlog.errors import DamagedBatch, DamagedLog, EncryptionMissing, KeyMissing
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.orphans import (
@@ -20,6 +21,7 @@ from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchFacts, BatchHeader, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.metadata import LedgerMetadata
 
 OWNER_BYTES_MAX: Final = 200
 """Of who writes a ledger, in its metadata."""
@@ -141,11 +143,19 @@ async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment
 
 
 async def seal_of(
-    ledgers: Ledgers, log: str, ledger_id: LedgerId, *, last_txid: int, created_ms: int
+    ledgers: Ledgers,
+    log: str,
+    ledger_id: LedgerId,
+    *,
+    last_txid: int,
+    created_ms: int,
+    without_key: bool = False,
 ) -> Sealed:
     """Recover the ledger unless it is CLOSED; return what it holds.
 
-    *last_txid* is the last txid of the log before it."""
+    *last_txid* is the last txid of the log before it. What an encrypted ledger says of itself is
+    believed only after its key has shown that its writer wrote it; *without_key*: also here, where
+    the key may be missing. Raises `DamagedLog`, and what the keyring does."""
     metadata = await ledgers.recover(ledger_id)
     if metadata.last_entry is None or metadata.length is None:
         raise DamagedLog(log, f"ledger {ledger_id} is not CLOSED after its recovery")
@@ -157,6 +167,7 @@ async def seal_of(
         ]
     try:
         first, last = map(decode_facts, payloads)
+        await _authenticate(metadata, ledger_id, payloads, without_key=without_key)
     except DamagedBatch as error:
         raise DamagedLog(log, f"first or last entry of ledger {ledger_id}: {error}") from error
     return Sealed(
@@ -173,3 +184,26 @@ async def seal_of(
         last_timestamp_ms=max(last.timestamps_ms()),
         receipt=last.receipt,
     )
+
+
+async def _authenticate(
+    metadata: LedgerMetadata,
+    ledger_id: LedgerId,
+    payloads: Sequence[bytes | memoryview],
+    *,
+    without_key: bool,
+) -> None:
+    """Open the first and the last batch of an encrypted ledger. Raises `DamagedBatch` if they are
+    not what its writer wrote for their places, and `KeyMissing`, unless *without_key*."""
+    assert metadata.last_entry is not None, "it is CLOSED"
+    if wrapping(metadata.custom) is None:
+        return
+    incarnation = metadata.custom.get(STAMP_INCARNATION, b"").decode(errors="replace")
+    try:
+        opener = await Opener.of(ledger_id, metadata.custom, incarnation)
+    except (KeyMissing, EncryptionMissing):
+        if without_key:
+            return
+        raise
+    for entry, payload in zip((0, metadata.last_entry), payloads, strict=True):
+        opener.decode(entry, payload)

@@ -22,6 +22,7 @@ from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.rewrap import rewrap
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.sink import Sink, Stager
+from dlog.columns import Columns
 from dlog.encryption.files import add_key
 from dlog.encryption.keyring import use_keys
 from dlog.encryption.ledgers import STAMP_KEY
@@ -30,7 +31,7 @@ from dlog.health.tracing import trace_record
 from dlog.manifest import FORMAT_VERSION
 from dlog.position import Timestamp
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec
+from dlog.recordbatch import Codec, encode_batch
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
 from dlog.wire import log_pb2 as pb
@@ -247,6 +248,25 @@ async def test_what_is_not_as_its_writer_wrote_it_for_this_place_is_never_given_
         await values(client)
     own.entries[0] = first
     assert await values(client) == [b"of log 0", b"of log 1"]
+
+
+@pytest.mark.parametrize("how", ["in plain", "moved"])
+async def test_a_writer_believes_no_last_batch_that_its_key_does_not_open(how: str) -> None:
+    """As one with the txid 999999 was believed, which let no txid after it."""
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client, settings=ENCRYPTED)
+    await append_secrets(log)
+    (own,) = cluster.ledgers.values()
+    forged = Columns(values=[b"forged"], txids=[999_999])
+    in_plain = encode_batch(forged, base_index=3, base_timestamp_ms=1)
+    own.entries.append(own.entries[-1] if how == "moved" else in_plain)
+    with pytest.raises(DamagedLog, match="first or last entry of ledger"):
+        await Log.open("log", client=client)
+    own.entries.pop()
+    async with await Log.open("log", client=client) as after:
+        assert after.last_txid == 2
+    await log.abandon()
 
 
 async def test_a_ledger_whose_metadata_lost_their_key_is_not_read_as_if_it_were_plain() -> None:
