@@ -163,13 +163,15 @@ class Console:
     pid: int
     address: str
     started: float
+    cookie: str
+    """Of a session that has logged in."""
 
     def get(self, path: str) -> tuple[float, str]:
         """Return how long a page took, on a connection of its own, and the page."""
         began = time.perf_counter()
         connection = http.client.HTTPConnection(self.address, timeout=_PATIENCE_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Cookie": self.cookie})
             answer = connection.getresponse()
             text = answer.read().decode()
         finally:
@@ -205,10 +207,23 @@ def console(uri: str, directory: Path) -> Iterator[Console]:
     ):
         try:
             assert process.stdout is not None
-            address = urlsplit(json.loads(process.stdout.readline())["console"]).netloc
-            yield Console(process.pid, address, started)
+            said = json.loads(process.stdout.readline())
+            address = urlsplit(said["console"]).netloc
+            login = Path(said["login_file"]).read_text().splitlines()[0]
+            yield Console(process.pid, address, started, logged_in(address, login))
         finally:
             process.terminate()
+
+
+def logged_in(address: str, login: str) -> str:
+    """Return the cookie of the session that the address *login* begins."""
+    connection = http.client.HTTPConnection(address, timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", login.partition(address)[2])
+        cookie = connection.getresponse().headers["set-cookie"]
+    finally:
+        connection.close()
+    return cookie.partition(";")[0]
 
 
 @contextmanager
@@ -218,11 +233,11 @@ def open_pages(at: Console) -> Iterator[None]:
     code = (
         "import sys, threading, urllib.request as u\n"
         "def read(url):\n"
-        "    for line in u.urlopen(url): pass\n"
-        "for url in sys.argv[1:]: threading.Thread(target=read, args=(url,)).start()\n"
+        "    for line in u.urlopen(u.Request(url, headers={'Cookie': sys.argv[1]})): pass\n"
+        "for url in sys.argv[2:]: threading.Thread(target=read, args=(url,)).start()\n"
     )
     urls = [f"http://{at.address}{path}" for path in OPEN]
-    with subprocess.Popen([sys.executable, "-c", code, *urls]) as browser:
+    with subprocess.Popen([sys.executable, "-c", code, at.cookie, *urls]) as browser:
         try:
             yield
         finally:

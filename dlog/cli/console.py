@@ -1,8 +1,14 @@
 """``dlog console``: the cluster in a browser."""
 
 import asyncio
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -12,6 +18,7 @@ from dlog.cli.render.output import print_json
 from dlog.cli.runner import failed, run_at, told, until_signal
 from dlog.config import load
 from ledger.metering.options import HOST_DEFAULT, PORT_MAX, MetricsHost, MetricsPort
+from ledger.private_files import make_private
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,6 +32,8 @@ EPILOG = examples(
     "dlog console --host 0.0.0.0 --tls --allow-host console.example.org --token-file token",
 )
 PORT_DEFAULT = 8080
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
+"""What nobody may do with the file of a token; a group may read it, as containers are given it."""
 MISSING = "the console needs its extra: pip install 'dlog-ledgers[console]'"
 
 
@@ -47,8 +56,8 @@ def console(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token that opens the console, 16 characters or more. Default: one "
-            "is made and printed if it is needed.",
+            help="File with the token that opens the console, 16 characters or more, which others "
+            "must not be able to read. Default: one is made.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -73,9 +82,10 @@ def console(
     """Show the cluster in a browser until SIGTERM or Ctrl-C.
 
     What is wrong comes first, and what to do about it; then bookies, logs, records and ledgers, all
-    kept up to date. It only looks, and changes nothing without --allow-changes. Where others can
-    reach it, it is served by TLS alone and asks everybody for a token; with --token-file it does so
-    here, too. Who wants to change something is always asked for it."""
+    kept up to date. It only looks, and changes nothing without --allow-changes. Everybody has to
+    log in: a terminal shows an address that does so once, and the token for later; without a
+    terminal both are in a file for you alone, whose path is printed. Where others can reach it, it
+    is served by TLS alone."""
 
     async def command() -> None:
         serving = serving_console()
@@ -89,7 +99,7 @@ def console(
             host=host,
             port=port,
             hosts=allow_host or (),
-            token=token_file.read_text().strip() if token_file is not None else "",
+            token="" if token_file is None else read_token(token_file),
             allow_changes=allow_changes,
             tls=tls,
         )
@@ -103,8 +113,9 @@ def console(
                 expose(exposed)
                 exposed.add(METRICS)
                 exposed.readiness = lambda: Readiness(ready=True, state="serving")
-                say_where(found, as_json=as_json)
-                await until_signal(_for_ever())
+                with login_shown(found, Path.home() / ".dlog" / "console") as login:
+                    say_where(found.address, login, as_json=as_json)
+                    await until_signal(_for_ever())
 
     run_at(uri, command())
 
@@ -118,14 +129,55 @@ def serving_console() -> "ModuleType":
     return serving
 
 
-def say_where(found: "Served", *, as_json: bool) -> None:
-    """Say on stdout where the console is, and its token if that was made for it."""
-    if as_json:
-        print_json({"console": found.address, "token": found.token if found.made else None})
+def read_token(file: Path) -> str:
+    """Return the token in *file*. Raises `ConsoleNotServed` if others may read or change it."""
+    from dlog.console.serving import ConsoleNotServed
+
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & _OTHERS:
+        raise ConsoleNotServed(
+            f"others may read its token in {file} (mode {mode:04o}): run 'chmod 600 {file}', and "
+            "put another token into it"
+        )
+    return file.read_text().strip()
+
+
+@contextmanager
+def login_shown(found: "Served", directory: Path) -> Iterator[Mapping[str, str]]:
+    """Yield how to log in, to be printed: to a terminal as it is. Anything else may be a log that
+    others read, so there it is the path of a file in *directory*, for this user alone, which goes
+    when this ends. Raises `ConsoleNotServed` if it cannot be written."""
+    if not found.login:
+        yield {}
         return
-    typer.echo(f"console: {found.address}")
-    if found.made:
-        typer.echo(f"token:   {found.token}")
+    shown = {"log in": f"{found.login}   (works once)", "token": found.token}
+    if sys.stdout.isatty():
+        yield shown
+        return
+    from dlog.console.serving import ConsoleNotServed
+
+    path = directory / f"{urlsplit(found.address).port}.login"
+    try:
+        make_private(directory)
+        path.unlink(missing_ok=True)  # of a process that was killed
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{found.login}\n{found.token}\n")
+    except OSError as error:
+        reason = f"its login cannot be written to {path}: {error.strerror}; give --token-file"
+        raise ConsoleNotServed(reason) from error
+    try:
+        yield {"login file": str(path)}
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def say_where(address: str, login: Mapping[str, str], *, as_json: bool) -> None:
+    """Say on stdout where the console is, and how to log in."""
+    if as_json:
+        print_json({"console": address, "login_file": login.get("login file")})
+        return
+    for name, value in {"console": address, **login}.items():
+        typer.echo(f"{name}: {value}")
 
 
 async def _for_ever() -> None:

@@ -1,13 +1,12 @@
 """``dlog consumer``: named consumers of logs, where they are, and how far behind."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start
-from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.starts import START_HELP
 
@@ -112,7 +111,7 @@ def reset(
         if as_json:
             print_json({"log": log, "consumer": name, "position": offset})
         else:
-            sys.stdout.write(f"{offset}\n")
+            write_text(f"{offset}\n")
 
     run_at(uri, command())
 
@@ -175,9 +174,9 @@ def lag(
     if as_json:
         print_json({each.name: {"lag": each.lag, "trimmed": each.trimmed} for each in found})
     elif name is not None:
-        sys.stdout.write(f"{found[0].lag + found[0].trimmed}\n")
+        write_text(f"{found[0].lag + found[0].trimmed}\n")
     else:
-        sys.stdout.writelines(f"{each.name}\t{each.lag + each.trimmed}\n" for each in found)
+        write_text("".join(f"{each.name}\t{each.lag + each.trimmed}\n" for each in found))
     if lag_max is not None and any(each.lag + each.trimmed > lag_max for each in found):
         raise typer.Exit(FAILED)
 

@@ -8,7 +8,7 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.render.output import print_facts, print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import CallerError, LogError
@@ -77,12 +77,12 @@ def _print(report: "Report") -> None:
     signs = report.signs
     wrong = sum(sign.is_wrong for sign in signs)
     if not wrong:
-        sys.stdout.write("All is well, as far as was looked.\n")
+        write_text("All is well, as far as was looked.\n")
     else:
-        sys.stdout.write(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong.\n")
+        write_text(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong.\n")
     for sign in signs:
-        sys.stdout.write(f"\n{_shown(sign)}")
-    sys.stdout.write("\n")
+        write_text(f"\n{_shown(sign)}")
+    write_text("\n")
     summaries = {
         one.name.replace("_", " "): one.facts.summary()
         for one in report.checked
@@ -90,7 +90,7 @@ def _print(report: "Report") -> None:
     }
     print_facts(summaries)
     if report.unseen:
-        sys.stdout.write(f"\nNot looked at, as there is too much: {'; '.join(report.unseen)}.\n")
+        write_text(f"\nNot looked at, as there is too much: {'; '.join(report.unseen)}.\n")
     sys.stdout.flush()
 
 

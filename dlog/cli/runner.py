@@ -22,6 +22,7 @@ import typer
 
 from dlog.cli.connections import check_there
 from dlog.cli.recording import INTERRUPTED, recording
+from dlog.cli.render.output import escaped
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.supervised import READY, STOPPING, kept_alive, tell
@@ -115,14 +116,14 @@ async def _set(event: asyncio.Event) -> None:
 
 def told(sentence: str) -> None:
     """Say *sentence* on stderr."""
-    typer.echo(f"dlog: {sentence}", err=True)
+    typer.echo(f"dlog: {escaped(sentence)}", err=True)
 
 
 def failed(sentence: str) -> typer.Exit:
     """Say *sentence* on stderr; return what to raise."""
     if debugging() and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    typer.echo(f"dlog: {sentence}", err=True)
+    typer.echo(f"dlog: {escaped(sentence)}", err=True)
     error = typer.Exit(FAILED)
     error.add_note(sentence)  # for the log of changes
     return error

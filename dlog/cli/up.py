@@ -4,14 +4,14 @@ import asyncio
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from dlog.cli.console import PORT_DEFAULT, serving_console
+from dlog.cli.console import PORT_DEFAULT, login_shown, serving_console
 from dlog.cli.options import Json, examples
 from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import run
@@ -139,10 +139,10 @@ async def _up(cluster: LocalCluster, *, as_json: bool, console_port: int | None)
 
 async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None) -> None:
     async with cluster, AsyncExitStack() as stack:
-        address = ""
+        console: Mapping[str, str] = {}
         if console_port is not None:
-            address = await stack.enter_async_context(_console(cluster, console_port))
-        _show(cluster, address, as_json=as_json)
+            console = await stack.enter_async_context(_console(cluster, console_port))
+        _show(cluster, console, as_json=as_json)
         ended: set[int] = set()
         while True:
             for process in cluster.processes:
@@ -157,20 +157,21 @@ async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None
 
 
 @asynccontextmanager
-async def _console(cluster: LocalCluster, port: int) -> AsyncIterator[str]:
-    """Serve the console of *cluster* for this machine; yield its address."""
+async def _console(cluster: LocalCluster, port: int) -> AsyncIterator[Mapping[str, str]]:
+    """Serve the console of *cluster* for this machine; yield where it is, and how to log in."""
     serving = serving_console()
     from ledger.client import ClientConfig, LedgerClient
 
     client = await LedgerClient.connect(cluster.uri, ClientConfig(tls=cluster.client_tls))
     try:
         async with serving.console(client, serving.ConsoleOptions(port=port)) as found:
-            yield found.address
+            with login_shown(found, cluster.directory) as login:
+                yield {"console": found.address, **login}
     finally:
         await client.close()
 
 
-def _show(cluster: LocalCluster, console: str, *, as_json: bool) -> None:
+def _show(cluster: LocalCluster, console: Mapping[str, str], *, as_json: bool) -> None:
     found, metrics = cluster.bookies(), cluster.metrics
     if as_json:
         rows = [
@@ -182,9 +183,14 @@ def _show(cluster: LocalCluster, console: str, *, as_json: bool) -> None:
             }
             for bookie in found
         ]
-        facts = {"uri": cluster.uri, "bookies": rows, "metrics": dict(metrics)}
+        facts: dict[str, object] = {
+            "uri": cluster.uri,
+            "bookies": rows,
+            "metrics": dict(metrics),
+        }
         if console:
-            facts["console"] = console
+            facts["console"] = console["console"]
+            facts["console_login_file"] = console.get("login file")
         print_json({**facts, "environment": dict(cluster.environment)})
         return
     print_table(
@@ -195,7 +201,9 @@ def _show(cluster: LocalCluster, console: str, *, as_json: bool) -> None:
         sys.stdout.write("\n")
         print_table(("process", "metrics"), metrics.items())
     if console:
-        sys.stdout.write(f"\nconsole: {console}\n")
+        sys.stdout.write("\n")
+        for name, value in console.items():
+            sys.stdout.write(f"{name}: {value}\n")
     note = "   # the default" if cluster.uri == default_uri() else ""
     sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n")
     for name, value in cluster.environment.items():

@@ -30,6 +30,7 @@ from dlog.console.guarding import (
     SESSION_S,
     Sessions,
     host_of,
+    is_followed_link,
     is_own_origin,
 )
 from dlog.console.metrics import REQUESTS
@@ -69,9 +70,10 @@ class Access:
 
     hosts: frozenset[str] = LOOPBACK
     """Names that a browser may know the console by."""
-    token: str = field(default="", repr=False)
-    """What opens it; empty: nobody can log in."""
-    reading_needs_login: bool = False
+    token: str = field(repr=False)
+    """What opens it."""
+    once: str = field(default="", repr=False)
+    """What opens it once, as part of an address; empty: nothing does."""
     allow_changes: bool = False
     """Whether who has logged in may change something."""
     secure: bool = False
@@ -81,7 +83,6 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class SessionShown:
     known: bool
-    wanted: bool
     form_token: str = field(repr=False)
     changes: bool
     """Whether this console allows changes."""
@@ -93,7 +94,7 @@ class Console:
     def __init__(self, gatherer: Gatherer, access: Access) -> None:
         self.gatherer = gatherer
         self.access = access
-        self.sessions = Sessions(access.token or secrets.token_hex(), secrets.token_bytes(32))
+        self.sessions = Sessions(access.token, secrets.token_bytes(32), once=access.once)
         self.streams = Streams()
         self.works = Works(gatherer.client, gatherer.tell)
         self._verifies = asyncio.Semaphore(VERIFIES_MAX)
@@ -313,24 +314,30 @@ class Console:
     # Who is there.
 
     async def _login(self, request: Request) -> Response:
-        if request.method == "GET":
-            where = _own_path(request.query_params.get("next", "/"))
-            return self.page(request, "login.html", here="", next=where, trouble="")
+        now, session = time.monotonic(), secrets.token_urlsafe(32)
+        if request.method in ("GET", "HEAD"):
+            where, trouble = _own_path(request.query_params.get("next", "/")), ""
+            once = request.query_params.get("token")
+            if once and request.method == "GET":
+                if self.sessions.log_in_once(once, session, now):
+                    return self._logged_in(session, where)
+                trouble = "That address worked once, and was used; log in with the token."
+            return self.page(request, "login.html", here="", next=where, trouble=trouble)
         form = await form_fields(request)
-        where, now = _own_path(form.get("next", "/")), time.monotonic()
-        address = address_of(request)
+        where, address = _own_path(form.get("next", "/")), address_of(request)
         if not self.sessions.may_try(address, now):
             trouble = f"Too many wrong tokens came from {address}; try again in a minute."
             return self.page(
                 request, "login.html", status=429, here="", next=where, trouble=trouble
             )
-        session = secrets.token_urlsafe(32)
-        token = form.get("token", "")
-        if not self.access.token or not self.sessions.log_in(token, session, address, now):
+        if not self.sessions.log_in(form.get("token", ""), session, address, now):
             trouble = "That is not the token."
             return self.page(
                 request, "login.html", status=403, here="", next=where, trouble=trouble
             )
+        return self._logged_in(session, where)
+
+    def _logged_in(self, session: str, where: str) -> Response:
         response = RedirectResponse(where, status_code=303)
         response.set_cookie(
             COOKIE,
@@ -365,7 +372,6 @@ class Console:
         session = self.session_of(request)
         shown = SessionShown(
             session is not None,
-            bool(self.access.token),
             "" if session is None else self.sessions.form_token(session),
             self.access.allow_changes,
         )
@@ -417,15 +423,14 @@ class Gate:
             return _said(414, "The address is too long.")
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return _said(405, "Only GET and POST are understood.")
-        if scope["method"] == "POST" and not is_own_origin(headers):
-            return _said(403, "That form is not of this console.")
+        follows = scope["method"] == "GET" and not scope["path"].startswith("/live/")
+        if not is_own_origin(headers) and not (follows and is_followed_link(headers)):
+            return _said(403, "A page of another origin asked for that; nothing is for it here.")
         changes = needs_session(scope["path"], scope["method"])
         if changes and not access.allow_changes:
             return _said(403, "This console only looks: start it with --allow-changes.")
         open_to_all = scope["path"] == "/login" or scope["path"].startswith("/static/")
-        if changes or (access.reading_needs_login and not open_to_all):
-            return self._stranger(scope)
-        return None
+        return None if open_to_all else self._stranger(scope)
 
     def _stranger(self, scope: Scope) -> Response | None:
         """Return what somebody is told who has not logged in; None: he has."""

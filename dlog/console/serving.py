@@ -46,7 +46,7 @@ class ConsoleOptions:
     hosts: Sequence[str] = ()
     """Further names that browsers may know it by."""
     token: str = field(default="", repr=False)
-    """What opens it; empty: one is made if one is needed."""
+    """What opens it; empty: one is made, and an address that opens it once."""
     allow_changes: bool = False
     """Let who has shown the token change something."""
     tls: bool = False
@@ -58,9 +58,8 @@ class ConsoleOptions:
 class Served:
     address: str
     token: str = field(repr=False)
-    """Empty: none is needed."""
-    made: bool
-    """Whether the token was made here."""
+    login: str = field(repr=False)
+    """An address that opens it once; empty: the token was given, and is known to who gave it."""
 
 
 def access_of(options: ConsoleOptions) -> Access:
@@ -73,12 +72,10 @@ def access_of(options: ConsoleOptions) -> Access:
         )
     if options.token and len(options.token) < TOKEN_CHARACTERS_MIN:
         raise ConsoleNotServed(f"its token has fewer than {TOKEN_CHARACTERS_MIN} characters")
-    wanted = not local or options.allow_changes
-    token = options.token or (secrets.token_urlsafe(24) if wanted else "")
     return Access(
         hosts=frozenset({*LOOPBACK, options.host.lower(), *map(str.lower, options.hosts)}),
-        token=token,
-        reading_needs_login=not local or bool(options.token),
+        token=options.token or secrets.token_urlsafe(24),
+        once="" if options.token else secrets.token_urlsafe(24),
         allow_changes=options.allow_changes,
         secure=options.tls,
     )
@@ -150,7 +147,8 @@ async def console(
     gathering = asyncio.ensure_future(gatherer.run())
     serving = asyncio.ensure_future(server.serve([listening]))
     try:
-        yield Served(address, access.token, made=bool(access.token) and not options.token)
+        login = f"{address}login?token={access.once}" if access.once else ""
+        yield Served(address, access.token, login)
     finally:
         gatherer.stop()
         server.should_exit = True

@@ -15,7 +15,7 @@ async def run(role: Role, uri: str) -> None:
     from dlog.console.serving import ConsoleOptions, console
 
     async with connected(uri) as client, console(client, ConsoleOptions()) as found:
-        role.say("serving", address=found.address)
+        role.say("serving", address=found.address, login=found.login)
         await asyncio.Event().wait()
 
 

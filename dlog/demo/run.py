@@ -33,7 +33,7 @@ async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Cons
         console.print("3 standby: tails the log without disturbing its writer")
         await spark.wait_for("progress", _START_TIMEOUT_S)
         if console_role is not None and "serving" in console_role.latest:
-            console.print(f"  watch it at {console_role.latest['serving']['address']}")
+            _say_where(console, console_role.latest["serving"])
         console.print("4 Spark: streams the log into Parquet")
         show = _Show(writer, standby, spark, console)
         killed_at, appended, seconds = await _kill_half_way(roles, writer, show)
@@ -86,6 +86,12 @@ async def _start_console(roles: Supervisor, uri: str) -> RunningRole | None:
     role = await roles.start("console", uri)
     roles.dismiss(role)
     return role
+
+
+def _say_where(console: Console, serving: Mapping[str, object]) -> None:
+    """An address that logs in is for the person in front of a terminal alone."""
+    where = serving["login" if console.is_terminal else "address"]
+    console.print(f"  watch it at {where}", soft_wrap=True)
 
 
 class _Show:

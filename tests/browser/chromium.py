@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from dlog.console.serving import ConsoleOptions, console
 from dlog.local.cluster import LocalCluster
@@ -29,8 +29,16 @@ class Watched:
     client: LedgerClient
     address: str
     token: str
-    """Empty: none is needed."""
     browser: Browser
+
+    async def log_in(self, context: BrowserContext) -> Page:
+        """Return a page of *context*, which has logged in."""
+        page = await context.new_page()
+        await page.goto(f"{self.address}login")
+        await page.get_by_label("Token").fill(self.token)
+        await page.locator("main").get_by_role("button", name="Log in").click()
+        await page.locator("#alive").get_by_text("live").wait_for()
+        return page
 
 
 @asynccontextmanager

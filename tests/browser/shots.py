@@ -52,7 +52,7 @@ async def _shot(at: Watched, file: Path, path: str, scheme: str, *, phone: bool 
         viewport={"width": 390, "height": 760} if phone else {"width": 1100, "height": 720},
         device_scale_factor=1,
     )
-    page: Page = await context.new_page()
+    page: Page = await at.log_in(context)
     await page.goto(at.address + path)
     await page.locator("#alive").get_by_text("live").or_(page.locator("#rows tr").first).wait_for()
     await page.screenshot(path=file)

@@ -30,7 +30,7 @@ expect.set_options(timeout=1000 * PATIENCE_S)
 async def test_a_cluster_is_watched_while_things_happen_to_it(tmp_path: Path) -> None:
     async with watched(tmp_path) as at:
         context = await at.browser.new_context(color_scheme="dark")
-        page = await context.new_page()
+        page = await at.log_in(context)
         wrong: list[str] = []
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
@@ -54,7 +54,7 @@ async def test_a_page_says_that_its_console_has_fallen_silent(
 
     monkeypatch.setattr("dlog.console.pages.live", one_page)
     async with watched(tmp_path) as at:
-        page = await at.browser.new_page()
+        page = await at.log_in(await at.browser.new_context())
         await page.clock.install()
         await page.goto(at.address)
         await expect(page.locator("#alive")).to_have_text("live")
@@ -69,6 +69,7 @@ async def test_a_page_says_that_its_console_has_fallen_silent(
 async def test_tabs_out_of_sight_keep_no_other_from_being_opened(tmp_path: Path) -> None:
     async with watched(tmp_path) as at:
         context = await at.browser.new_context()
+        await (await at.log_in(context)).close()
         tabs = [await context.new_page() for _ in range(8)]  # of one browser: six connections
         for page in tabs:
             await page.goto(at.address)
@@ -99,14 +100,12 @@ async def test_a_log_is_truncated_and_deleted_by_clicks(
         await ended(writer.append_many([PAYLOAD % number for number in range(100)]))
         await ended(writer.close())
         context = await at.browser.new_context(viewport={"width": 390, "height": 800})
-        page = await context.new_page()
+        page = await at.log_in(context)
         wrong: list[str] = []
         page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
         await page.get_by_role("link", name="Truncate").click()
-        await page.get_by_label("Token").fill(at.token)
-        await page.locator("main").get_by_role("button", name="Log in").click()
         await page.get_by_label("First record to keep").fill("70")
         await page.get_by_role("button", name="What would it do?").click()
         await expect(page.locator(".facts")).to_contain_text("records that go70")

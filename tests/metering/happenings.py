@@ -450,7 +450,7 @@ async def a_browser_looks(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
         console(client, ConsoleOptions(round_s=0.05)) as found,
         httpx.AsyncClient(timeout=PATIENCE_S) as browser,
     ):
-        assert (await browser.get(found.address)).status_code == 200
+        assert (await browser.get(found.login, follow_redirects=True)).status_code == 200
         await reached(cluster, lambda: moved(cluster, "dlog_console_poll_seconds"), "it has asked")
 
 

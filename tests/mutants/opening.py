@@ -66,9 +66,51 @@ mutant(
 mutant(
     "keeps everybody out who guesses tokens",
     "dlog/console/guarding.py",
-    old="        return lately.count(address) < FAILURES_MAX\n",
-    new="        return len(lately) < FAILURES_MAX\n",
+    old="        return len(lately) < FAILURES_MAX or address in LOOPBACK\n",
+    new="        return sum(map(len, self._failures.values())) < FAILURES_MAX\n",
     test=_VIEWS + "wrong_tokens_shut_the_door_for_a_while_and_for_nobody_elsewhere",
+)
+mutant(
+    "lets one user of a machine lock out the others",
+    "dlog/console/guarding.py",
+    old="        return len(lately) < FAILURES_MAX or address in LOOPBACK\n",
+    new="        return len(lately) < FAILURES_MAX\n",
+    test=_PAGES + "wrong_tokens_lock_out_nobody_else",
+)
+mutant(
+    "shows records to whoever has an account on the machine",
+    "dlog/console/pages.py",
+    old="        return None if open_to_all else self._stranger(scope)\n",
+    new="        return self._stranger(scope) if changes else None\n",
+    test=_PAGES + "nothing_is_shown_without_a_login",
+)
+mutant(
+    "logs in by an address that was used",
+    "dlog/console/guarding.py",
+    old="        self._once = None\n        return self._begin",
+    new="        return self._begin",
+    test=_PAGES + "an_address_logs_in_once",
+)
+mutant(
+    "answers a page of another origin that only looks",
+    "dlog/console/pages.py",
+    old="        if not is_own_origin(headers) and not (follows and is_followed_link(headers)):\n",
+    new="        if not is_own_origin(headers) and not follows:\n",
+    test=_PAGES + "what_a_page_of_another_site_asks_for_is_refused",
+)
+mutant(
+    "prints how to log in into a log that others read",
+    "dlog/cli/console.py",
+    old="    if sys.stdout.isatty():\n",
+    new="    if sys.stdout:\n",
+    test="tests/dlog/cli/test_cli_console.py::test_a_login_is_shown_to_a_terminal_alone",
+)
+mutant(
+    "takes a token that everybody could read",
+    "dlog/cli/console.py",
+    old="    if mode & _OTHERS:\n",
+    new="    if False:\n",
+    test="tests/dlog/cli/test_cli_console.py::test_a_token_that_others_may_read_or_change_is_refused",
 )
 mutant(
     "forgets since when something is wrong once there is more of it",
@@ -92,4 +134,19 @@ mutant(
     new="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n"
     "        await self._look_at_logs()\n\n    async def _list_logs",
     test=_PAGES + "logs_that_do_not_answer_hold_up_no_look_at_the_bookies",
+)
+_TERMINAL = "tests/dlog/cli/test_terminal_output.py::test_"
+mutant(
+    "lets records command the terminal of who looks at them",
+    "dlog/cli/log/tailing.py",
+    old="    escape = escaped_bytes if sys.stdout.isatty() else bytes\n",
+    new="    escape = bytes\n",
+    test=_TERMINAL + "a_format_may_say_itself_what_a_terminal_obeys",
+)
+mutant(
+    "lets JSON command the terminal of who looks at it",
+    "dlog/cli/render/output.py",
+    old="    text = json.dumps(value, ensure_ascii=False)\n",
+    new="    return json.dumps(value, ensure_ascii=False)\n    text = ''\n",
+    test=_TERMINAL + "json_says_the_same_and_holds_nothing_that_a_terminal_obeys",
 )

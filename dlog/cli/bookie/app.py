@@ -18,7 +18,7 @@ from dlog.cli.bookie import (
 )
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table
+from dlog.cli.render.output import print_json, print_table, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import LogError
@@ -101,7 +101,7 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
                 ),
             )
             for bookie, why in limbo.items():
-                sys.stdout.write(f"bookie {bookie} is {why}\n")
+                write_text(f"bookie {bookie} is {why}\n")
         else:
             typer.echo("no bookie is registered", err=True)
         sys.stdout.flush()

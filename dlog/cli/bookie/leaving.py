@@ -11,7 +11,7 @@ from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import Advance, shown_bar
-from dlog.cli.render.output import print_json
+from dlog.cli.render.output import print_json, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
@@ -178,5 +178,5 @@ def _facts(report: "Report", per_s: float, left_s: float | None) -> dict[str, ob
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    write_text(line + "\n")
     sys.stdout.flush()

@@ -1,7 +1,6 @@
 """``dlog bookie status|gc|compact|readonly``: bookies that run, asked over the network."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
@@ -20,7 +19,7 @@ from dlog.cli.bookie.operating_shown import (
 )
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.render.output import print_json, write_text
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
@@ -147,7 +146,7 @@ async def _print_open_work(uri: str | None) -> None:
     if work.ledgers:
         left = f", {shown_duration(work.left_s)} left" if work.left_s else ""
         lack = "lacks" if work.ledgers == 1 else "lack"
-        sys.stdout.write(
+        write_text(
             f"\n{counted(work.ledgers, 'ledger')} {lack} copies: "
             f"{shown_size(work.bytes_per_s)}/s are copied{left}; see 'dlog autorecovery status'\n"
         )
@@ -258,7 +257,7 @@ def readonly(
                     continue
                 state = "read-only" if reply.read_only else "writable"
                 reasons = f": {'; '.join(reply.reasons)}" if reply.reasons else ""
-                sys.stdout.write(f"bookie {name} is {state}{reasons}\n")
+                write_text(f"bookie {name} is {state}{reasons}\n")
 
     run_at(uri, command())
 

@@ -1,12 +1,11 @@
 """How what a running bookie says looks."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import Message
 
-from dlog.cli.render.output import print_facts, print_table
+from dlog.cli.render.output import print_facts, print_table, write_text
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import BookieWork
@@ -82,13 +81,13 @@ def work_facts(of: "BookieWork") -> dict[str, object]:
 def _print_work(of: "BookieWork") -> None:
     if of.lacking:
         least = "" if of.all_looked_at else "at least "
-        sys.stdout.write(
+        write_text(
             f"repair: {least}{of.lacking} ledgers lack what this bookie should hold, {of.urgent} "
             f"of them urgent, {of.deferred} deferred\n"
         )
     if of.work.ledgers:
         left = f", {shown_duration(of.work.left_s)} left" if of.work.left_s else ""
-        sys.stdout.write(
+        write_text(
             f"repair of the cluster: {of.work.ledgers} ledgers, "
             f"{shown_size(of.work.bytes_per_s)}/s are copied{left}\n"
         )
@@ -112,15 +111,15 @@ def print_status(reply: "pb.StatusReply", work: "BookieWork") -> None:
         facts["kept for tailers"] = shown_size(memtable.recent_bytes)
     print_facts(facts)
     for alarm in reply.collector.alarms:
-        sys.stdout.write(f"ALARM: {alarm.kind}: {alarm.reason}\n")
+        write_text(f"ALARM: {alarm.kind}: {alarm.reason}\n")
     for reason in reply.reasons:
-        sys.stdout.write(f"read-only: {reason}\n")
+        write_text(f"read-only: {reason}\n")
     for warning in reply.warnings:
-        sys.stdout.write(f"warning: {warning}\n")
+        write_text(f"warning: {warning}\n")
     _print_work(work)
     _print_tables(reply)
     _print_collector(reply.collector)
-    sys.stdout.write("\n")
+    write_text("\n")
 
 
 def _print_tables(reply: "pb.StatusReply") -> None:
@@ -160,7 +159,7 @@ def _print_tables(reply: "pb.StatusReply") -> None:
     )
     for directory in reply.ledger_directories:
         if directory.failure:
-            sys.stdout.write(f"FAILED: {directory.path}: {directory.failure}\n")
+            write_text(f"FAILED: {directory.path}: {directory.failure}\n")
         _table(
             (f"entry logs of {directory.path}", "bytes", "live", "state"),
             [
@@ -177,11 +176,11 @@ def _print_tables(reply: "pb.StatusReply") -> None:
 
 def _print_collector(collector: "pb.CollectorStatus") -> None:
     if collector.running:
-        sys.stdout.write(f"running now: {collector.running}\n")
+        write_text(f"running now: {collector.running}\n")
     if collector.suspended:
-        sys.stdout.write(f"compaction waits: {collector.suspended}\n")
+        write_text(f"compaction waits: {collector.suspended}\n")
     if collector.surplus or collector.evicted:
-        sys.stdout.write(
+        write_text(
             f"copies that no ledger counts on: {collector.surplus} seen and here still, "
             f"{collector.evicted} evicted since the start\n"
         )
@@ -215,19 +214,19 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
 
 
 def print_run(bookie: str, done: "pb.CollectorRun") -> None:
-    sys.stdout.write(
+    write_text(
         f"bookie {bookie}: {done.kind} took {shown_duration(done.took_s)}, removed {done.ledgers} "
         f"ledgers, evicted {done.evicted}, removed {done.logs} entry logs, freed "
         f"{shown_size(done.bytes_freed)}, moved {shown_size(done.bytes_moved)}\n"
     )
     for alarm in done.alarms:
-        sys.stdout.write(f"bookie {bookie}: ALARM: {alarm.kind}: {alarm.reason}\n")
+        write_text(f"bookie {bookie}: ALARM: {alarm.kind}: {alarm.reason}\n")
     if done.failure:
-        sys.stdout.write(f"bookie {bookie}: FAILED: {done.failure}\n")
+        write_text(f"bookie {bookie}: FAILED: {done.failure}\n")
     if done.suspended:
-        sys.stdout.write(f"bookie {bookie}: logs were left as they are: {done.suspended}\n")
+        write_text(f"bookie {bookie}: logs were left as they are: {done.suspended}\n")
     for damage in done.damages:
-        sys.stdout.write(f"bookie {bookie}: DAMAGED: {damage}\n")
+        write_text(f"bookie {bookie}: DAMAGED: {damage}\n")
 
 
 def _amount(number: int, unit: str) -> str:
@@ -240,5 +239,5 @@ def _free(directory: "pb.DirectoryUsage") -> float:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
-        sys.stdout.write("\n")
+        write_text("\n")
         print_table(columns, rows)

@@ -1,6 +1,5 @@
 """``dlog bookie where``: which bookies hold a ledger or a log, and what is lacking."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +8,7 @@ from dlog.cli.connections import connected
 from dlog.cli.names import complete_log
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import shown_bar
-from dlog.cli.render.output import print_json, print_table
+from dlog.cli.render.output import print_json, print_table, write_text
 from dlog.cli.runner import FAILED, run_at
 from ledger.ids import LedgerId
 
@@ -120,8 +119,8 @@ def _print(located: "Located") -> None:
     ]
     print_table(("from entry", "to", "bookie", "state", "lacks"), rows, title)
     if located.mark is not None and located.mark.deferred_why:
-        sys.stdout.write(f"not repaired yet: {located.mark.deferred_why}\n")
-    sys.stdout.write("\n")
+        write_text(f"not repaired yet: {located.mark.deferred_why}\n")
+    write_text("\n")
 
 
 def _lacks(holder: "Holder") -> str:

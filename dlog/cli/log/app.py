@@ -24,7 +24,7 @@ from dlog.cli.log import settings as log_settings
 from dlog.cli.names import complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_codec, parse_settings
-from dlog.cli.render.output import print_json
+from dlog.cli.render.output import print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.settings import CODECS_ALLOWED, LogSettings
 from dlog.settings import parse_settings as apply_settings
@@ -198,7 +198,7 @@ def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False)
         if as_json:
             print_json({"log": log, "sealed": True, "next_offset": end})
         else:
-            sys.stdout.write(f"{end}\n")
+            write_text(f"{end}\n")
 
     run_at(uri, command())
 
@@ -253,7 +253,7 @@ def watch(
                 if as_json:
                     print_json({"kind": change.kind, "log": change.log})
                 else:
-                    sys.stdout.write(f"{change.kind}\t{change.log}\n")
+                    write_text(f"{change.kind}\t{change.log}\n")
                     sys.stdout.flush()
                 left = None if left is None else left - 1
 

@@ -1,6 +1,5 @@
 """``dlog log verify`` and ``dlog log audit``: whether all is there that should be, and no more."""
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from dlog.cli.connections import connected
 from dlog.cli.names import complete_log
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import Advance, shown_bar
-from dlog.cli.render.output import print_facts, print_json, print_table
+from dlog.cli.render.output import print_facts, print_json, print_table, write_text
 from dlog.cli.runner import FAILED, run_at
 
 if TYPE_CHECKING:
@@ -205,16 +204,16 @@ def unlisted_facts(each: "Unlisted") -> dict[str, object]:
 
 def _print_verified(report: "VerifyReport") -> None:
     verdict = "healthy" if report.healthy else "NOT healthy"
-    sys.stdout.write(
+    write_text(
         f"log {report.log!r} is {verdict}: {report.segments} segments, {report.entries} entries, "
         f"{report.records} records, {report.bytes} bytes, {report.replicas} good replicas\n"
     )
     if report.trimmed:
-        sys.stdout.write(f"{report.trimmed} segments were trimmed away meanwhile\n")
+        write_text(f"{report.trimmed} segments were trimmed away meanwhile\n")
     if report.marked:
-        sys.stdout.write(f"{report.marked} ledgers were handed to repair\n")
+        write_text(f"{report.marked} ledgers were handed to repair\n")
     if report.faults:
-        sys.stdout.write("\n")
+        write_text("\n")
         print_table(
             ("segment", "ledger", "fragment", "bookie", "fault", "entries", "from", "to"),
             (
@@ -233,9 +232,9 @@ def _print_verified(report: "VerifyReport") -> None:
         )
     for problem in report.problems:
         at = "" if problem.entry is None else f", entry {problem.entry}"
-        sys.stdout.write(f"segment {problem.segment}{at}: {problem.reason}\n")
+        write_text(f"segment {problem.segment}{at}: {problem.reason}\n")
     if report.more:
-        sys.stdout.write(f"and {report.more} more problems\n")
+        write_text(f"and {report.more} more problems\n")
 
 
 def _print_audited(report: "AuditReport") -> None:
@@ -258,7 +257,7 @@ def _print_audited(report: "AuditReport") -> None:
     )
     for lost in report.missing:
         held = "an unknown number of" if lost.records is None else lost.records
-        sys.stdout.write(
+        write_text(
             f"log {lost.log!r}: ledger {lost.ledger_id} of segment {lost.segment} does not exist; "
             f"{held} records are lost\n"
         )
@@ -266,13 +265,13 @@ def _print_audited(report: "AuditReport") -> None:
         for each in found:
             whose = f"log {each.stamp.log!r}, {each.stamp.purpose}" if each.stamp else "?"
             why = each.standing.value if each.standing else "not known"
-            sys.stdout.write(f"{what}: ledger {each.ledger_id} ({whose}): {why}\n")
+            write_text(f"{what}: ledger {each.ledger_id} ({whose}): {why}\n")
     for waiting in report.waiting:
         ledgers = ", ".join(map(str, waiting.ledgers))
-        sys.stdout.write(f"waiting: log {waiting.log!r}: ledgers {ledgers}\n")
+        write_text(f"waiting: log {waiting.log!r}: ledgers {ledgers}\n")
     for name in report.half_deleted:
-        sys.stdout.write(f"half deleted: log {name!r}\n")
+        write_text(f"half deleted: log {name!r}\n")
     for trouble in report.troubles:
-        sys.stdout.write(f"trouble: {trouble.what}: {trouble.error}\n")
+        write_text(f"trouble: {trouble.what}: {trouble.error}\n")
     if report.more:
-        sys.stdout.write(f"and {report.more} more\n")
+        write_text(f"and {report.more} more\n")

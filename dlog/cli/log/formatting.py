@@ -17,10 +17,13 @@ FORMAT_HELP: Final = (
 )
 
 
-def compile_format(text: str, log: str) -> Callable[["Record"], bytes]:
+def compile_format(
+    text: str, log: str, *, escape: Callable[[bytes], bytes] = bytes
+) -> Callable[["Record"], bytes]:
     r"""Return what prints a record of *log* as *text* says; \n, \t, \0 and \x1e are understood.
 
-    Raises `InvalidValue` for a letter that means nothing."""
+    *escape* is done to what comes from the log, not to what *text* says itself. Raises
+    `InvalidValue` for a letter that means nothing."""
     plain = codecs.escape_decode(text.encode())[0]
     pieces: list[Part] = []
     rest: bytes = plain
@@ -32,9 +35,9 @@ def compile_format(text: str, log: str) -> Callable[["Record"], bytes]:
             break
         letter, rest = rest[:1].decode(errors="replace"), rest[1:]
         if letter == "t":
-            pieces.append(_constant(log.encode()))
+            pieces.append(_constant(escape(log.encode())))
         elif letter in _PARTS:
-            pieces.append(_PARTS[letter])
+            pieces.append(_escaped(_PARTS[letter], escape))
         else:
             raise InvalidValue("--format", text, f"%{letter} means nothing; use {FORMAT_HELP}")
 
@@ -46,6 +49,10 @@ def compile_format(text: str, log: str) -> Callable[["Record"], bytes]:
 
 def _constant(text: bytes) -> Part:
     return lambda _: text
+
+
+def _escaped(part: Part, escape: Callable[[bytes], bytes]) -> Part:
+    return lambda record: escape(part(record))
 
 
 def _headers(record: "Record") -> bytes:

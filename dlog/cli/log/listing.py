@@ -1,7 +1,6 @@
 """``dlog log list``: names of logs, and with ``-l`` what can be said of each at a look."""
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,7 +8,7 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table
+from dlog.cli.render.output import print_json, print_table, write_text
 from dlog.cli.runner import run_at, told
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def list_(
                 if as_json:
                     print_json(found)
                 else:
-                    sys.stdout.writelines(f"{name}\n" for name in found)
+                    write_text("".join(f"{name}\n" for name in found))
                 return
             lines = await looked_at(client, found[:LOOKED_AT_MAX])
         if as_json:

@@ -1,6 +1,5 @@
 """``dlog log count|seek|dump``: how many records, where they are, and what carries them."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -10,7 +9,14 @@ from dlog.cli.log.tailing import offset_of, record_facts
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.bars import shown_bar
-from dlog.cli.render.output import json_bytes, print_facts, print_json, shown_bytes, shown_time
+from dlog.cli.render.output import (
+    json_bytes,
+    print_facts,
+    print_json,
+    shown_bytes,
+    shown_time,
+    write_text,
+)
 from dlog.cli.runner import failed, run_at
 from dlog.starts import START_HELP
 
@@ -119,7 +125,7 @@ def count(
     elif read:
         print_facts({name: facts[name] for name in ("records", "value_bytes", "key_bytes")})
     else:
-        sys.stdout.write(f"{facts['records']}\n")
+        write_text(f"{facts['records']}\n")
 
 
 def seek(
@@ -181,7 +187,7 @@ def dump(
             until = await offset_of(client, log, end)
             reader = await Log.tail(log, start=begin, stop=until, follow=False, client=client)
             if not as_json:
-                sys.stdout.write("\t".join(_DUMP_COLUMNS) + "\n")
+                write_text("\t".join(_DUMP_COLUMNS) + "\n")
             try:
                 async for chunk in reader.read_batches():
                     if as_json:
@@ -235,12 +241,12 @@ def _show_chunk(chunk: "Chunk", *, records: bool) -> None:
         header.stored_bytes,
         header.value_bytes,
     )
-    sys.stdout.write("\t".join(map(str, cells)) + "\n")
+    write_text("\t".join(map(str, cells)) + "\n")
     if records:
         for record in chunk:
             key = "-" if record.key is None else shown_bytes(record.key)
             txid = "-" if record.txid is None else record.txid
-            sys.stdout.write(f"  {record.offset}\t{txid}\t{key}\t{shown_bytes(record.value)}\n")
+            write_text(f"  {record.offset}\t{txid}\t{key}\t{shown_bytes(record.value)}\n")
 
 
 def _show_place(log: str, offset: int, record: "Record | None", *, as_json: bool) -> None:

@@ -1,13 +1,12 @@
 """``dlog log settings``: what a log was given at its creation, and changes of it."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_settings
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.render.output import print_facts, print_json, write_text
 from dlog.cli.runner import failed, run_at
 
 app = typer.Typer(no_args_is_help=True, help="Show and change the settings of a log.")
@@ -43,7 +42,7 @@ def get(
         elif as_json:
             print_json({name: facts[name]})
         else:
-            sys.stdout.write(f"{_shown(facts[name])}\n")
+            write_text(f"{_shown(facts[name])}\n")
 
     run_at(uri, command())
 

@@ -1,9 +1,9 @@
 """``dlog log tail``: records out."""
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,7 +12,7 @@ from dlog.cli.connections import connected
 from dlog.cli.log.formatting import FORMAT_HELP, compile_format
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start, parse_time
-from dlog.cli.render.output import json_bytes
+from dlog.cli.render.output import escaped_bytes, json_bytes, json_text
 from dlog.cli.runner import run_at
 from dlog.starts import START_HELP, TIME_HELP
 from ledger.option_parsers import usage
@@ -98,6 +98,7 @@ def tail(
 ) -> None:
     """Print the records of a log, one to a line. Never disturbs its writer.
 
+    A pipe or file gets values as they are; on a terminal control characters are escaped.
     With --json, a key or value that is not UTF-8 text is {"base64": ...}."""
     if sum(each is not None for each in (start, from_time, last)) > 1:
         raise typer.BadParameter("give one of --start, --from-time and --last")
@@ -107,11 +108,16 @@ def tail(
     until = None if stop is None else parse_start(stop, "--stop")
     if sum((form is not None, offsets, as_json)) > 1:
         raise typer.BadParameter("give one of --format, --offsets and --json")
+    # What a record holds is anybody's: a terminal must not obey it.
+    escape = escaped_bytes if sys.stdout.isatty() else bytes
+    show: Callable[[Record], None]
     if form is not None:
-        shown = usage(lambda: compile_format(form, log), "--format")
+        shown = usage(lambda: compile_format(form, log, escape=escape), "--format")
         show = _show_as(shown)
+    elif as_json:
+        show = _show_json
     else:
-        show = _show_json if as_json else _show_offset if offsets else _show_value
+        show = partial(_show_offset if offsets else _show_value, escape=escape)
 
     async def command() -> None:
         async with AsyncExitStack() as stack:
@@ -206,13 +212,13 @@ def _show_as(shown: Callable[["Record"], bytes]) -> Callable[["Record"], None]:
     return show
 
 
-def _show_value(record: "Record") -> None:
-    sys.stdout.buffer.write(bytes(record.value) + b"\n")
+def _show_value(record: "Record", *, escape: Callable[[bytes], bytes]) -> None:
+    sys.stdout.buffer.write(escape(record.value) + b"\n")
 
 
-def _show_offset(record: "Record") -> None:
-    sys.stdout.buffer.write(b"%d\t%b\n" % (record.offset, record.value))
+def _show_offset(record: "Record", *, escape: Callable[[bytes], bytes]) -> None:
+    sys.stdout.buffer.write(b"%d\t%b\n" % (record.offset, escape(record.value)))
 
 
 def _show_json(record: "Record") -> None:
-    sys.stdout.buffer.write(json.dumps(record_facts(record), ensure_ascii=False).encode() + b"\n")
+    sys.stdout.buffer.write(json_text(record_facts(record)).encode() + b"\n")

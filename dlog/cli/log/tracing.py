@@ -8,7 +8,14 @@ import typer
 from dlog.cli.bookie.operating_shown import message_facts, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import json_bytes, print_facts, print_json, print_table, shown_time
+from dlog.cli.render.output import (
+    json_bytes,
+    print_facts,
+    print_json,
+    print_table,
+    shown_time,
+    write_text,
+)
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
 
@@ -165,14 +172,14 @@ def _print(found: "TracedRecord") -> None:
         words = {True: "has passed it", False: "has not passed it", None: "?"}[passed]
         facts[f"consumer {name}"] = f"{words} (at {state_of.position})"
     print_facts(facts)
-    sys.stdout.write("\n")
+    write_text("\n")
     rows = [row for replica in found.replicas for row in _rows(replica)]
     print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
     for replica in found.replicas:
         if replica.silent:
-            sys.stdout.write(f"bookie {replica.bookie} did not say where: {replica.silent}\n")
+            write_text(f"bookie {replica.bookie} did not say where: {replica.silent}\n")
         elif replica.told is not None and replica.told.doubts:
-            sys.stdout.write(f"bookie {replica.bookie} is {replica.told.doubts}\n")
+            write_text(f"bookie {replica.bookie} is {replica.told.doubts}\n")
     sys.stdout.flush()
 
 

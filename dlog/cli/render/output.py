@@ -18,9 +18,35 @@ Value = object
 """What `json.dumps` takes, or a nesting of it."""
 
 
+def escaped(text: str) -> str:
+    r"""Return *text* with all that a terminal obeys, or shows out of order, written as ``\x1b``:
+    control characters, escape sequences, marks of direction. Lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(each if _is_shown(each) else _escape(each) for each in text)
+
+
+def escaped_bytes(data: bytes) -> bytes:
+    r"""Return what `escaped` makes of *data*; bytes that are no UTF-8 are written as ``\xff``."""
+    return escaped(data.decode(errors="backslashreplace")).encode()
+
+
+def write_text(text: str) -> None:
+    """Print *text*, to a terminal escaped: it may hold what others have chosen."""
+    sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
+
+
+def json_text(value: Value) -> str:
+    """Return one line of JSON in which nothing means something to a terminal."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
 def print_json(value: Value) -> None:
     """Print one line of JSON, and see that it gets out: the reader may wait for it."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
@@ -29,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(escaped(str(cell)) for cell in row))
     # Only a terminal has a width that cells must be folded to.
     width = None if sys.stdout.isatty() else _WIDE
     Console(width=width, highlight=False, markup=False).print(table)
@@ -39,7 +65,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one to a line."""
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        sys.stdout.write(f"{name:<{width}}  {value}\n")
+        write_text(f"{name:<{width}}  {value}\n")
 
 
 def json_bytes(value: bytes | None) -> Value:
@@ -59,6 +85,14 @@ def shown_bytes(value: bytes) -> str:
     except UnicodeDecodeError:
         return f"0x{value.hex()}"
     return text if text.isprintable() else f"0x{value.hex()}"
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()
 
 
 def shown_time(time_ms: int) -> str:

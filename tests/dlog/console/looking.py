@@ -14,7 +14,7 @@ from ledger.client import LedgerClient
 from tests.waiting import until
 
 TOKEN = "a token that nobody knows"
-READS = Access()
+READS = Access(token=TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Looking:
 
 @asynccontextmanager
 async def looking(
-    access: Access = READS, *, before: Callable[[LedgerClient], Awaitable[None]] | None = None
+    access: Access = READS,
+    *,
+    before: Callable[[LedgerClient], Awaitable[None]] | None = None,
+    logged_in: bool = True,
 ) -> AsyncIterator[Looking]:
     """Yield a console that has looked at its cluster once, after *before*; its rounds are quick."""
     async with AsyncCluster() as cluster:
@@ -46,12 +49,19 @@ async def looking(
         try:
             async with browser_of(console) as browser:
                 seen = gatherer.cluster
+                if logged_in:
+                    await log_in(browser, access.token)
                 await until(lambda: seen.looked_at is not None and gatherer.names_known)
                 yield Looking(cluster, client, gatherer, console, browser)
         finally:
             running.cancel()
             await asyncio.wait([running])
             await client.close()
+
+
+async def log_in(browser: httpx.AsyncClient, token: str = TOKEN) -> None:
+    answer = await browser.post("/login", data={"token": token})
+    assert answer.status_code == 303
 
 
 def browser_of(console: Console) -> httpx.AsyncClient:

@@ -3,18 +3,20 @@
 import asyncio
 import re
 
+import httpx
 import pytest
 
 from dlog.aio import Log
 from dlog.aio.read.tails import TailTracker
 from dlog.console import gathering
 from dlog.console.gathering import LOGS_MAX, Gatherer
+from dlog.console.guarding import FAILURES_MAX
 from dlog.console.pages import Access
 from dlog.console.seen import LogLook
 from dlog.console.streaming import Streams, live
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
-from tests.dlog.console.looking import TOKEN, Looking, looking
+from tests.dlog.console.looking import TOKEN, Looking, browser_of, log_in, looking
 from tests.waiting import PATIENCE_S, ended, eventually, until
 
 HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
@@ -315,9 +317,14 @@ async def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
         await writer.close()
 
 
-async def test_a_console_that_needs_a_login_shows_nothing_without() -> None:
-    access = Access(token=TOKEN, reading_needs_login=True, secure=False)
-    async with looking(access) as at:
+async def test_nothing_is_shown_without_a_login() -> None:
+    async with looking(logged_in=False) as at:
+        for route in at.console.routes:
+            path = getattr(route, "path", "")
+            if path != "/login" and not path.startswith("/static/"):
+                answer = await at.browser.get(path)
+                assert answer.status_code in (303, 401, 403), path
+                assert answer.status_code != 303 or "/login?next=" in answer.headers["location"]
         answer = await at.browser.get("/logs")
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/logs")
         assert (await at.browser.get("/live/cluster")).status_code == 401
@@ -329,19 +336,71 @@ async def test_a_console_that_needs_a_login_shows_nothing_without() -> None:
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         assert "Log out" in await at.page("/")
-        for _ in range(10):
-            await at.browser.post("/login", data={"token": "wrong"})
-        assert (await at.browser.post("/login", data={"token": TOKEN})).status_code == 429
 
 
-@pytest.mark.parametrize(
-    "headers", [{"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}]
+async def test_an_address_logs_in_once() -> None:
+    async with looking(Access(token=TOKEN, once="once only"), logged_in=False) as at:
+        path = "/login?token=once%20only"
+        assert "set-cookie" not in (await at.browser.get("/login?token=once")).headers
+        assert "set-cookie" not in (await at.browser.head(path)).headers
+        first = await at.browser.get(path)
+        assert (first.status_code, first.headers["location"]) == (303, "/")
+        assert "SameSite=strict" in first.headers["set-cookie"]
+        assert "Log out" in await at.page("/")
+        async with browser_of(at.console) as another:
+            again = await another.get(path)
+            assert "set-cookie" not in again.headers
+            assert "worked once" in again.text
+            assert (await another.get("/")).status_code == 303
+            await log_in(another)
+            assert "Log out" in (await another.get("/")).text
+
+
+async def test_wrong_tokens_lock_out_nobody_else() -> None:
+    """Nor anybody on this machine, whose users have one address."""
+    async with looking(logged_in=False) as at:
+        for _ in range(2 * FAILURES_MAX):
+            answer = await at.browser.post("/login", data={"token": "wrong"})
+            assert answer.status_code == 403
+        await log_in(at.browser)
+        assert "Log out" in await at.page("/")
+        transport = httpx.ASGITransport(at.console.app, client=("192.0.2.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as other:
+            for _ in range(FAILURES_MAX):
+                await other.post("/login", data={"token": "wrong"})
+            assert (await other.post("/login", data={"token": TOKEN})).status_code == 429
+        await log_in(at.browser)
+
+
+OF_ANOTHER_SITE = (
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+    {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
+    {"origin": "https://evil.example"},
 )
-async def test_a_form_of_another_site_is_refused(headers: dict[str, str]) -> None:
-    async with looking(Access(token=TOKEN)) as at:
+"""An image or a script; a page at another port of this machine; a stream of an old browser."""
+
+
+@pytest.mark.parametrize("headers", OF_ANOTHER_SITE)
+async def test_what_a_page_of_another_site_asks_for_is_refused(headers: dict[str, str]) -> None:
+    async with looking() as at:
         answer = await at.browser.post("/login", data={"token": TOKEN}, headers=headers)
         assert answer.status_code == 403
         assert "set-cookie" not in answer.headers
+        for path in ("/", "/logs", "/records?log=a", "/live/cluster", "/static/console.js"):
+            assert (await at.browser.get(path, headers=headers)).status_code == 403, path
+
+
+async def test_a_link_of_another_site_leads_to_a_page_and_to_no_stream() -> None:
+    followed = {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
+    async with looking() as at:
+        assert (await at.browser.get("/logs", headers=followed)).status_code == 200
+        assert (await at.browser.get("/live/cluster", headers=followed)).status_code == 403
+        framed = {**followed, "sec-fetch-dest": "iframe"}
+        assert (await at.browser.get("/logs", headers=framed)).status_code == 403
 
 
 async def test_a_form_that_is_too_large_is_refused() -> None:

@@ -34,7 +34,8 @@ async def test_it_serves_until_it_is_closed_also_if_somebody_watches() -> None:
         client = await LedgerClient.connect(cluster.uri)
         async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
             async with console(client, ConsoleOptions(round_s=0.05)) as found:
-                assert (await browser.get(found.address)).status_code == 200
+                shown = await browser.get(found.login, follow_redirects=True)
+                assert (shown.status_code, str(shown.url)) == (200, found.address)
                 async with browser.stream("GET", f"{found.address}live/cluster") as stream:
                     lines = stream.aiter_lines()
                     assert await anext(lines) == "event: page"
@@ -54,7 +55,7 @@ async def test_who_asks_nothing_on_all_connections_keeps_nobody_out(
         connections = await opened(address, CONNECTIONS_MAX, begun)
         assert [await ended(reader.read()) for reader, _ in connections] == [b""] * CONNECTIONS_MAX
         async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
-            assert (await browser.get(address)).status_code == 200
+            assert (await browser.get(f"{address}login")).status_code == 200
         for _, writer in connections:
             writer.close()
 
@@ -63,7 +64,7 @@ async def test_who_asks_nothing_on_all_connections_keeps_nobody_out(
 async def test_who_takes_all_connections_of_one_address_keeps_nobody_else_out() -> None:
     async with served_console() as address, httpx.AsyncClient(timeout=PATIENCE_S) as browser:
         connections = await opened(address, CONNECTIONS_MAX, b"", here="127.0.0.2")
-        assert (await browser.get(address)).status_code == 200
+        assert (await browser.get(f"{address}login")).status_code == 200
         refused = [reader for reader, _ in connections[FROM_ONE_MAX:]]
         assert {await ended(each.read()) for each in refused} == {b""}
         for _, writer in connections[:FROM_ONE_MAX]:
@@ -199,15 +200,16 @@ def test_elsewhere_it_wants_tls_and_a_token() -> None:
     with pytest.raises(ConsoleNotServed, match="needs TLS"):
         access_of(ConsoleOptions(host="0.0.0.0"))
     access = access_of(ConsoleOptions(host="0.0.0.0", tls=True, hosts=["Console.example"]))
-    assert access.reading_needs_login
     assert access.secure
     assert len(access.token) >= 32
     assert "console.example" in access.hosts
 
 
-def test_here_it_wants_a_token_only_if_it_is_given_one() -> None:
-    assert access_of(ConsoleOptions()).token == ""
-    assert not access_of(ConsoleOptions()).reading_needs_login
-    assert access_of(ConsoleOptions(token="x" * 16)).reading_needs_login
+def test_here_it_wants_a_token_too_which_works_once_in_an_address() -> None:
+    made, given = access_of(ConsoleOptions()), access_of(ConsoleOptions(token="x" * 16))
+    assert len(made.token) >= 32
+    assert len(made.once) >= 32
+    assert made.once != made.token
+    assert (given.token, given.once) == ("x" * 16, "")
     with pytest.raises(ConsoleNotServed, match="fewer than 16"):
         access_of(ConsoleOptions(token="short"))

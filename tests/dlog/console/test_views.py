@@ -5,7 +5,14 @@ import json
 import pytest
 
 from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, segment_line, spark
-from dlog.console.guarding import FAILURES_MAX, FAILURES_S, SESSION_S, SESSIONS_MAX, Sessions
+from dlog.console.guarding import (
+    ADDRESSES_MAX,
+    FAILURES_MAX,
+    FAILURES_S,
+    SESSION_S,
+    SESSIONS_MAX,
+    Sessions,
+)
 from dlog.console.guarding import host_of as host
 from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing, first_seen
 from dlog.console.series import POINTS_MAX, Rate, Series
@@ -20,7 +27,7 @@ from dlog.manifest import Manifest, Sealed, Segment
 from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
 
-HERE = "127.0.0.1"
+HERE, THERE = "127.0.0.1", "192.0.2.1"
 NAMES = [f"log-{number:05}" for number in range(10_000)]
 
 
@@ -225,11 +232,23 @@ def test_who_has_shown_the_token_is_known_for_a_while() -> None:
 def test_wrong_tokens_shut_the_door_for_a_while_and_for_nobody_elsewhere() -> None:
     sessions = Sessions("right", b"secret")
     for _ in range(FAILURES_MAX):
-        assert sessions.may_try(HERE, 1.0)
+        assert sessions.may_try(THERE, 1.0)
+        sessions.log_in("wrong", "s", THERE, 1.0)
         sessions.log_in("wrong", "s", HERE, 1.0)
-    assert not sessions.may_try(HERE, 2.0)
-    assert sessions.may_try("192.0.2.1", 2.0)
-    assert sessions.may_try(HERE, 1.0 + FAILURES_S)
+    assert not sessions.may_try(THERE, 2.0)
+    assert sessions.may_try("192.0.2.2", 2.0)
+    assert sessions.may_try(HERE, 2.0), "which all users of this machine have"
+    assert sessions.may_try(THERE, 1.0 + FAILURES_S)
+
+
+def test_what_is_remembered_of_wrong_tokens_is_bounded() -> None:
+    sessions = Sessions("right", b"secret")
+    for number in range(ADDRESSES_MAX):
+        sessions.log_in("wrong", "s", f"address {number}", 1.0)
+    for _ in range(FAILURES_MAX):
+        sessions.log_in("wrong", "s", THERE, 1.0)
+    assert len(sessions._failures) == ADDRESSES_MAX
+    assert not sessions.may_try(THERE, 2.0)
 
 
 def test_the_name_of_a_host_is_read_without_its_port() -> None:
