@@ -11,6 +11,7 @@ CallerError
 |- DirectoryGivenTwice     as two journal or two ledger directories
 |- CollectionUnderWay      a run was asked for while another one is under way
 |- BookieRunning           its name is registered by a process that goes on
+|- BookiesThere            a restored store is accepted while no bookie runs
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
    |- ForeignBookie        it belongs to another bookie of this cluster
@@ -40,6 +41,7 @@ StorageError
    `- CensusDamaged
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ledger.errors import CallerError, StorageError
@@ -178,8 +180,8 @@ class StoreOutdated(WrongDirectory):
         super().__init__(
             f"{directory} holds data of bookie {bookie} of its start {here}, but the metadata "
             f"store knows of start {stored} only: it was restored from a backup, or is another "
-            "one. Bring the newest metadata back; if they are lost, `dlog bookie accept-loss` "
-            "lets the bookie start and deny nothing that it may have known"
+            "one. Bring the newest metadata back; if they are lost, stop all bookies and say so "
+            "once for all of them: `dlog metadata accept-restore`"
         )
         self.directory, self.bookie, self.here, self.stored = directory, bookie, here, stored
 
@@ -191,6 +193,18 @@ class BookieRetired(WrongDirectory):
             "serves again; start the bookie on empty directories, under another --id or none"
         )
         self.bookie, self.why = bookie, why
+
+
+class BookiesThere(CallerError):
+    retryable = True
+
+    def __init__(self, bookies: Sequence[str]) -> None:
+        super().__init__(
+            f"bookies are registered: {', '.join(bookies)}. A restored metadata store is accepted "
+            "while none runs, so that each of them learns of it: stop them all; a registration of "
+            "a process that is gone vanishes with its session, in some seconds"
+        )
+        self.bookies = tuple(bookies)
 
 
 class BookieRunning(CallerError):

@@ -23,6 +23,7 @@ from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, Directo
 from bookie.identity.cookie import read_cookie
 from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
+from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
 from bookie.server.delaying import Delays
 from bookie.server.descriptors import descriptor_limit, share_out
@@ -176,6 +177,8 @@ async def _run(
         )
         storage = await _open_storage(directories, config, identity)
         try:
+            if identity.restored is not None:
+                await honour(ledgers, storage, directories, identity.restored)
             operator_port = ports.bind(config, None if bound else port)
         except BaseException:
             storage.close()
@@ -220,7 +223,11 @@ async def _run(
         ledger_ids=storage.ledger_ids,
         storage=service,
     )
-    collector.heed(in_doubt=lambda: storage.doubts, may_be_lost=storage.may_have_lost)
+    collector.heed(
+        in_doubt=lambda: storage.doubts,
+        may_be_lost=storage.may_have_lost,
+        is_orphan=storage.is_orphan,
+    )
     operator = OperatorService(
         service, storage, keeper, collector, address=address, security=ports.security
     )
@@ -326,7 +333,7 @@ async def _open_storage(
     """Replay wholly. A replay cannot be stopped: if it is not waited for any more, the
     directories are unlocked only at its end, as they are written until then."""
     opening = asyncio.ensure_future(
-        asyncio.to_thread(_opened_storage, directories, config.storage, identity.doubt)
+        asyncio.to_thread(_opened_storage, directories, config.storage, identity)
     )
     try:
         return await asyncio.shield(opening)
@@ -338,10 +345,11 @@ async def _open_storage(
 
 
 def _opened_storage(
-    directories: Directories, config: StorageConfig, doubt: str | None
+    directories: Directories, config: StorageConfig, identity: Identity
 ) -> BookieStorage:
-    storage = BookieStorage.open(directories, config, doubt=doubt or "")
-    if doubt is not None:  # the storage remembers it from now on
+    restored = "" if identity.restored is None else identity.restored.reason
+    storage = BookieStorage.open(directories, config, doubt=identity.doubt or "", restored=restored)
+    if identity.doubt is not None:  # the storage remembers it from now on
         try:
             settle_doubt(directories)
         except BaseException:

@@ -9,7 +9,7 @@ from typing import Self
 from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
-from ledger.environment import Credentials, Environment
+from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import TransportMismatch, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -282,6 +282,15 @@ class LedgerClient:
         await self.bookies.close()
         if self._owns_store:
             await self.store.close()
+
+    def credentials(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes
+    ) -> Credentials:
+        """Return what *password* gives; without one, what the metadata give to whoever repairs the
+        ledger. Raises `WrongPassword`."""
+        if not password:
+            return repair_credentials(ledger_id, metadata)
+        return self._credentials(ledger_id, metadata, password)
 
     def _credentials(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes

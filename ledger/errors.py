@@ -17,6 +17,9 @@
     |  |- InvalidGrant             a grant that can be nobody's, or one too many
     |  |- NoSuchGrant              nothing of the kind was granted
     |  |- LevelTooLow              what was asked for needs a higher level of the cluster
+    |  |- LedgerClosed             a ledger that is closed keeps its end
+    |  |- EndBelowConfirmed        a ledger is not closed below what is proven to be confirmed
+    |  |- EndNotHeld               a ledger is not closed above an entry that nobody holds
     |  |- CannotUpgrade            the level of the cluster may not rise, and who is in the way
     |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
@@ -37,6 +40,8 @@
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
+    |  |- EndUncertain             not all bookies said all that they hold of a ledger
+    |  |- BookiesMissing           bookies that the cluster knows are not there
     |  |- EntryUnavailable         no replica gave an entry, and some did not answer
     |  `- EntryLost                every replica answered that it cannot give the entry
     `- StorageError                bytes that were read are not the bytes that were written
@@ -472,6 +477,57 @@ class RecoveryFailed(RemoteError):
             "bring its bookies back and try again"
         )
         self.ledger_id, self.reason = ledger_id, reason
+
+
+class LedgerClosed(CallerError):
+    def __init__(self, ledger_id: int, last_entry: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id} is closed already, and its last entry is {last_entry}: that is "
+            "final. To let a log forget records, 'dlog log truncate'"
+        )
+        self.ledger_id, self.last_entry = ledger_id, last_entry
+
+
+class EndBelowConfirmed(CallerError):
+    def __init__(self, ledger_id: int, end: int, confirmed: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id} is not closed at {end}: entry {confirmed} is proven to be "
+            "confirmed, so readers may have it already. Give that one or a higher one, or ask for "
+            "the loss with --below-confirmed"
+        )
+        self.ledger_id, self.end, self.confirmed = ledger_id, end, confirmed
+
+
+class EndNotHeld(CallerError):
+    def __init__(self, ledger_id: int, end: int, held: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id} is not closed at {end}: no bookie that can be reached gives entry "
+            f"{held + 1}. Bring back those that are gone, or close it at {held}"
+        )
+        self.ledger_id, self.end, self.held = ledger_id, end, held
+
+
+class EndUncertain(RemoteError):
+    retryable = True
+
+    def __init__(self, ledger_id: int, held: int, doubts: Sequence[str]) -> None:
+        super().__init__(
+            f"where ledger {ledger_id} ends is not certain: all up to entry {held} is held, and "
+            f"{'; '.join(doubts)}. Bring these bookies back and try again, or decide: "
+            f"'dlog ledger close-at {ledger_id} {held}' shows what that cuts"
+        )
+        self.ledger_id, self.held, self.doubts = ledger_id, held, tuple(doubts)
+
+
+class BookiesMissing(RemoteError):
+    retryable = True
+
+    def __init__(self, bookies: Sequence[str]) -> None:
+        super().__init__(
+            f"bookies are not there: {', '.join(bookies)}. What only they hold would be cut: start "
+            "them, and try again; one that is gone for good is left out with --without"
+        )
+        self.bookies = tuple(bookies)
 
 
 class EntryUnavailable(RemoteError):

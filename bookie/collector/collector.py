@@ -174,6 +174,7 @@ class Collector:
         )
         self._in_doubt: Callable[[], str] = lambda: ""
         self._may_be_lost: Callable[[int], bool] = lambda _ledger_id: False
+        self._is_orphan: Callable[[int], bool] = lambda _ledger_id: False
         self._clock = clock
         self._timetable = Timetable(config, now=clock())
         self._collections = [
@@ -187,10 +188,18 @@ class Collector:
         self._told: dict[str, None] = {}
         self.totals = Totals()
 
-    def heed(self, *, in_doubt: Callable[[], str], may_be_lost: Callable[[int], bool]) -> None:
+    def heed(
+        self,
+        *,
+        in_doubt: Callable[[], str],
+        may_be_lost: Callable[[int], bool],
+        is_orphan: Callable[[int], bool] = lambda _ledger_id: False,
+    ) -> None:
         """Keep entry logs from which an index may be rebuilt: all of them while *in_doubt* says
         why ("": nothing is), and those with entries of ledgers that *may_be_lost* which the index
-        does not name."""
+        does not name. Keep ledgers that the store does not know and forgot when it was restored,
+        as *is_orphan* says, until an operator has said a word."""
+        self._is_orphan = is_orphan
         self._in_doubt = in_doubt
         self._may_be_lost = may_be_lost
 
@@ -314,8 +323,10 @@ class Collector:
             room = seen.room(len(snapshot), self._config.untraced_share, now)
         else:
             room = allowed if allowed >= 0 else UNLIMITED
+        gone = verified(chosen, absent)
+        kept = () if allowed is not None else tuple(filter(self._is_orphan, gone))
         verdict = judge(
-            verified(chosen, absent),
+            [one for one in gone if one not in dict.fromkeys(kept)],
             counted=after.deletions - believed.deletions,
             waiting=self._waiting,
             room=room,
@@ -334,7 +345,7 @@ class Collector:
         looked_at = dict.fromkeys(chosen)
         unlisted = dict.fromkeys(snapshot).keys() - dict.fromkeys(listed).keys()
         left = (one for one in self._waiting if one in unlisted and one not in looked_at)
-        self._waiting = (*verdict.waiting, *left)
+        self._waiting = (*verdict.waiting, *kept, *left)
         alarm = too_many(len(self._waiting), len(snapshot)) if self._waiting else None
         return replace(run, ledgers=count, waiting=len(self._waiting), alarm=alarm)
 

@@ -61,6 +61,8 @@ class Cookie:
     retired_ms: int = 0
     """In the store: when the data of this name were given up, since 1970; 0: they were not."""
     retired_why: str = ""
+    restore: str = ""
+    """In a directory: token of the last restore of the store that these data have honoured."""
 
     def encode(self) -> bytes:
         node = pb.CookieNode(
@@ -83,6 +85,7 @@ class Cookie:
             limbo=self.limbo,
             retired_ms=self.retired_ms,
             retired_why=self.retired_why,
+            restore=self.restore,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -114,6 +117,7 @@ class Cookie:
             limbo=node.limbo,
             retired_ms=node.retired_ms,
             retired_why=node.retired_why,
+            restore=node.restore,
         )
 
     @property

@@ -41,6 +41,7 @@ from bookie.errors import (
 )
 from bookie.identity.cookie import Cookie, read_cookie_file, write_cookie
 from bookie.identity.lives import Claim
+from bookie.identity.restore import Restore, read_restore
 from bookie.journal.recovery import is_new
 from bookie.loss.census import read_census
 from bookie.storage.ledger_directory import DIRECTORIES
@@ -67,6 +68,8 @@ class Identity:
     doubt: str | None
     """Why something that was promised may be missing; None: these are the newest data. Asked of
     the directories at each start, until `settle_doubt`."""
+    restored: Restore | None = None
+    """The store is older than these data; set at each start until it is honoured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +119,19 @@ async def identify(
         raise InvalidBookieName(bookie)
     directories.lock()
     try:
-        stamped, node = await _check(store, directories, bookie, instance, address, entropy)
+        stamped, node, restore = await _check(
+            store, directories, bookie, instance, address, entropy
+        )
+        restored = restore if _is_news(stamped, node, restore) else None
         doubt = next((c.doubt for one in stamped if (c := one.cookie) and c.doubt), None)
         systems = {one.disk.where() for one in stamped}
-        if doubt is not None or systems != {c.system for one in stamped if (c := one.cookie)}:
+        moved = systems != {c.system for one in stamped if (c := one.cookie)}
+        if doubt is not None or restored is not None or moved:
             await until_alone()
         number = _checkpoint(directories)
 
         def counted(known: Cookie) -> Cookie:
-            known = replace(known, address=address)
+            known = replace(known, address=address, life=_newest_life(stamped, known), tries=())
             return known if doubt is None else replace(known, checkpoint=number, census=b"")
 
         claim = await _count(store, stamped, node, counted, entropy(16).hex())
@@ -133,7 +140,7 @@ async def identify(
     except OSError as error:
         raise StorageFailed("checking the identity of the data", str(error)) from error
     cookie = _of_life(claim.cookie, stamped[0])
-    return Identity(cookie, entropy(8).hex(), claim, doubt)
+    return Identity(cookie, entropy(8).hex(), claim, doubt, restored)
 
 
 def settle_doubt(directories: Directories) -> None:
@@ -198,23 +205,32 @@ async def _check(
     instance: str,
     address: str,
     entropy: Callable[[int], bytes],
-) -> tuple[list[_Stamped], Versioned]:
-    """Return the directories with their cookies, and the store's node; made if nobody knew them."""
+) -> tuple[list[_Stamped], Versioned, Restore | None]:
+    """Return the directories with their cookies, the store's node, both made if nobody knew them,
+    and the last restore of the store that was accepted."""
     wanted = places(directories)
     stamped = [_read(disk, place) for disk, place in zip(directories.every(), wanted, strict=True)]
     _check_owner(stamped, bookie, instance)
     node = await _get(store, bookie)
+    restore = await read_restore(store)
     known = None if node is None else _decode(node.value, bookie)
     if known is not None and known.is_retired:
         raise BookieRetired(bookie, known.retired_why)
     _check_together(stamped, known, "; ".join(wanted))
     if node is None or known is None:
         found = [one.cookie for one in stamped if one.cookie is not None]
-        if any(cookie.token for cookie in found) or not is_blank(directories):
-            raise CookieMissing(", ".join(one.here for one in stamped), bookie)
         new = Cookie(bookie, instance, entropy(16).hex(), address, "; ".join(wanted))
-        cookie = replace(new, cookie=found[0].cookie) if found else new
-        stamped = _stamp(directories, stamped, cookie, entropy)
+        first = found[0] if found else None
+        if first and first.token and restore is not None and first.restore != restore.token:
+            cookie = replace(new, cookie=first.cookie)  # it joined after the backup was made
+            _check_together(stamped, cookie, "; ".join(wanted))
+        elif any(cookie.token for cookie in found) or not is_blank(directories):
+            raise CookieMissing(", ".join(one.here for one in stamped), bookie)
+        else:
+            if restore is not None:
+                new = replace(new, restore=restore.token)
+            cookie = replace(new, cookie=found[0].cookie) if found else new
+            stamped = _stamp(directories, stamped, cookie, entropy)
         node = await _create(store, cookie)
         known = _decode(node.value, bookie)
         if known.is_retired:
@@ -223,20 +239,52 @@ async def _check(
             raise DataMissing(stamped[0].here, bookie, _OTHER_COOKIE)
     _check_begun(directories, bookie)
     if not any(one.cookie and one.cookie.doubt for one in stamped):
-        _check_newest(stamped, known, directories)
-    return stamped, node
+        is_restored = _is_news(stamped, node, restore)
+        _check_newest(stamped, known, directories, is_restored=is_restored)
+    return stamped, node, restore
 
 
-def _check_newest(stamped: list[_Stamped], known: Cookie, directories: Directories) -> None:
-    """Check that nothing was promised after what is in the directories."""
-    for one in stamped:
-        assert one.cookie is not None, "every directory is stamped"
-        if known.token == one.cookie.token or known.token in one.cookie.tries:
-            continue
-        if one.cookie.life > known.life:
-            raise StoreOutdated(one.here, known.bookie, one.cookie.life, known.life)
-        story = f"of its start {one.cookie.life}, and the cluster has seen start {known.life}"
-        raise DataOutdated(one.here, known.bookie, story)
+def _is_news(stamped: list[_Stamped], node: Versioned, restore: Restore | None) -> bool:
+    """Whether an operator accepted a restore of the store that these data have not honoured."""
+    if restore is None:
+        return False
+    cookies = [one.cookie for one in stamped if one.cookie is not None]
+    is_ended = _decode(node.value, "").token == restore.token
+    return any(c.token for c in cookies) and (
+        is_ended or any(c.restore != restore.token for c in cookies)
+    )
+
+
+def _newest_life(stamped: list[_Stamped], known: Cookie) -> int:
+    """Return the last life that directories or store know: beside a restored store, the former."""
+    return max(known.life, *(one.cookie.life for one in stamped if one.cookie is not None))
+
+
+def _check_not_older(stamped: list[_Stamped], known: Cookie) -> None:
+    """Check that the directories are of one life, and of none before those that a restored store
+    has seen."""
+    cookies = [one.cookie for one in stamped if one.cookie is not None]
+    newest = max(cookies, key=lambda cookie: cookie.life)
+    for one, cookie in zip(stamped, cookies, strict=True):
+        if newest.token != cookie.token and newest.token not in cookie.tries:
+            story = f"of its start {cookie.life}, and others of its start {newest.life}"
+            raise DataOutdated(one.here, known.bookie, story)
+        seen = {known.token, *known.tries}
+        is_seen = newest.life > known.life or not seen.isdisjoint((cookie.token, *cookie.tries))
+        if not is_seen and known.token:
+            story = f"of its start {cookie.life}, and the cluster has seen start {known.life}"
+            raise DataOutdated(one.here, known.bookie, story)
+
+
+def _check_newest(
+    stamped: list[_Stamped], known: Cookie, directories: Directories, *, is_restored: bool = False
+) -> None:
+    """Check that nothing was promised after what is in the directories, as far as a store knows
+    that may be restored, and that they are no copy."""
+    if is_restored:
+        _check_not_older(stamped, known)
+    else:
+        _check_lives(stamped, known)
     number = _checkpoint(directories)
     if number < known.checkpoint:
         story = f"of its checkpoint {number}, and the cluster has seen {known.checkpoint}"
@@ -246,6 +294,18 @@ def _check_newest(stamped: list[_Stamped], known: Cookie, directories: Directori
         untouched = known.clean and one.cookie.clean and number == known.checkpoint
         if not one.is_original and not untouched:
             raise DataCopied(one.here, known.bookie)
+
+
+def _check_lives(stamped: list[_Stamped], known: Cookie) -> None:
+    """Check that no start was counted after those that the directories know."""
+    for one in stamped:
+        assert one.cookie is not None, "every directory is stamped"
+        if known.token == one.cookie.token or known.token in one.cookie.tries:
+            continue
+        if one.cookie.life > known.life:
+            raise StoreOutdated(one.here, known.bookie, one.cookie.life, known.life)
+        story = f"of its start {one.cookie.life}, and the cluster has seen start {known.life}"
+        raise DataOutdated(one.here, known.bookie, story)
 
 
 async def _count(

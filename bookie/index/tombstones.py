@@ -127,6 +127,12 @@ class Tombstones:
         firsts, lasts = self._ranges
         return sum(lasts) - sum(firsts) + len(firsts)
 
+    @property
+    def highest(self) -> int:
+        """Return the highest id that is in it, -1 if there is none."""
+        _, lasts = self._ranges
+        return lasts[-1] if lasts else -1
+
     def add(self, ledger_ids: Iterable[int]) -> None:
         """Remember *ledger_ids*, durably. Raises `OSError`; after `DiskFull` nothing is changed."""
         new = sorted(one for one in ledger_ids if one not in self)

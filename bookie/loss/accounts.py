@@ -49,6 +49,13 @@ class Accounts:
         with self._lock:
             self._keep(Limbo(reason) if self.limbo is None else self.limbo.again(reason))
 
+    def restored(self, reason: str) -> None:
+        """Remember that the metadata store is older than it was, durably."""
+        _log.error("metadata_store_was_restored", reason=reason)
+        with self._lock:
+            before = Limbo(reason, lost=False) if self.limbo is None else self.limbo
+            self._keep(before.restored(reason))
+
     def count(self, rolls: Iterable[Rolls], journals: Sequence[Mark], sizes: Sequence[int]) -> None:
         """Replace the census: all that *rolls*, *journals* and *sizes* say is durable."""
         with self._lock:
@@ -66,7 +73,8 @@ class Accounts:
             after = change(before)
             if after == before:
                 return
-            if after.phase is Phase.OVER and not after.before and self.census is not None:
+            is_over = after.phase is Phase.OVER and not (after.before or after.floor)
+            if is_over and self.census is not None:
                 self._count(replace(self.census, number=self._number + 1, limbo=False))
                 self.limbo = None
                 self._disk.remove(LIMBO_PATH)

@@ -47,9 +47,10 @@ async def listed(ledgers: LedgerStore) -> list[LedgerId]:
 
 
 async def doubtful_of(
-    ledgers: LedgerStore, bookie: str, ledger_ids: Sequence[int]
+    ledgers: LedgerStore, bookie: str, ledger_ids: Sequence[int], *, floor: int = 0
 ) -> list[LedgerId]:
-    """Return those of *ledger_ids* for which a "no" of *bookie* would be evidence.
+    """Return those of *ledger_ids* for which a "no" of *bookie* would be evidence. *floor*: ledgers
+    below it were made before the store was restored.
 
     One whose metadata cannot be read stays doubtful, and one that the store lists and hides.
     Raises `MetadataUnavailable`."""
@@ -60,7 +61,7 @@ async def doubtful_of(
     return [
         ledger_id
         for ledger_id, metadata in found.items()
-        if metadata is None or is_doubtful(metadata, bookie)
+        if metadata is None or is_doubtful(metadata, bookie, is_older=ledger_id < floor)
     ]
 
 
@@ -154,7 +155,9 @@ class Settler:
         parts = [ledger_ids[at : at + _BATCH] for at in range(0, len(ledger_ids), _BATCH)]
         waiting = iter(parts)
         while some := list(islice(waiting, _AT_ONCE)):
-            looks = (doubtful_of(self._ledgers, self._bookie, part) for part in some)
+            limbo = self._storage.limbo
+            floor = 0 if limbo is None else limbo.floor
+            looks = (doubtful_of(self._ledgers, self._bookie, part, floor=floor) for part in some)
             for found in await asyncio.gather(*looks):
                 doubtful += found
         return doubtful

@@ -106,12 +106,14 @@ class BookieStorage:
         config: StorageConfig,
         *,
         doubt: str = "",
+        restored: str = "",
         entropy: Callable[[int], bytes] = urandom,
     ) -> Self:
         """Replay wholly, flush, and return a storage that may serve (rule 64).
 
         A lone disk is all directories. A caller that knows of something missing gives the
-        reason as *doubt*; what is missing by the census is found here. Either begins a limbo, which
+        reason as *doubt*; what is missing by the census is found here. *restored*: why the metadata
+        store is older than it was. Each begins a limbo, which
         is durable before anything is served (`bookie.loss.limbo`). Raises `DirectoryInUse`, or a
         `FileDamaged` where a file is not as it was written; then nothing that matters has changed.
         """
@@ -122,6 +124,8 @@ class BookieStorage:
             ledger_directories = open_ledger_directories(directories, config)
             accounts = Accounts(directories.main)
             accounts.lost([doubt] if doubt else [])
+            if restored:
+                accounts.restored(restored)
             replay = Replay(
                 directories=directories,
                 ledger_directories=ledger_directories,
@@ -327,7 +331,9 @@ class BookieStorage:
         """Say which entries are here, from memory and index pages; may block."""
         answer = listing.held(self._holdings, query)
         limbo = self.limbo
-        return answer if limbo is None else limbo.held(query, answer)
+        if limbo is None:
+            return answer
+        return limbo.held(query, answer, let_go=self._holdings.was_let_go(query.ledger_id))
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
         """Say what is known of the ledger's LAC, its fence and its last entry."""
@@ -383,6 +389,17 @@ class BookieStorage:
         """Whether the ledger was there before this bookie knew of a loss."""
         limbo = self.limbo
         return limbo is not None and not limbo.takes_adds_to(ledger_id)
+
+    def is_orphan(self, ledger_id: int) -> bool:
+        """Whether the metadata store forgot the ledger, if it does not know it: it was restored."""
+        limbo = self.limbo
+        return limbo is not None and limbo.is_orphan(ledger_id)
+
+    @property
+    def highest_id(self) -> int:
+        """Of all ledgers that are, or were, here; -1 if there never was one."""
+        deleted = (directory.tombstones.highest for directory in self.ledger_directories)
+        return max((*deleted, *self.ledger_ids()[-1:]), default=-1)
 
     def judged(self, change: Callable[[Limbo], Limbo]) -> None:
         """Let `limbo` become what *change* makes of it, durably; blocks. Raises `StorageFailed`,

@@ -103,6 +103,10 @@ class Holdings:
         """Whether a ledger that is not here was, and was evicted: no writer adds to it any more."""
         return ledger_id in self.directory_of(ledger_id).fences
 
+    def was_let_go(self, ledger_id: int) -> bool:
+        """Whether what was here of the ledger was deleted or evicted once, as far as is known."""
+        return self.is_deleted(ledger_id) or self.is_fenced(ledger_id)
+
     def create(self, ledger_id: int, key: bytes) -> LedgerRecord:
         """Return the record of a ledger that is not here, made under the lock. One that was
         evicted is fenced, and the fence is durable."""

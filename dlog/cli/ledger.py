@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.connections import connected, opened_store
-from dlog.cli.options import Json, LedgerNumber, Uri, examples
+from dlog.cli.options import Json, LedgerNumber, Uri, Yes, examples
 from dlog.cli.render.output import (
     json_bytes,
     print_facts,
@@ -16,10 +16,13 @@ from dlog.cli.render.output import (
     shown_time,
 )
 from dlog.cli.runner import run_at
+from ledger.errors import LedgerClosed
 from ledger.ids import LedgerId
+from ledger.metadata import LedgerState
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import MarkedLedger
+    from ledger.forced_close import Evidence, Holding
     from ledger.metadata import LedgerMetadata
 
 app = typer.Typer(
@@ -122,6 +125,77 @@ def recover(
 
 
 @app.command(
+    "close-at",
+    epilog=examples("dlog ledger close-at 12 199", "dlog ledger close-at 12 199 --yes --json"),
+)
+def close_at(
+    ledger: LedgerNumber,
+    entry: Annotated[
+        int, typer.Argument(help="The last entry that it keeps; -1: it keeps none.", min=-1)
+    ],
+    *,
+    below_confirmed: Annotated[
+        bool,
+        typer.Option(
+            "--below-confirmed",
+            help="Also if entries are cut that are proven to be confirmed: they are lost.",
+        ),
+    ] = False,
+    password: Password = "",
+    yes: Yes = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Close a ledger at an entry of your choice: the last resort when no recovery succeeds.
+
+    Without --yes it only shows what each bookie holds, and what would be cut, and asks. Bookies
+    that are gone are no obstacle; what only they hold is lost. Entries up to ENTRY are copied to
+    the bookies of the ledger that lack them. Try 'dlog ledger recover' first, and bring back the
+    bookies that it names."""
+
+    async def command() -> None:
+        from ledger.forced_close import force_close, gather_evidence
+
+        async with connected(uri) as client:
+            ledger_id = LedgerId(ledger)
+            metadata = await client.describe(ledger_id)
+            keys = client.credentials(ledger_id, metadata, password.encode())
+            if metadata.state is LedgerState.CLOSED:
+                assert metadata.last_entry is not None, "it is CLOSED"
+                raise LedgerClosed(ledger_id, metadata.last_entry)
+            if not yes:
+                evidence = await gather_evidence(client.environment, keys, metadata)
+                shown_evidence(evidence, entry)
+                typer.confirm(f"Close ledger {ledger} at {entry}?", abort=True, err=True)
+            closed = await force_close(
+                client.environment,
+                ledger_id,
+                entry,
+                credentials=keys,
+                below_confirmed=below_confirmed,
+            )
+        if as_json:
+            print_json(
+                {
+                    **ledger_facts(ledger, closed.metadata),
+                    "cut": closed.cut,
+                    "short_of_copies": closed.short,
+                    "confirmed": closed.evidence.confirmed,
+                    "bookies": evidence_facts(closed.evidence, entry),
+                }
+            )
+        else:
+            shown_evidence(closed.evidence, entry)
+            typer.echo(
+                f"ledger {ledger} is CLOSED at {entry}; {closed.cut} entries are cut, "
+                f"{closed.short} have fewer copies than they should: repair makes them",
+                err=True,
+            )
+
+    run_at(uri, command())
+
+
+@app.command(
     epilog=examples("dlog ledger underreplicated", "dlog ledger underreplicated --json | jq .lacks")
 )
 def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
@@ -160,6 +234,54 @@ def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
 
 def _shown_next(marked: "MarkedLedger") -> str:
     return shown_time(marked.mark.not_before_ms) if marked.mark.not_before_ms else "at once"
+
+
+def evidence_facts(evidence: "Evidence", end: int) -> list[dict[str, object]]:
+    return [
+        {
+            "bookie": holding.bookie,
+            "member": holding.is_member,
+            "answers": holding.answers,
+            "last_entry": holding.last_entry,
+            "cut": holding.count_above(end),
+            "proven_lac": holding.lac,
+            "fenced": holding.is_fenced,
+            "deleted": holding.is_deleted,
+            "complete": holding.is_complete,
+        }
+        for holding in evidence.holdings
+    ]
+
+
+def shown_evidence(evidence: "Evidence", end: int) -> None:
+    """Print what each bookie holds from the last fragment on, and what closing at *end* cuts."""
+
+    def said(holding: "Holding") -> str:
+        if not holding.answers:
+            return "does not answer"
+        if holding.is_deleted:
+            return "has deleted it"
+        return "all that it ever had" if holding.is_complete else "may have had more"
+
+    print_table(
+        ("bookie", "in the ledger", "highest entry", "cut", "proven LAC", "fenced", "says"),
+        (
+            (
+                holding.bookie,
+                "member" if holding.is_member else "-",
+                holding.last_entry if holding.spans else "-",
+                holding.count_above(end),
+                holding.lac if holding.lac >= 0 else "-",
+                "yes" if holding.is_fenced else "no",
+                said(holding),
+            )
+            for holding in evidence.holdings
+        ),
+    )
+    sys.stdout.write(
+        f"all up to {evidence.end} is held by somebody; up to {evidence.confirmed} it is proven to "
+        "be confirmed\n"
+    )
 
 
 def mark_facts(marked: "MarkedLedger") -> dict[str, object]:

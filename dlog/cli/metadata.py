@@ -1,12 +1,14 @@
-"""``dlog metadata``: the metadata store of one machine, a directory, when it is damaged."""
+"""``dlog metadata``: the metadata store when it is damaged, or was restored to an older moment."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from dlog.cli.options import Json, Uri, examples
+from dlog.cli.connections import connected, opened_store
+from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.output import print_json
-from dlog.cli.runner import run_at
+from dlog.cli.runner import FAILED, run_at
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
 from ledger.metastore.uri import FileUri, parse_uri, without_secrets
@@ -14,7 +16,7 @@ from ledger.metastore.uri import FileUri, parse_uri, without_secrets
 _TIMEOUT_S = 10.0
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look after the metadata store of one machine (`file://`)."
+    no_args_is_help=True, help="Continue after the metadata store was damaged or restored."
 )
 
 
@@ -22,11 +24,6 @@ class NotEmbedded(CallerError):
     def __init__(self, uri: str) -> None:
         shown = without_secrets(uri)
         super().__init__(f"{shown} is not a directory on this machine: it needs file:///...")
-
-
-@app.callback()
-def _metadata() -> None:
-    """Make `accept-loss` a command of its own, although it is the only one."""
 
 
 @app.command(
@@ -39,7 +36,7 @@ def _metadata() -> None:
 def accept_loss(
     uri: Uri = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Continue with the newest state of a damaged namespace that is whole in itself.
@@ -69,8 +66,99 @@ def accept_loss(
         else:
             typer.echo(
                 f"the namespace goes on from commit {done.generation}; what was there before is in "
-                f"{done.copy}; look at 'dlog bookie status' for alarms",
+                f"{done.copy}; before bookies start: 'dlog metadata accept-restore'",
                 err=True,
             )
 
     run_at(uri, command())
+
+
+@app.command(
+    "accept-restore",
+    epilog=examples(
+        "dlog metadata accept-restore",
+        "dlog metadata accept-restore --yes --reason 'back to the backup of Monday'",
+    ),
+)
+def accept_restore(
+    uri: Uri = None,
+    *,
+    reason: Annotated[
+        str, typer.Option(help="Why; bookies keep it, and show it while they are in limbo.")
+    ] = "the metadata store was restored from a backup",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Continue with a metadata store that was restored to an older moment, for good.
+
+    Stop all bookies first; start all of them afterwards. What was made since the backup is
+    unknown to the store: each bookie keeps it, gives new ledgers ids above it, and does not let
+    a ledger that was open in the backup end by what it does not know. Then run 'dlog metadata
+    reconcile', which closes these ledgers with all that the bookies hold."""
+
+    async def command() -> None:
+        from bookie.identity.restore import accept_restore as accept
+        from bookie.identity.restore import registered_bookies
+
+        async with opened_store(uri) as store:
+            if not yes and not await registered_bookies(store):
+                question = "Give up all that the metadata store does not know, on all bookies?"
+                typer.confirm(question, abort=True, err=True)
+            restore = await accept(store, reason)
+        if as_json:
+            print_json({"token": restore.token, "accepted_ms": restore.accepted_ms})
+        else:
+            typer.echo("accepted: start all bookies, then run 'dlog metadata reconcile'", err=True)
+
+    run_at(uri, command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog metadata reconcile",
+        "dlog metadata reconcile --without bookie-2 --json | jq 'select(.problem != \"\")'",
+    ),
+)
+def reconcile(
+    uri: Uri = None,
+    *,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="A bookie that is gone for good: what only it holds is given up."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Close the ledgers that were open in a restored metadata store, with all that bookies hold.
+
+    Run it after 'dlog metadata accept-restore', when all bookies are there. Each bookie of the
+    cluster is asked, also for what the store does not know that it has: so nothing is cut that
+    was acknowledged. What cannot be decided for certain stays open, and is named with the reason.
+    Exits with 1 if something is left to decide. It may be interrupted and repeated."""
+
+    async def command() -> bool:
+        from ledger.reconciliation import reconcile as reconciled
+
+        count, left = 0, 0
+        async with connected(uri) as client:
+            async for each in reconciled(client, without=without or ()):
+                count += 1
+                left += each.end is None or each.lost > 0
+                if as_json:
+                    print_json(asdict(each))
+                    continue
+                end = "still open" if each.end is None else f"closed at {each.end}"
+                typer.echo(
+                    f"ledger {each.ledger_id}: {end}, {each.found_elsewhere} entries found at "
+                    f"bookies that it does not name, {each.cut} cut that were never acknowledged"
+                    + (f": {each.problem}" if each.problem else "")
+                )
+            names = ", ".join(found.bookie for found in client.bookies.available())
+        typer.echo(
+            f"{count} ledgers needed something, {left} are left to decide; asked were {names}: a "
+            "bookie that joined after the backup and has not been started since is not among them",
+            err=True,
+        )
+        return left == 0
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)

@@ -53,6 +53,8 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
     "consumer reset": _always,
     "consumer delete": _always,
     "ledger recover": _always,
+    "ledger close-at": _always,
+    "metadata reconcile": _always,
     "access grant": _always,
     "access revoke": _always,
     "access protect": _always,

@@ -25,6 +25,9 @@ SEQUENCE_PATH = "/idgen/id-"
 BLOCK_SIZE = 64
 """Ids taken by one compare-and-swap; what a process does not use of them is wasted."""
 TRIES_MAX = 1000
+LEAP_MAX = 1 << 40
+SEQUENTIAL_LEAP_MAX = 100_000
+"""How far ids are left out at once; beyond that, bookies refuse what has the id of another."""
 
 
 class BlockIds:
@@ -50,6 +53,25 @@ class BlockIds:
     async def peek(self) -> int:
         """Return an id such that none was given out yet from there on, to anybody."""
         return await _counted(self._store)
+
+    async def leave_below(self, above: int) -> int:
+        """Give out no id below *above* any more, or below another that is no higher; return it.
+
+        No farther than `LEAP_MAX`: what was taken in without the store may have any id."""
+        for _ in range(TRIES_MAX):
+            try:
+                node = await self._store.get(ID_BLOCK_PATH)
+            except NoSuchNode:
+                await _make_counter(self._store)
+                continue
+            now = _decode(node.value)
+            if now >= above:
+                return now
+            to = min(above, now + LEAP_MAX)
+            with contextlib.suppress(BadVersion):
+                await self._store.set(ID_BLOCK_PATH, _encode(to), node.version)
+                return to
+        raise DamagedMetadata(ID_BLOCK_PATH, f"changed under us {TRIES_MAX} times in a row")
 
     async def _take_block(self) -> int:
         for _ in range(TRIES_MAX):
@@ -88,6 +110,15 @@ class SequentialIds:
 
     def leave(self) -> None:
         """There are no blocks to leave."""
+
+    async def leave_below(self, above: int) -> int:
+        """As of `BlockIds`; takes one id after the other."""
+        last = await self.take()
+        for _ in range(SEQUENTIAL_LEAP_MAX):
+            if last + 1 >= above:
+                break
+            last = await self.take()
+        return last + 1
 
     async def peek(self) -> int:
         """Return an id such that none was given out yet from there on, to anybody. Wastes one."""

@@ -73,6 +73,11 @@ class LedgerStore:
         """Give new ledgers ids far from the last ones, which strangers seem to have guessed."""
         self._ids.leave()
 
+    async def leave_ids_below(self, above: int) -> int:
+        """Give new ledgers ids of at least *above*, if that is not far from now; return an id such
+        that none below it is given out any more. Raises `MetadataUnavailable`."""
+        return await self._ids.leave_below(above)
+
     async def _is_own(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         """Return whether what is stored under the id is what this process tried to create."""
         try:

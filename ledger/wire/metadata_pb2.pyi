@@ -267,6 +267,7 @@ class CookieNode(_message.Message):
     LIMBO_FIELD_NUMBER: _builtins.int
     RETIRED_MS_FIELD_NUMBER: _builtins.int
     RETIRED_WHY_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1 has the fields 1 to 7 only"""
     bookie: _builtins.str
@@ -300,6 +301,10 @@ class CookieNode(_message.Message):
     retired_ms: _builtins.int
     """when the data of this name were given up, since 1970; 0 if they were not"""
     retired_why: _builtins.str
+    restore: _builtins.str
+    """In a directory only.
+    token of the last restore of the store that these data have honoured
+    """
     @_builtins.property
     def tries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In a directory only.
@@ -328,14 +333,46 @@ class CookieNode(_message.Message):
         limbo: _builtins.str = ...,
         retired_ms: _builtins.int = ...,
         retired_why: _builtins.str = ...,
+        restore: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "census", b"census", "checkpoint", b"checkpoint", "clean", b"clean", "cookie", b"cookie", "directories", b"directories", "doubt", b"doubt", "file", b"file", "instance", b"instance", "life", b"life", "life_token", b"life_token", "limbo", b"limbo", "place", b"place", "retired_ms", b"retired_ms", "retired_why", b"retired_why", "system", b"system", "tries", b"tries", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "census", b"census", "checkpoint", b"checkpoint", "clean", b"clean", "cookie", b"cookie", "directories", b"directories", "doubt", b"doubt", "file", b"file", "instance", b"instance", "life", b"life", "life_token", b"life_token", "limbo", b"limbo", "place", b"place", "restore", b"restore", "retired_ms", b"retired_ms", "retired_why", b"retired_why", "system", b"system", "tries", b"tries", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CookieNode: _TypeAlias = CookieNode  # noqa: Y015
+
+@_typing.final
+class RestoreNode(_message.Message):
+    """/restored: the store was restored to an older moment, as an operator accepted"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    ACCEPTED_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    token: _builtins.str
+    """random: another restore has another one"""
+    accepted_ms: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        token: _builtins.str = ...,
+        accepted_ms: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_ms", b"accepted_ms", "reason", b"reason", "token", b"token", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreNode: _TypeAlias = RestoreNode  # noqa: Y015
 
 @_typing.final
 class FragmentNode(_message.Message):

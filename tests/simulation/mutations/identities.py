@@ -21,12 +21,12 @@ def accepts_an_older_directory(patch: Patch) -> None:
     honest = stamp._check_newest
 
     def check_newest(
-        stamped: list[stamp._Stamped], known: Cookie, directories: Directories
+        stamped: list[stamp._Stamped], known: Cookie, directories: Directories, **how: bool
     ) -> None:
         here = stamped[0].cookie
         assert here is not None
         known = replace(_not_ahead(known, directories), token=here.token)
-        honest(stamped, known, directories)
+        honest(stamped, known, directories, **how)
 
     patch.set(stamp, "_check_newest", check_newest)
 
@@ -37,9 +37,9 @@ def compares_no_checkpoints(patch: Patch) -> None:
     honest = stamp._check_newest
 
     def check_newest(
-        stamped: list[stamp._Stamped], known: Cookie, directories: Directories
+        stamped: list[stamp._Stamped], known: Cookie, directories: Directories, **how: bool
     ) -> None:
-        honest(stamped, _not_ahead(known, directories), directories)
+        honest(stamped, _not_ahead(known, directories), directories, **how)
 
     patch.set(stamp, "_check_newest", check_newest)
 
