@@ -62,7 +62,7 @@ class BlockIds:
             try:
                 node = await self._store.get(ID_BLOCK_PATH)
             except NoSuchNode:
-                await _make_counter(self._store)
+                await make_counter(self._store)
                 continue
             now = _decode(node.value)
             if now >= above:
