@@ -69,9 +69,10 @@ async def known_bookies(store: MetadataStore) -> list[str]:
 
 
 async def reconcile(
-    client: LedgerClient, *, without: Collection[str] = ()
+    client: LedgerClient, below: int, *, without: Collection[str] = ()
 ) -> AsyncIterator[Reconciled]:
-    """Go through all ledgers; yield those that needed something.
+    """Go through all ledgers *below* an id, which were there when the restore was accepted; yield
+    those that needed something. Later ones have writers.
 
     Raises `BookiesMissing` if a bookie that the store knows is not registered, except for those
     *without* which it is to be done. Raises `MetadataUnavailable`."""
@@ -81,7 +82,7 @@ async def reconcile(
     missing = [name for name in known if name not in there]
     if missing:
         raise BookiesMissing(missing)
-    ledger_ids = iter([ledger_id async for ledger_id in client.ledgers.list()])
+    ledger_ids = iter([one async for one in client.ledgers.list() if one < below])
     while part := list(islice(ledger_ids, _PART)):
         for ledger_id, metadata in (await client.ledgers.read_all(part)).items():
             if metadata is None:

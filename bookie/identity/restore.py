@@ -30,6 +30,7 @@ from bookie.errors import BookiesThere
 from bookie.identity.cookie import Cookie, read_cookie, write_cookie
 from bookie.storage.engine import BookieStorage
 from ledger.clock import now_ms
+from ledger.cluster import open_namespace
 from ledger.errors import BadVersion, DamagedMetadata, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
@@ -53,6 +54,8 @@ class Restore:
     """Random: another restore has another one."""
     accepted_ms: int
     reason: str
+    below: int = 0
+    """Ledgers with lower ids were there then; those that are made afterwards have higher ones."""
 
     def encode(self) -> bytes:
         node = pb.RestoreNode(
@@ -60,6 +63,7 @@ class Restore:
             token=self.token,
             accepted_ms=self.accepted_ms,
             reason=self.reason,
+            below=self.below,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -75,7 +79,7 @@ async def read_restore(store: MetadataStore) -> Restore | None:
         return None
     node = pb.RestoreNode()
     parse_node(node, found.value, PATH, version=FORMAT_VERSION)
-    return Restore(node.token, node.accepted_ms, node.reason)
+    return Restore(node.token, node.accepted_ms, node.reason, node.below)
 
 
 async def registered_bookies(store: MetadataStore) -> list[str]:
@@ -91,11 +95,13 @@ async def accept_restore(
     """Let bookies start beside a store that is older than they are.
 
     It may be repeated: then it is another restore. Raises `BookiesThere` if bookies are
-    registered, `DamagedMetadata`, and what the store raises."""
+    registered, `NoNamespace`, `DamagedMetadata`, and what the store raises."""
     there = await registered_bookies(store)
     if there:
         raise BookiesThere(there)
-    restore = Restore(entropy(16).hex(), now_ms(), reason)
+    namespace = await open_namespace(store)
+    vitals = await LedgerStore(store, namespace.layout).vitals()
+    restore = Restore(entropy(16).hex(), now_ms(), reason, vitals.next_id)
     await put_node(store, PATH, restore.encode())
     for bookie in await children_of(store, COOKIES):
         await _end_life(store, bookie, restore)

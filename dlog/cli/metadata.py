@@ -26,6 +26,15 @@ class NotEmbedded(CallerError):
         super().__init__(f"{shown} is not a directory on this machine: it needs file:///...")
 
 
+class NothingRestored(CallerError):
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            f"nobody has said that {uri} was restored to an older moment: there is nothing to "
+            "reconcile. To say so: 'dlog metadata accept-restore'"
+        )
+        self.uri = uri
+
+
 @app.command(
     "accept-loss",
     epilog=examples(
@@ -136,11 +145,15 @@ def reconcile(
     Exits with 1 if something is left to decide. It may be interrupted and repeated."""
 
     async def command() -> bool:
+        from bookie.identity.restore import read_restore
         from ledger.reconciliation import reconcile as reconciled
 
         count, left = 0, 0
         async with connected(uri) as client:
-            async for each in reconciled(client, without=without or ()):
+            restore = await read_restore(client.store)
+            if restore is None:
+                raise NothingRestored(client.store.uri)
+            async for each in reconciled(client, restore.below, without=without or ()):
                 count += 1
                 left += each.end is None or each.lost > 0
                 if as_json:

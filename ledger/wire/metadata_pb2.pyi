@@ -353,11 +353,14 @@ class RestoreNode(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     ACCEPTED_MS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    BELOW_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     token: _builtins.str
     """random: another restore has another one"""
     accepted_ms: _builtins.int
     reason: _builtins.str
+    below: _builtins.int
+    """ledgers below it were there then"""
     def __init__(
         self,
         *,
@@ -365,10 +368,11 @@ class RestoreNode(_message.Message):
         token: _builtins.str = ...,
         accepted_ms: _builtins.int = ...,
         reason: _builtins.str = ...,
+        below: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_ms", b"accepted_ms", "reason", b"reason", "token", b"token", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_ms", b"accepted_ms", "below", b"below", "reason", b"reason", "token", b"token", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
