@@ -17,6 +17,8 @@
     |  |- InvalidGrant             a grant that can be nobody's, or one too many
     |  |- NoSuchGrant              nothing of the kind was granted
     |  |- LevelTooLow              what was asked for needs a higher level of the cluster
+    |  |- SourceInUse              a namespace is copied while no bookie uses it
+    |  |- TargetNotEmpty           a namespace is copied to where nothing is
     |  |- LedgerClosed             a ledger that is closed keeps its end
     |  |- EndBelowConfirmed        a ledger is not closed below what is proven to be confirmed
     |  |- EndNotHeld               a ledger is not closed above an entry that nobody holds
@@ -477,6 +479,27 @@ class RecoveryFailed(RemoteError):
             "bring its bookies back and try again"
         )
         self.ledger_id, self.reason = ledger_id, reason
+
+
+class SourceInUse(CallerError):
+    retryable = True
+
+    def __init__(self, uri: str, bookies: Sequence[str]) -> None:
+        super().__init__(
+            f"{uri} is in use, by bookies {', '.join(bookies)}: what they write there meanwhile "
+            "would not be in the copy. Stop everything that uses it; a registration of a process "
+            "that is gone vanishes with its session, in some seconds"
+        )
+        self.uri, self.bookies = uri, tuple(bookies)
+
+
+class TargetNotEmpty(CallerError):
+    def __init__(self, uri: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"{uri} is not empty: it has {', '.join(names[:_NAMES_MAX])}. Name a path where "
+            "nothing is, or remove what an interrupted copy has left there"
+        )
+        self.uri, self.names = uri, tuple(names)
 
 
 class LedgerClosed(CallerError):

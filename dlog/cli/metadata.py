@@ -175,3 +175,38 @@ def reconcile(
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+@app.command(
+    epilog=examples(
+        "dlog metadata copy zk://old:2181/prod zk://new:2181/prod",
+        "dlog metadata copy file:///data/metadata zk://zk1:2181/prod",
+    )
+)
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="URI of the namespace.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="URI of a place where nothing is.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Copy a namespace to another metadata store, such as another ZooKeeper.
+
+    Stop everything that uses it first, and start it afterwards with the new URI; nothing may use
+    the old one any more. Bookies keep their data and their names. Access lists are not copied:
+    'dlog access protect' gives them to the new one."""
+
+    async def command() -> None:
+        from ledger.namespace_copy import copy_namespace
+
+        async with opened_store(source) as old, opened_store(target, made=False) as new:
+            copied = await copy_namespace(old, new)
+        if as_json:
+            print_json(asdict(copied))
+        else:
+            typer.echo(
+                f"namespace {copied.instance} is at {without_secrets(target)}: {copied.nodes} "
+                f"nodes; {copied.left_out} of sessions were left out",
+                err=True,
+            )
+
+    run_at(source, command())

@@ -40,6 +40,8 @@ FILES = {
     "tls init": "an authority's files",
     "tls issue": "an authority's files",
     "bookie index rebuild": "files of one bookie, which is stopped",
+    "metadata copy": "nothing uses the namespace",
+    "metadata accept-restore": "no bookie is there to write it down; the store has its reason",
     "bookie accept-loss": "files of one bookie, which is stopped; it tells the cluster itself",
     "metadata accept-loss": "the store is stopped, and no log can be written",
 }
