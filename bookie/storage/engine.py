@@ -333,7 +333,8 @@ class BookieStorage:
         limbo = self.limbo
         if limbo is None:
             return answer
-        return limbo.held(query, answer, let_go=self._holdings.was_let_go(query.ledger_id))
+        let_go = self._holdings.was_let_go(query.ledger_id)
+        return limbo.held(query, answer, let_go=let_go)
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
         """Say what is known of the ledger's LAC, its fence and its last entry."""

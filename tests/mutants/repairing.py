@@ -96,7 +96,7 @@ mutant(
 mutant(
     "denies in limbo what it does not list",
     "bookie/storage/engine.py",
-    old="limbo.held(query, answer)",
+    old="limbo.held(query, answer, let_go=let_go)",
     new="answer",
     test=_LIMBO + "what_is_held_is_listed_in_limbo_and_nothing_doubtful_is_denied",
 )

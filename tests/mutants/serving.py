@@ -408,7 +408,7 @@ mutant(
 mutant(
     "does not doubt a ledger whose metadata it cannot read",
     "bookie/server/settling.py",
-    old="if metadata is None or is_doubtful(metadata, bookie)",
+    old="if metadata is None or is_doubtful(metadata, bookie, is_older=ledger_id < floor)",
     new="if metadata is not None and is_doubtful(metadata, bookie)",
     test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
 )

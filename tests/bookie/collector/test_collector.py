@@ -311,6 +311,38 @@ def test_a_share_of_the_ledgers_may_go_without_a_trace_each_day() -> None:
     on_cluster(scenario)
 
 
+def test_ledgers_that_a_restored_store_has_forgotten_are_kept_until_an_operators_word() -> None:
+    """No share of them goes, and what was deleted as it should goes beside them, also after a
+    restart, which forgets who waits."""
+
+    async def scenario(cluster: Cluster) -> None:
+        def begin() -> None:
+            cluster.collector.heed(
+                in_doubt=lambda: "",
+                may_be_lost=lambda _ledger_id: False,
+                is_orphan=lambda ledger_id: ledger_id in (1, 2, 3),
+            )
+
+        begin()
+        await cluster.lose(1, 2, 3)
+        for _ in range(3):
+            run = await cluster.collector.collect()
+            assert (run.ledgers, run.waiting) == (0, 3)
+            assert run.alarm is not None
+            assert run.alarm.kind is AlarmKind.UNTRACED_DELETIONS
+            cluster.wall_clock_s += 86_400
+        await cluster.collector.close()
+        cluster.start_again()
+        begin()
+        await cluster.drop(4)
+        await cluster.collector.collect()
+        assert cluster.ledger_ids() == [0, 1, 2, 3, 5]
+        assert (await cluster.collector.collect(allowed=-1)).ledgers == 3
+        assert cluster.ledger_ids() == [0, 5]
+
+    on_cluster(scenario)
+
+
 def test_ledgers_that_come_back_while_they_wait_are_kept() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.lose(0, 1, 2, 3, 4)
