@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import urandom
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from bookie.collector.remembering import keep, recall
 from bookie.disk.directories import Directories
@@ -30,7 +30,6 @@ from bookie.errors import BookiesThere
 from bookie.identity.cookie import Cookie, read_cookie, write_cookie
 from bookie.storage.engine import BookieStorage
 from ledger.clock import now_ms
-from ledger.cluster import open_namespace
 from ledger.errors import BadVersion, DamagedMetadata, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
@@ -43,7 +42,14 @@ from ledger.wire import metadata_pb2 as pb
 PATH: Final = "/restored"
 FORMAT_VERSION: Final = 1
 
+T = TypeVar("T")
 _log = get_logger(__name__)
+
+
+class Blocking(Protocol):
+    """Calls a function where blocking is allowed."""
+
+    async def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +96,17 @@ async def registered_bookies(store: MetadataStore) -> list[str]:
 
 
 async def accept_restore(
-    store: MetadataStore, reason: str, *, entropy: Callable[[int], bytes] = urandom
+    ledgers: LedgerStore, reason: str, *, entropy: Callable[[int], bytes] = urandom
 ) -> Restore:
     """Let bookies start beside a store that is older than they are.
 
     It may be repeated: then it is another restore. Raises `BookiesThere` if bookies are
-    registered, `NoNamespace`, `DamagedMetadata`, and what the store raises."""
+    registered, `DamagedMetadata`, and what the store raises."""
+    store = ledgers.store
     there = await registered_bookies(store)
     if there:
         raise BookiesThere(there)
-    namespace = await open_namespace(store)
-    vitals = await LedgerStore(store, namespace.layout).vitals()
+    vitals = await ledgers.vitals()
     restore = Restore(entropy(16).hex(), now_ms(), reason, vitals.next_id)
     await put_node(store, PATH, restore.encode())
     for bookie in await children_of(store, COOKIES):
@@ -117,20 +123,27 @@ def settle_restore(directories: Directories, restore: Restore) -> None:
 
 
 async def honour(
-    ledgers: LedgerStore, storage: BookieStorage, directories: Directories, restore: Restore
+    ledgers: LedgerStore,
+    storage: BookieStorage,
+    directories: Directories,
+    restore: Restore,
+    *,
+    blocking: Blocking = asyncio.to_thread,
 ) -> None:
     """Do what the module's docstring says, with a storage that has begun its limbo and does not
-    serve yet. It may be repeated. Raises `OSError`, a `FileDamaged`, `StorageFailed`, and what the
+    serve yet. It may be repeated. *blocking* calls what waits for the disk.
+
+    Raises `OSError`, a `FileDamaged`, `StorageFailed`, and what the
     store raises."""
     assert storage.limbo is not None, "it begins with a limbo"
-    seen = await asyncio.to_thread(recall, directories.main)
+    seen = await blocking(lambda: recall(directories.main))
     above = max(storage.highest_id + 1, seen.next_id if seen is not None else 0)
     floor = await ledgers.leave_ids_below(above)
-    await asyncio.to_thread(storage.judged, lambda limbo: limbo.above(floor))
+    await blocking(lambda: storage.judged(lambda limbo: limbo.above(floor)))
     if seen is not None:
         settled = seen.settled_for(await ledgers.vitals())
-        await asyncio.to_thread(keep, directories.main, settled)
-    await asyncio.to_thread(settle_restore, directories, restore)
+        await blocking(lambda: keep(directories.main, settled))
+    await blocking(lambda: settle_restore(directories, restore))
     _log.warning("restore_honoured", floor=floor, reason=restore.reason)
 
 

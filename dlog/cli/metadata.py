@@ -108,12 +108,15 @@ def accept_restore(
     async def command() -> None:
         from bookie.identity.restore import accept_restore as accept
         from bookie.identity.restore import registered_bookies
+        from ledger.cluster import open_namespace
+        from ledger.manager import LedgerStore
 
         async with opened_store(uri) as store:
             if not yes and not await registered_bookies(store):
                 question = "Give up all that the metadata store does not know, on all bookies?"
                 typer.confirm(question, abort=True, err=True)
-            restore = await accept(store, reason)
+            namespace = await open_namespace(store)
+            restore = await accept(LedgerStore(store, namespace.layout), reason)
         if as_json:
             print_json({"token": restore.token, "accepted_ms": restore.accepted_ms})
         else:

@@ -32,13 +32,6 @@ mutant(
     test=_CLOSE + "what_is_proven_to_be_confirmed_is_cut_only_if_that_is_asked_for",
 )
 mutant(
-    "closes a ledger above what anybody holds",
-    _CLOSE_FILE,
-    old="    if end > evidence.end:\n",
-    new="    if False:\n",
-    test=_CLOSE + "an_entry_that_nobody_holds_is_no_end",
-)
-mutant(
     "does not fence before it closes by hand",
     _CLOSE_FILE,
     old="evidence = await gather_evidence(environment, keys, metadata, fence=True, known=known)",

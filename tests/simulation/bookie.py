@@ -22,6 +22,7 @@ from bookie.errors import (
     WrongDirectory,
 )
 from bookie.identity.lives import Claim
+from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, accept_loss, identify, settle_doubt
 from bookie.index.format import SUFFIX as INDEX_SUFFIX
 from bookie.journal.format import DIRECTORY as JOURNAL
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
+Result = TypeVar("Result")
 
 LOOK_S: Final = 0.5
 """Until the next look at what is in doubt; then twice as long, up to `LOOK_S_MAX`."""
@@ -71,6 +73,11 @@ NEWEST_JOURNAL: Final = "newest journal file"
 JOURNAL_END: Final = "end of the journal"
 INSTANCE: Final = "simulated"
 """Of the namespace, in every cookie."""
+
+
+async def at_once(call: Callable[[], Result]) -> Result:
+    """Call what blocks: simulated disks take no time of their own."""
+    return call()
 
 
 class SimBookie:
@@ -283,15 +290,30 @@ class SimBookie:
 
     def _identified(self, identity: Identity) -> None:
         self.claim = identity.claim
-        self._open(identity.doubt or "")
+        restored = identity.restored
+        self._open(identity.doubt or "", "" if restored is None else restored.reason)
         if identity.doubt is not None:
             settle_doubt(Directories.single(self.disk))
+        if restored is None:
+            self._serve(is_restored=False)
+            return
+        self.serves = False
+        ledgers = LedgerStore(
+            SimStore(self._cluster.metadata, self.host), self._cluster.choices.layout.name
+        )
+        steps = honour(
+            ledgers, self.storage, Directories.single(self.disk), restored, blocking=at_once
+        )
+        drive(steps, lambda _none: self._serve(is_restored=True))
+
+    def _serve(self, *, is_restored: bool) -> None:
+        self.serves = True
         self._settle()
         self._telling = False
         self._tell()
         self._cluster.serve(self)
         self.plan_checkpoint()
-        if self.host.life > 0:
+        if self.host.life > 0 and not is_restored:
             self._promises.check()
             self._cluster.scheduler.mark("bookie_restarted")
         self.disk_was_replaced = False  # it had promised nothing: this is its disk from now on
@@ -379,7 +401,8 @@ class SimBookie:
 
         async def looked() -> Callable[[Limbo], Limbo] | None:
             try:
-                return await look(limbo, ledgers, partial(doubtful_of, ledgers, self.name))
+                doubtful = partial(doubtful_of, ledgers, self.name, floor=limbo.floor)
+                return await look(limbo, ledgers, doubtful)
             except MetadataError:
                 return None
 
@@ -393,9 +416,11 @@ class SimBookie:
             self._cluster.scheduler.mark(f"limbo_{phase.name.lower()}")
         self.host.after(again_s, partial(self._settle, min(2 * again_s, LOOK_S_MAX)))
 
-    def _open(self, doubt: str = "") -> None:
+    def _open(self, doubt: str = "", restored: str = "") -> None:
         entropy = self._cluster.scheduler.random.randbytes
-        self.storage = BookieStorage.open(self.disk, self._config, doubt=doubt, entropy=entropy)
+        self.storage = BookieStorage.open(
+            self.disk, self._config, doubt=doubt, restored=restored, entropy=entropy
+        )
         self._service = SimService(self._cluster, self.host, self.storage)
         self.serves = True
 

@@ -129,7 +129,7 @@ async def test_a_store_that_is_older_is_refused_without_a_word_and_believed_with
         mine = await older_store(made)
         with pytest.raises(StoreOutdated, match="accept-restore"):
             await made.start()
-        restore = await accept_restore(made.store, WHY)
+        restore = await accept_restore(made.ledgers, WHY)
         assert await read_restore(made.store) == restore
         storage = await made.start()
         assert storage.limbo == Limbo(WHY, floor=71, lost=False)
@@ -150,7 +150,7 @@ async def test_new_ledgers_get_ids_above_all_that_any_bookie_ever_saw() -> None:
     async with world("restore-ids") as made:
         await older_store(made)
         keep(made.disk, Seen(next_id=500, deletions=9, older=True))
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         assert storage.limbo is not None
         assert storage.limbo.floor == 500
@@ -178,7 +178,7 @@ async def test_ids_are_left_out_in_each_layout(layout: str) -> None:
 async def test_no_ledger_from_before_takes_a_writers_add_also_if_the_store_forgot_it() -> None:
     async with world("restore-adds") as made:
         mine = await older_store(made)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         await made.settle(storage)
         for ledger_id in (mine, 70, 69):
@@ -193,7 +193,7 @@ async def test_no_ledger_from_before_takes_a_writers_add_also_if_the_store_forgo
 async def test_a_true_denial_is_no_evidence_of_the_end_and_a_list_is_complete() -> None:
     async with world("restore-denial") as made:
         mine = await older_store(made)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         await made.settle(storage)
         answer = storage.read(ReadQuery(mine, KEY, 0, 9))
@@ -216,7 +216,7 @@ async def test_what_was_let_go_of_since_is_not_denied_in_a_list_either(way: str)
             storage.evict([mine], storage.offer([mine]))
         assert mine not in storage.ledger_ids()
         storage.close()
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         await made.settle(storage)
         assert storage.held(HeldQuery(mine, KEY, 0, 9)).status is Status.UNKNOWN
@@ -230,7 +230,7 @@ async def test_a_loss_of_its_own_stays_one_when_the_store_is_restored() -> None:
     async with world("restore-loss") as made:
         mine = await older_store(made)
         accept_loss(Directories.single(made.disk), "the newer disk died")
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         identity = await made.identify()
         assert identity.restored is not None
         assert identity.doubt == "the newer disk died"
@@ -252,7 +252,7 @@ async def test_a_bookie_that_joined_after_the_backup_is_let_in_with_its_data() -
         use(storage, 3, 0, 1)
         storage.close()
         await made.put_back(backup)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         assert storage.limbo == Limbo(WHY, floor=4, lost=False)
         assert list(storage.read(ReadQuery(3, KEY, 0, 1)).entries) == [0, 1]
@@ -260,7 +260,7 @@ async def test_a_bookie_that_joined_after_the_backup_is_let_in_with_its_data() -
 
 async def test_a_bookie_that_is_new_after_the_restore_has_nothing_to_honour() -> None:
     async with world("restore-new") as made:
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         assert (await made.start()).limbo is None
 
 
@@ -271,7 +271,7 @@ async def test_data_that_are_older_than_the_restored_store_are_refused() -> None
         older = made.disk.copy()
         (await made.start()).close()
         await older_store(made)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         with pytest.raises(DataOutdated):
             await made.identify(older)
         with pytest.raises(DataCopied):
@@ -297,7 +297,7 @@ async def test_directories_of_different_starts_are_refused_beside_a_restored_sto
         older = directories.ledgers[0].copy()  # type: ignore[attr-defined]
         await start()
         await made.put_back(backup)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         whole, directories = directories, Directories(made.disk, directories.journals, (older,))
         with pytest.raises(DataOutdated, match="and others of its start"):
             await start()
@@ -311,10 +311,10 @@ async def test_a_word_is_taken_only_while_no_bookie_runs() -> None:
         registration = BookieRegistration(NAME, "a:1", "x")
         await register(made.store, registration)
         with pytest.raises(BookiesThere, match=NAME):
-            await accept_restore(made.store, WHY)
+            await accept_restore(made.ledgers, WHY)
         assert await read_restore(made.store) is None
         await unregister(made.store, registration)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
 
 
 async def test_a_process_that_slept_through_the_restore_ends() -> None:
@@ -323,7 +323,7 @@ async def test_a_process_that_slept_through_the_restore_ends() -> None:
         identity = await made.identify()
         backup = await made.backup()
         await made.put_back(backup)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         with pytest.raises(BookieSuperseded):
             await look(made.store, identity.claim)
 
@@ -331,14 +331,14 @@ async def test_a_process_that_slept_through_the_restore_ends() -> None:
 async def test_a_second_restore_needs_a_word_of_its_own() -> None:
     async with world("restore-twice") as made:
         await older_store(made)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         (await made.start()).close()
         backup = await made.backup()
         (await made.start()).close()
         await made.put_back(backup)
         with pytest.raises(StoreOutdated):
             await made.start()
-        again = await accept_restore(made.store, "once more")
+        again = await accept_restore(made.ledgers, "once more")
         storage = await made.start()
         assert storage.limbo is not None
         assert storage.limbo.reason == "once more"
@@ -350,7 +350,7 @@ async def test_a_second_restore_needs_a_word_of_its_own() -> None:
 async def test_what_honours_a_restore_and_dies_before_the_end_does_it_again() -> None:
     async with world("restore-crash") as made:
         await older_store(made)
-        await accept_restore(made.store, WHY)
+        await accept_restore(made.ledgers, WHY)
         identity = await made.identify()
         assert identity.restored is not None
         BookieStorage.open(made.disk, SMALL, restored=WHY).close()

@@ -31,6 +31,7 @@ from tests.simulation.logs.invariants import (
 from tests.simulation.logs.process import BOOKIES, STORE, Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
+from tests.simulation.logs.restore import StoreRestore
 from tests.simulation.logs.standing import StandbyLeader
 from tests.simulation.logs.steps import watched_takeovers
 from tests.simulation.logs.world import Bookies, World
@@ -88,6 +89,8 @@ class LogSimulation(Stepped):
         self._drivers = 0
         self._tailers: list[Tailer | ConsumingClient] = []
         self._healed = False
+        self._restore: StoreRestore | None = None
+        """Set while the store is put back to an older moment."""
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -105,6 +108,7 @@ class LogSimulation(Stepped):
             back_s = 1.5 * profile.floor.faults_s
             send_away(self.world, self._random, profile.floor.away_first, back_s=back_s)
             self._step_until(GONE_S)
+        restore = StoreRestore(self.world, profile.floor.faults_s)
         if not profile.floor.begins_calm:
             self._faults.begin()
         for name in self._names:
@@ -127,6 +131,21 @@ class LogSimulation(Stepped):
             query.stopping = True
         self._settle()
         self._wake_sleepers()
+        if restore.is_due:
+            self._put_store_back(restore)
+
+    def _put_store_back(self, restore: StoreRestore) -> None:
+        """See `restore`; what the oracle knows is of the store that is gone."""
+        self._restore = restore
+        restore.stop_everything()
+        self._must("accept the restore", restore.accept)
+        restore.start_bookies()
+        self._step_until_idle("bookies do not start after the restore", restore.starting)
+        self._must("reconcile", restore.reconcile)
+        self._must("write after the restore", restore.write)
+        story = restore.broken()
+        if story is not None:
+            raise self._error(f"restored_store_loses_nothing: {story}")
 
     # The scenario.
 
@@ -435,6 +454,8 @@ class LogSimulation(Stepped):
         return [tailer.wanted for tailer in self._tailers if tailer.process.busy]
 
     def _check(self) -> None:
+        if self._restore is not None:
+            return
         check(self.world.logs)
         check_ledgers(self.world.oracle)
 

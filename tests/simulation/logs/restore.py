@@ -1,0 +1,142 @@
+"""A metadata store that is put back to an older moment, when all else is over.
+
+At some moment of the run the store is copied, without nodes of sessions. At its end everything is
+stopped, the copy is put in the store's place, an operator accepts that, bookies start again, and
+the operator reconciles: production code throughout. Then what was ever acknowledged in a ledger
+that the copy names must be in it and be read, whatever ensembles the copy has forgotten; and new
+ledgers have ids of which no bookie has promised anything.
+
+Not asked for: what was deleted since, and what was on disks that were lost as well.
+"""
+
+from copy import deepcopy
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from bookie.identity.restore import accept_restore
+from ledger.ids import LedgerId
+from ledger.manager.layout import LEDGERS
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metastore.tree import Tree
+from ledger.quorum import holds
+from ledger.reconciliation import Reconciled, reconcile
+from tests.simulation.oracle import LedgerHistory
+
+if TYPE_CHECKING:
+    from tests.simulation.logs.process import Process
+    from tests.simulation.logs.world import World
+
+RESTORED: Final = 0.4
+"""How probably that happens to a seed."""
+WHY: Final = "back to the backup"
+
+
+class StoreRestore:
+    """Draws from a source of its own, so that a seed's run is the same with and without it."""
+
+    def __init__(self, world: "World", until_s: float) -> None:
+        self._world = world
+        self._backup: Tree | None = None
+        self._below = 0
+        self.results: list[Reconciled] = []
+        random = Random(f"{world.scheduler.seed} restored")
+        if random.random() < RESTORED:
+            world.scheduler.after(random.uniform(0.0, until_s), self._back_up)
+
+    @property
+    def is_due(self) -> bool:
+        return self._backup is not None
+
+    def _back_up(self) -> None:
+        self._backup = deepcopy(self._world.metadata.tree)
+
+    def stop_everything(self) -> None:
+        """Stop all processes and bookies; let the store be what it was."""
+        world, backup = self._world, self._backup
+        assert backup is not None, "there is a backup"
+        for process in world.processes:
+            process.crash()
+        for bookie in world.bookies.values():
+            if bookie.host.up:
+                bookie.kill()
+        for owner in list(backup._owned):
+            backup.end_session(owner)
+        backup.take_changed()
+        tree = world.metadata.tree
+        tree._nodes, tree._owned = backup._nodes, {}
+        tree.take_changed()
+        world.metadata._lags_s = (0.0,)
+
+    async def accept(self, process: "Process") -> bool:
+        random = self._world.scheduler.random
+        restore = await accept_restore(process.ledgers.ledgers, WHY, entropy=random.randbytes)
+        self._below = restore.below
+        return True
+
+    def start_bookies(self) -> None:
+        for bookie in self._world.bookies.values():
+            bookie.restart()
+
+    def starting(self) -> list[str]:
+        """Return the bookies that are not registered yet."""
+        there = self._world.metadata.available()
+        return [
+            bookie.name
+            for bookie in self._world.bookies.values()
+            if not bookie.gone and bookie.name not in there
+        ]
+
+    async def reconcile(self, process: "Process") -> bool:
+        gone = [bookie.name for bookie in self._world.bookies.values() if bookie.gone]
+        self.results = [
+            each async for each in reconcile(process.ledgers, self._below, without=gone)
+        ]
+        return True
+
+    async def write(self, process: "Process") -> bool:
+        """Make a ledger, as whoever opens a log next does."""
+        writer = await process.ledgers.create(self._world.quorum)
+        before = self._world.oracle.ledgers.get(writer.ledger_id)
+        assert before is None or not (before.copies or before.fenced), "bookies know its id"
+        await writer.add(b"after the restore")
+        await writer.close()
+        return True
+
+    def broken(self) -> str | None:
+        """Return what is not as it must be, None if all is."""
+        oracle, layout = self._world.oracle, self._world.choices.layout
+        if oracle.lost_disks or any(bookie.gone for bookie in self._world.bookies.values()):
+            return None  # more was lost than the store
+        self._world.scheduler.mark("store_restored")
+        for ledger_id, history in oracle.ledgers.items():
+            path = layout.path(ledger_id)
+            tree = self._world.metadata.tree
+            if history.deleted or not path.startswith(LEDGERS) or tree.exists(path) is None:
+                continue
+            metadata = LedgerMetadata.decode(tree.get(path).value, path=path)
+            story = self._story(ledger_id, history, metadata)
+            if story is not None:
+                return f"ledger {ledger_id}: {story}"
+        return None
+
+    def _story(
+        self, ledger_id: LedgerId, history: LedgerHistory, metadata: LedgerMetadata
+    ) -> str | None:
+        if ledger_id >= self._below:
+            return None  # made while the operator looked
+        if metadata.state is not LedgerState.CLOSED or metadata.last_entry is None:
+            said = next((one.problem for one in self.results if one.ledger_id == ledger_id), "")
+            return f"it is still open: {said}"
+        if metadata.last_entry < history.acknowledged:
+            return f"it ends at {metadata.last_entry}, and {history.acknowledged} was acknowledged"
+        if {*history.recorded.last_fragment.bookies} - {*metadata.last_fragment.bookies}:
+            self._world.scheduler.mark("restored_ensemble_was_older")
+        for entry_id in range(history.acknowledged + 1):
+            bookies = metadata.fragment_of(entry_id).bookies
+            if not any(
+                holds(index, entry_id, metadata.quorum)
+                and self._world.bookies[bookie].can_read(ledger_id, metadata.access_key, entry_id)
+                for index, bookie in enumerate(bookies)
+            ):
+                return f"entry {entry_id} was acknowledged, and no bookie of it has it"
+        return None
