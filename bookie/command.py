@@ -1,7 +1,8 @@
 """Runs one bookie as the command line says: signals, logging, exit status.
 
 Exit status 0 after a clean stop, 1 if it could not start or its storage failed, 2 for wrong
-options. A failed storage ends the process at once: threads that still hang in the disk are not
+options, 3 if its name is retired or its identity another one's: another start would end in the
+same way. A failed storage ends the process at once: threads that still hang in the disk are not
 waited for.
 """
 
@@ -10,8 +11,10 @@ import gc
 import os
 import signal
 import sys
+from typing import Final
 
 from bookie.config import BookieConfig
+from bookie.errors import BookieRetired, BookieSuperseded
 from bookie.helping import keep_autorecovery
 from bookie.process import run_bookie
 from bookie.server.descriptors import raise_descriptor_limit
@@ -33,6 +36,9 @@ from ledger.metering.serving import served
 from ledger.process import die_with_parent
 from ledger.security.certificates import Security
 from ledger.supervised import READY, STOPPING, kept_alive, tell
+
+IDENTITY_LOST: Final = 3
+"""Exit status."""
 
 _log = get_logger(__name__)
 
@@ -56,7 +62,7 @@ def start(given: Given) -> None:
         asyncio.run(run_until_signal(config, autorecovery=given[AUTORECOVERY], metrics=where))
     except LogError as error:
         print(f"bookie: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
-        os._exit(1)
+        os._exit(IDENTITY_LOST if isinstance(error, BookieRetired | BookieSuperseded) else 1)
 
 
 async def run_until_signal(

@@ -26,7 +26,7 @@ CallerError
    `- DirectoriesMixed     the directories are not of the same data
 StorageError
 |- StoreNotBelieved        the metadata store is another one than the bookie's, or an older one
-|- BookieSuperseded        another process took over its identity; it has stopped
+|- BookieSuperseded        its identity was taken over, retired or forgotten; it has stopped
 |- BookieFailed            the disk failed under a running bookie; it has stopped
 |- OrderNotKept            an operator's order could not be made durable; nothing has changed
 |- StorageFailed           the same, as the storage engine says it: it refuses all further calls
@@ -260,12 +260,17 @@ class StoreNotBelieved(StorageError):
 
 
 class BookieSuperseded(StorageError):
-    def __init__(self, bookie: str, reason: str) -> None:
-        super().__init__(
-            f"bookie {bookie} has lost its identity and ends: {reason}. Two processes must not "
-            "answer for the same data; find out which directories are the newest, and remove the "
-            "others"
-        )
+    TWO: Final = (
+        "Two processes must not answer for the same data; find out which directories are the "
+        "newest, and remove the others"
+    )
+    GONE: Final = (
+        "Ledgers count on nothing that it holds. Start a bookie on empty directories, under "
+        "another --id or none"
+    )
+
+    def __init__(self, bookie: str, reason: str, action: str = TWO) -> None:
+        super().__init__(f"bookie {bookie} has lost its identity and ends: {reason}. {action}")
         self.bookie, self.reason = bookie, reason
 
 

@@ -3,8 +3,9 @@
 Order of the start: the directories are locked; their cookies are checked against the cluster's,
 and the start is counted in both; the storage replays wholly; the port is listened on; requests are
 served; only then is the bookie registered. A stop goes the other way; at its end the cookies and
-the cluster learn that it was clean. Whatever happens to the registration, the bookie goes on
-serving: no safety rests on it. A process whose identity another one took over ends at once.
+the cluster learn that it was clean. Whatever happens to the registration, the bookie continues to
+serve: no safety rests on it. A process whose identity was taken over, retired or forgotten ends as
+soon as it reads that.
 """
 
 import asyncio
@@ -192,6 +193,7 @@ async def _run(
     except BaseException:
         await ports.kill()
         raise
+    living = _life(store, identity, storage)
     registrar = Registrar(
         store,
         BookieRegistration(
@@ -201,7 +203,10 @@ async def _run(
             config.rack,
             operator_address=config.address(operator_port),
             takes=takes_of(config.tls.mode),
+            identity=identity.cookie.cookie,
+            life=identity.cookie.life,
         ),
+        on_lost=living.look_soon,
     )
     keeper = ReadOnlyKeeper(
         storage,
@@ -231,7 +236,6 @@ async def _run(
     operator = OperatorService(
         service, storage, keeper, collector, address=address, security=ports.security
     )
-    living = _life(store, identity, storage)
     settler = Settler(
         storage,
         ledgers,
@@ -290,6 +294,8 @@ async def _until_failed(
                     service.fail(error)
                 task.result()
     failure = service.failure.result()
+    if isinstance(failure, BookieSuperseded):
+        raise failure
     raise BookieFailed(name, str(failure)) from failure
 
 

@@ -4,6 +4,7 @@
 bookie that died, or was never started again, is known by its cookie alone.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,7 +42,7 @@ class KnownBookie:
     leaving: bool = False
     """It is to be emptied."""
     retired: bool = False
-    """Its data were given up."""
+    """No bookie ever has its name again."""
     limbo: str = ""
     """Why it serves in limbo."""
     damaged: str = ""
@@ -61,10 +62,39 @@ class Attendance:
     """Names beyond `BOOKIES_MAX`."""
 
 
+@dataclass(frozen=True, slots=True)
+class RetiredName:
+    bookie: str
+    retired_ms: int
+    reason: str
+    emptied: bool
+    """No ledger named it when its bookie left."""
+
+
+async def retired_names(store: MetadataStore) -> tuple[RetiredName, ...]:
+    """Return the names that no bookie ever has again, sorted; a cookie that cannot be read is left
+    out. Raises `MetadataUnavailable`."""
+    await store.sync(COOKIES)
+    cookies: list[pb.CookieNode] = []
+
+    async def look(bookie: str) -> None:
+        with suppress(NoSuchNode, DecodeError):
+            value = (await store.get(f"{COOKIES}/{bookie}")).value
+            cookies.append(pb.CookieNode.FromString(value))
+
+    await for_each(await children_of(store, COOKIES), look, at_once=READS_MAX)
+    retired = sorted((node for node in cookies if node.retired_ms), key=lambda node: node.bookie)
+    return tuple(
+        RetiredName(node.bookie, node.retired_ms, node.retired_why, node.emptied_ms > 0)
+        for node in retired
+    )
+
+
 async def attendance(store: MetadataStore) -> Attendance:
     """Return who is known and who is there. Raises `MetadataUnavailable`.
 
-    What one bookie left in the store and cannot be read is said of it alone."""
+    Names that are retired and emptied are left out. What one bookie left in the store and cannot
+    be read is said of it alone."""
     await store.sync(AVAILABLE)
     registered = {*await children_of(store, AVAILABLE), *await children_of(store, READ_ONLY)}
     leaving = frozenset(await children_of(store, DECOMMISSIONING))
@@ -84,7 +114,7 @@ async def attendance(store: MetadataStore) -> Attendance:
             pass  # of a program that made none, or forgotten since it was listed
         except (DamagedMetadata, DecodeError) as error:
             damaged = str(error)
-        if bookie not in registered and not cookie.bookie and not damaged:
+        if bookie not in registered and not damaged and (cookie.emptied_ms or not cookie.bookie):
             return
         found[bookie] = KnownBookie(
             bookie=bookie,

@@ -284,8 +284,9 @@ class BookieForgotten(MetadataError):
 
     def __init__(self, bookie: str) -> None:
         super().__init__(
-            f"the cluster does not know bookie {bookie} (any more): it was emptied and forgotten, "
-            "or its cookie was deleted, so it is not registered; start it again to see which"
+            f"the cluster does not know bookie {bookie} (any more): its name is retired, or is "
+            "another bookie's, or its cookie was deleted, so it is not registered; start it again "
+            "to see which"
         )
         self.bookie = bookie
 

@@ -7,6 +7,7 @@ be read hides its own bookie alone: it is logged and left out.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
@@ -61,6 +62,10 @@ class BookieRegistration:
     """Why it is read-only, for people, up to `REASON_CHARACTERS_MAX`; empty: it does not say."""
     level: int = LEVEL_MAX
     """The highest level of the cluster that it reads."""
+    identity: str = ""
+    """The random identity of its data, as in its cookie; empty: it does not say."""
+    life: int = 0
+    """Which start of its data it is, as its cookie counts them; 0: it does not say."""
 
     @property
     def path(self) -> str:
@@ -77,6 +82,8 @@ class BookieRegistration:
             takes=self.takes,
             read_only_reason=self.read_only_reason[:REASON_CHARACTERS_MAX],
             level=self.level,
+            identity=self.identity,
+            life=self.life,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -105,6 +112,8 @@ class BookieRegistration:
             Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
             node.read_only_reason,
             node.level or FIRST,
+            node.identity,
+            node.life,
         )
 
 
@@ -114,19 +123,19 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
     Requires that the caller owns the bookie's directories, so that a node that is still there
     was made by a process that is dead, or by this one in a session that was lost. It would
     vanish with its session later on (rule 79): it is replaced, not waited for.
-    Raises `BookieForgotten` if the bookie has no cookie, in the same transaction: its name may be
-    another's by now. Raises `LevelTooNew` if it cannot read what the cluster may write, or is about
-    to: in the same transaction too, so that no rise of the level misses it. Raises
-    `MetadataUnavailable`, `NodeExists`."""
+    Raises `BookieForgotten` if the bookie has no cookie, or a retired one, or one of another
+    identity than the registration's: in the same transaction. Raises `LevelTooNew` if it cannot
+    read what the cluster may write, or is about to: in the same transaction too, so that no rise of
+    the level misses it. Raises `DamagedMetadata`, `MetadataUnavailable`, `NodeExists`."""
     value = registration.encode()
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
-    cookie = CheckOp(f"{COOKIES}/{registration.bookie}")
     for _ in range(REGISTER_TRIES_MAX):
+        cookie = await _check_known(store, registration)
         gate = await _gate(store, registration.level)
         try:
             await store.multi((cookie, *gate, node_of_it))
         except BadVersion:
-            continue  # the level was changed meanwhile
+            continue  # the level, or the cookie, was changed meanwhile
         except NodeExists:
             await unregister(store, registration)
         except NoSuchNode as error:
@@ -138,6 +147,22 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
             await unregister(store, replace(registration, read_only=not registration.read_only))
             return
     raise NodeExists(registration.path)
+
+
+async def _check_known(store: MetadataStore, registration: BookieRegistration) -> CheckOp:
+    """Return what holds as long as the bookie's cookie is as it is now, and the bookie's own.
+
+    Raises `BookieForgotten`, `DamagedMetadata`, and what the store raises."""
+    path = f"{COOKIES}/{registration.bookie}"
+    await store.sync(path)  # a server that lags may show the cookie from before
+    try:
+        found = await store.get(path)
+    except NoSuchNode as error:
+        raise BookieForgotten(registration.bookie) from error
+    node = _parsed_cookie(found.value, path)
+    if node.retired_ms or registration.identity not in ("", node.cookie):
+        raise BookieForgotten(registration.bookie)
+    return CheckOp(path, found.version)
 
 
 async def _gate(store: MetadataStore, reads: int) -> tuple[CheckOp, ...]:
@@ -357,21 +382,59 @@ class BookieDirectory:
                 cookie = pb.CookieNode.FromString(value)
             except (NoSuchNode, DecodeError):
                 continue
-            if cookie.address:  # a retired one has none
+            if cookie.retired_ms:
+                self._addresses.pop(bookie, None)
+                continue
+            if cookie.address:
                 self._addresses[bookie] = cookie.address
-            if not cookie.retired_ms:
-                away.append(bookie)
+            away.append(bookie)
         return away
 
 
-async def is_retired(store: MetadataStore, bookie: str) -> bool:
-    """Return whether the cookie of *bookie* says that its data were given up; one that cannot be
-    read is nobody's last word. Raises `MetadataUnavailable`."""
+class Retirement(Enum):
+    """How far a name is given up."""
+
+    NONE = "not retired"
+    RETIRED = "retired"
+    """No bookie ever has the name again; ledgers may name it."""
+    EMPTIED = "retired and emptied"
+    """As above, and no ledger named it when that was written."""
+
+
+async def retirement_of(store: MetadataStore, bookie: str) -> Retirement:
+    """Return what the cookie of *bookie* says; one that cannot be read retires nobody.
+
+    Raises `MetadataUnavailable`."""
     try:
         value = (await store.get(f"{COOKIES}/{bookie}")).value
-        return pb.CookieNode.FromString(value).retired_ms > 0
+        node = pb.CookieNode.FromString(value)
     except (NoSuchNode, DecodeError):
-        return False
+        return Retirement.NONE
+    if not node.retired_ms:
+        return Retirement.NONE
+    return Retirement.EMPTIED if node.emptied_ms else Retirement.RETIRED
+
+
+def retired_cookie(
+    value: bytes, path: str, *, why: str, now_ms: int, emptied: bool = False
+) -> bytes:
+    """Return the cookie *value* of a name that no bookie ever has again: small, and with the
+    identity that the name had. *emptied*: no ledger names it. Raises `DamagedMetadata`."""
+    node = _parsed_cookie(value, path)
+    if not node.retired_ms:
+        node.retired_ms, node.retired_why = now_ms, why
+        for field in ("address", "census", "limbo"):
+            node.ClearField(field)
+    if emptied and not node.emptied_ms:
+        node.emptied_ms = now_ms
+    return node.SerializeToString(deterministic=True)
+
+
+def _parsed_cookie(value: bytes, path: str) -> pb.CookieNode:
+    try:
+        return pb.CookieNode.FromString(value)
+    except DecodeError as error:
+        raise DamagedMetadata(path, str(error)) from error
 
 
 async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, str]:

@@ -35,7 +35,14 @@ from ledger.metastore.nodes import children_of
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.process import this_process
 from ledger.protocol.shared import TimePassed
-from ledger.registry import AVAILABLE, COOKIES, DECOMMISSIONING, READ_ONLY, is_retired
+from ledger.registry import (
+    AVAILABLE,
+    COOKIES,
+    DECOMMISSIONING,
+    READ_ONLY,
+    Retirement,
+    retirement_of,
+)
 
 ELECTION: Final = ".auditor"
 """No log can have this name."""
@@ -134,8 +141,9 @@ class _Auditing:
         self._marks = Marks(client.store)
         self._now_ms = wall_clock_ms
         self._parts: AsyncIterator[Part] | None = None
-        self._retired: set[BookieId] = set()
-        """Known ones: who is retired stays so."""
+        self._emptied: set[BookieId] = set()
+        """Names that are retired and emptied, and stay so. A ledger that names one nevertheless is
+        found by `check_replicas`."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run: MachineLoop[protocol.AuditEvent, protocol.AuditEffect] = MachineLoop(
             Auditing(config),
@@ -209,12 +217,16 @@ class _Auditing:
         checked_ms = await self._checked_ms()
         known = await self._names(COOKIES)
         registered = await self._names(AVAILABLE) | await self._names(READ_ONLY)
-        for bookie in sorted(known - registered - self._retired):
-            if await is_retired(self._store, bookie):
-                self._retired.add(bookie)
+        retired: set[BookieId] = set()
+        for bookie in sorted(known - registered - self._emptied):
+            retirement = await retirement_of(self._store, bookie)
+            if retirement is Retirement.EMPTIED:
+                self._emptied.add(bookie)
+            elif retirement is Retirement.RETIRED:
+                retired.add(bookie)
         return protocol.BookiesSeen(
-            known=known,
-            retired=known & self._retired,
+            known=known - self._emptied,
+            retired=frozenset(retired),
             registered=registered,
             leaving=await self._marks.decommissioning(),
             delay_s=await self._marks.delay_s(),

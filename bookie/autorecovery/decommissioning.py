@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommissioning as protocol
@@ -25,12 +25,21 @@ from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
 from ledger.metastore.nodes import create_node
-from ledger.metastore.port import CreateOp, DeleteOp
+from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned
 from ledger.protocol.shared import TimePassed
-from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, find_registration
+from ledger.registry import (
+    AVAILABLE,
+    COOKIES,
+    READ_ONLY,
+    Retirement,
+    find_registration,
+    retired_cookie,
+    retirement_of,
+)
 from ledger.security.choosing import Takes
 from ledger.transport.operator import BookieOperator
 
+_WHY: Final = "it was emptied for good"
 HOPELESS_MAX = 100
 """Ledgers with lost entries that a report names."""
 
@@ -94,8 +103,8 @@ class _Decommissioning:
                 return protocol.Done()
             case protocol.TurnReadOnly():
                 return await self._turn_read_only()
-            case protocol.Forget(version):
-                return await self._forget(version)
+            case protocol.Retire(version):
+                return await self._retire(version)
             case protocol.Withdraw():
                 await self._marks.withdraw(self._bookie)
                 return protocol.Done()
@@ -110,7 +119,7 @@ class _Decommissioning:
 
     async def _look(self) -> protocol.BookieSeen:
         await self._store.sync(COOKIES)
-        version = await self._store.exists(f"{COOKIES}/{self._bookie}")
+        cookie = await self._cookie()
         registration = await find_registration(self._store, self._bookie)
         others = [
             found
@@ -118,13 +127,22 @@ class _Decommissioning:
             if found.bookie != self._bookie and not found.read_only
         ]
         return protocol.BookieSeen(
-            is_known=version is not None,
-            version=-1 if version is None else version,
+            is_known=cookie is not None,
+            version=-1 if cookie is None else cookie.version,
             is_registered=registration is not None,
             is_read_only=registration is not None and registration.read_only,
             is_leaving=self._bookie in await self._marks.decommissioning(),
             others_writable=len(others),
         )
+
+    async def _cookie(self) -> Versioned | None:
+        """Return the node of the cookie; None if there is none, or nothing is left to be done."""
+        try:
+            cookie = await self._store.get(f"{COOKIES}/{self._bookie}")
+        except NoSuchNode:
+            return None
+        is_done = await retirement_of(self._store, self._bookie) is Retirement.EMPTIED
+        return None if is_done else cookie
 
     async def _scan(self, *, mark: bool) -> protocol.LedgersScanned:
         await self._store.verify()  # what is not found there does not name the bookie
@@ -180,18 +198,21 @@ class _Decommissioning:
             return protocol.EffectFailed(str(error))
         return protocol.Done()
 
-    async def _forget(self, version: int) -> protocol.DecommissionEvent:
+    async def _retire(self, version: int) -> protocol.DecommissionEvent:
+        cookie = await self._cookie()
+        if cookie is None:
+            return protocol.Done()  # a reply was lost
+        path = f"{COOKIES}/{self._bookie}"
+        retired = retired_cookie(cookie.value, path, why=_WHY, now_ms=now_ms(), emptied=True)
         registrations = [f"{root}/{self._bookie}" for root in (AVAILABLE, READ_ONLY)]
         try:
             for root in (AVAILABLE, READ_ONLY):
                 await create_node(self._store, root)
-            # What can be created is not there: so it is forgotten only while it is not registered.
-            absent = [op(path) for path in registrations for op in (CreateOp, DeleteOp)]
-            await self._store.multi((DeleteOp(f"{COOKIES}/{self._bookie}", version), *absent))
+            # What can be created is not there: so it is retired only while it is not registered.
+            absent = [op(root) for root in registrations for op in (CreateOp, DeleteOp)]
+            await self._store.multi((SetOp(path, retired, version), *absent))
         except (BadVersion, NodeExists):
             return protocol.Refused("it was started again")
-        except NoSuchNode:
-            return protocol.Done()  # a reply was lost
         return protocol.Done()
 
 

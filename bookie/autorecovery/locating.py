@@ -14,7 +14,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.nodes import children_of
-from ledger.registry import COOKIES, is_retired
+from ledger.registry import COOKIES, Retirement, retirement_of
 
 LOOKS_MAX: Final = 8
 """Members that are asked at a time."""
@@ -30,7 +30,7 @@ class BookieState(Enum):
     RETIRED = "retired"
     """Its data were given up."""
     UNKNOWN = "unknown"
-    """No bookie of that name is known: it was forgotten while a ledger named it."""
+    """No bookie of that name is known: its cookie was deleted, or an older release forgot it."""
 
     @property
     def serves(self) -> bool:
@@ -87,8 +87,9 @@ async def states_of(client: LedgerClient) -> dict[BookieId, BookieState]:
         bookie = BookieId(name)
         found = registered.get(name)
         if found is None:
-            retired = await is_retired(client.store, bookie)
-            states[bookie] = BookieState.RETIRED if retired else BookieState.AWAY
+            retirement = await retirement_of(client.store, bookie)
+            gone = retirement is not Retirement.NONE
+            states[bookie] = BookieState.RETIRED if gone else BookieState.AWAY
         elif bookie in leaving:
             states[bookie] = BookieState.LEAVING
         else:

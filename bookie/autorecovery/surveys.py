@@ -8,7 +8,7 @@ from ledger.client import LedgerClient
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
 from ledger.metastore.nodes import children_of
-from ledger.registry import COOKIES
+from ledger.registry import COOKIES, Retirement, retirement_of
 
 
 async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementRecord:
@@ -42,17 +42,19 @@ async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementReco
 async def check_replicas(client: LedgerClient, *, now_ms: int) -> ReplicasRecord:
     """Count ledgers with entries on bookies that are away.
 
-    Those are not marked: a bookie within its delay is not lost yet. But who has no cookie either
-    never comes back, and no auditor waits for it: so it is if a client that slept names a bookie
-    that was emptied and forgotten meanwhile.
+    Those are not marked: a bookie within its delay is not lost yet. But a name that is retired and
+    emptied, or has no cookie, never comes back, and no auditor waits for it: so it is if a client
+    that slept names a bookie that was emptied meanwhile.
 
     Raises `MetadataUnavailable`."""
     marks = Marks(client.store)
     ledgers = away = urgent = unknown = 0
+    emptied = await _emptied(client)
     async for part in parts_of(client.ledgers):
         # After the ledgers were read, as for who is lost (rule 85).
         registered = _registered(client)
-        known = registered | set(map(BookieId, await children_of(client.store, COOKIES)))
+        cookies = set(map(BookieId, await children_of(client.store, COOKIES)))
+        known = registered | (cookies - emptied)
         marked = False
         for ledger_id, metadata in part:
             ledgers += 1
@@ -69,6 +71,13 @@ async def check_replicas(client: LedgerClient, *, now_ms: int) -> ReplicasRecord
         if marked:
             await marks.ring()
     return ReplicasRecord(at_ms=now_ms, ledgers=ledgers, away=away, urgent=urgent, unknown=unknown)
+
+
+async def _emptied(client: LedgerClient) -> frozenset[BookieId]:
+    """Return the names that are retired and emptied; they stay so."""
+    names = map(BookieId, await children_of(client.store, COOKIES))
+    emptied = Retirement.EMPTIED
+    return frozenset([b for b in names if await retirement_of(client.store, b) is emptied])
 
 
 def _registered(client: LedgerClient) -> frozenset[BookieId]:

@@ -24,8 +24,10 @@ from bookie.errors import BookieSuperseded
 from bookie.identity.cookie import Cookie
 from bookie.loss.census import Census
 from ledger.backoff import Backoff
-from ledger.errors import BadVersion, DamagedMetadata, MetadataError
+from ledger.cluster import decode_instance
+from ledger.errors import BadVersion, DamagedMetadata, MetadataError, NoSuchNode
 from ledger.log_events import get_logger
+from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 
@@ -68,19 +70,36 @@ async def report(store: MetadataStore, claim: Claim, change: Callable[[Cookie], 
 
 
 async def look(store: MetadataStore, claim: Claim) -> Claim:
-    """Read the node. Raises `BookieSuperseded`, `DamagedMetadata`, and what the store raises."""
+    """Read the node. Raises `BookieSuperseded`, also if the node is gone from the namespace that
+    the data are of; `DamagedMetadata`, and what the store raises."""
     name = claim.cookie.bookie
     await store.sync(claim.path)  # else a server that lags may show the life before
-    found = await store.get(claim.path)
+    try:
+        found = await store.get(claim.path)
+    except NoSuchNode:
+        if await _instance(store) != claim.cookie.instance:
+            raise  # this is no namespace, or another one: what it lacks says nothing of this bookie
+        raise BookieSuperseded(
+            name, "the cluster has forgotten it, its cookie is gone", BookieSuperseded.GONE
+        ) from None
     try:
         cookie = Cookie.decode(found.value)
     except ValueError as error:
         raise DamagedMetadata(claim.path, str(error)) from error
     if cookie.is_retired:
-        raise BookieSuperseded(name, f"its name was retired: {cookie.retired_why}")
+        reason = f"its name was retired: {cookie.retired_why}"
+        raise BookieSuperseded(name, reason, BookieSuperseded.GONE)
     if cookie.token != claim.cookie.token:
         raise BookieSuperseded(name, f"another process has started under it at {cookie.address}")
     return Claim(cookie, found.version)
+
+
+async def _instance(store: MetadataStore) -> str:
+    """Return the instance of the namespace; empty if there is none."""
+    try:
+        return decode_instance((await store.get(INSTANCE)).value)[0]
+    except NoSuchNode:
+        return ""
 
 
 def with_census(cookie: Cookie, census: Census | None) -> Cookie:
@@ -93,8 +112,8 @@ def with_census(cookie: Cookie, census: Census | None) -> Cookie:
 class LifeKeeper:
     """Reports checkpoints to the store, and ends the process whose identity somebody else took.
 
-    The store may be unreachable for any time, or not know the bookie any more: it goes on, and
-    what is newest is reported when the store is back. Belongs to the running event loop."""
+    The store may be unreachable for any time, or be another one than the bookie's: it continues,
+    and what is newest is reported when the store is back. Belongs to the running event loop."""
 
     def __init__(self, store: MetadataStore, claim: Claim) -> None:
         self._store = store
@@ -112,6 +131,10 @@ class LifeKeeper:
     def set_limbo(self, reason: str) -> None:
         """Show in the store why the bookie is in limbo; empty: it is not."""
         self._limbo = reason
+        self._to_report.set()
+
+    def look_soon(self) -> None:
+        """Read the node again: the process may have stood still, and its session is another one."""
         self._to_report.set()
 
     async def run(self) -> None:

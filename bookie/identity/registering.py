@@ -9,6 +9,7 @@ node is made before the old one goes, so that it is never in neither; for a mome
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -30,8 +31,16 @@ _log = get_logger(__name__)
 class Registrar:
     """Registers once in `start`, which may raise; then stays registered until `close`."""
 
-    def __init__(self, store: MetadataStore, registration: BookieRegistration) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: MetadataStore,
+        registration: BookieRegistration,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """*on_lost* is called when the session or the registration was found to be gone: the
+        process may have stood still, and its name may be retired meanwhile."""
+        self._store, self._on_lost = store, on_lost
         self._registration = registration
         """As it is to be."""
         self._announced = registration
@@ -101,6 +110,7 @@ class Registrar:
             try:
                 if not await self._until_gone_or_moved():
                     _log.warning("registration_lost", bookie=self._registration.bookie)
+                    self._on_lost()
                     await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet
                 registration, self._half_done = self._registration, True
                 await register(self._store, registration)

@@ -5,7 +5,7 @@ the data; last the name is retired in the metadata store. Only what bookies make
 """
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from bookie.collector import remembering
@@ -24,7 +24,7 @@ from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.errors import DamagedMetadata, NoSuchNode
 from ledger.metastore.port import MetadataStore
-from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
+from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, retired_cookie
 
 _FILES: Final = (
     cookie.PATH,
@@ -133,6 +133,6 @@ async def retire(
     if known is not None and cookie.cookie != known.cookie:
         return False
     if not cookie.is_retired:
-        retired = replace(cookie, address="", retired_ms=now_ms(), retired_why=why)
-        await store.set(path, retired.encode(), version=found.version)
+        node = retired_cookie(found.value, path, why=why, now_ms=now_ms())
+        await store.set(path, node, version=found.version)
     return True

@@ -139,7 +139,7 @@ def away_sign(bookie: str, address: str, *, leaving: bool = False) -> Sign:
     """Return the sign that a known bookie is not there."""
     where = f" (last at {address})" if address else ""
     if leaving:
-        action = f"'dlog bookie decommission {bookie}' goes on emptying it, or forgets its name."
+        action = f"'dlog bookie decommission {bookie}' continues to empty it, or retires its name."
     else:
         action = (
             "Start it again. If its data are gone: 'dlog bookie recover "

@@ -10,6 +10,7 @@ from typing import Final
 
 from bookie.disk.directories import Directories
 from bookie.errors import PortInUse
+from bookie.identity.cookie import Cookie
 from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.stamp import identify, settle_doubt
@@ -57,6 +58,7 @@ class InProcessBookie:
         self._settling: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
         self._incarnation = ""
+        self._cookie: Cookie
 
     @property
     def running(self) -> bool:
@@ -89,7 +91,7 @@ class InProcessBookie:
                 instance=self._namespace.instance,
                 address=self.address,
             )
-            self._incarnation = identity.incarnation
+            self._incarnation, self._cookie = identity.incarnation, identity.cookie
             opening = partial(BookieStorage.open, self._disk, _STORAGE, doubt=identity.doubt or "")
             storage = await asyncio.to_thread(opening)
             if identity.doubt is not None:
@@ -157,7 +159,12 @@ class InProcessBookie:
 
     async def _register(self) -> None:
         registration = BookieRegistration(
-            self.name, self.address, self._incarnation, read_only=self._read_only
+            self.name,
+            self.address,
+            self._incarnation,
+            read_only=self._read_only,
+            identity=self._cookie.cookie,
+            life=self._cookie.life,
         )
         self._registrar = Registrar(self._store, registration)
         await self._registrar.start()

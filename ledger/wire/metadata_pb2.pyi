@@ -209,6 +209,8 @@ class BookieNode(_message.Message):
     TAKES_FIELD_NUMBER: _builtins.int
     READ_ONLY_REASON_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
@@ -222,6 +224,10 @@ class BookieNode(_message.Message):
     """why it is read-only, for people; empty: it is not, or does not say"""
     level: _builtins.int
     """highest level of the cluster that it reads; 0: 1"""
+    identity: _builtins.str
+    """of its cookie; empty: of a program that does not say it"""
+    life: _builtins.int
+    """of its cookie, in this start; 0: of such a program"""
     def __init__(
         self,
         *,
@@ -233,10 +239,12 @@ class BookieNode(_message.Message):
         takes: _builtins.int = ...,
         read_only_reason: _builtins.str = ...,
         level: _builtins.int = ...,
+        identity: _builtins.str = ...,
+        life: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "level", b"level", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "identity", b"identity", "incarnation", b"incarnation", "level", b"level", "life", b"life", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,6 +275,7 @@ class CookieNode(_message.Message):
     LIMBO_FIELD_NUMBER: _builtins.int
     RETIRED_MS_FIELD_NUMBER: _builtins.int
     RETIRED_WHY_FIELD_NUMBER: _builtins.int
+    EMPTIED_MS_FIELD_NUMBER: _builtins.int
     RESTORE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1 has the fields 1 to 7 only"""
@@ -301,6 +310,8 @@ class CookieNode(_message.Message):
     retired_ms: _builtins.int
     """when the data of this name were given up, since 1970; 0 if they were not"""
     retired_why: _builtins.str
+    emptied_ms: _builtins.int
+    """when no ledger named a retired bookie any more, since 1970; 0: one may"""
     restore: _builtins.str
     """In a directory only.
     token of the last restore of the store that these data have honoured
@@ -333,11 +344,12 @@ class CookieNode(_message.Message):
         limbo: _builtins.str = ...,
         retired_ms: _builtins.int = ...,
         retired_why: _builtins.str = ...,
+        emptied_ms: _builtins.int = ...,
         restore: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "census", b"census", "checkpoint", b"checkpoint", "clean", b"clean", "cookie", b"cookie", "directories", b"directories", "doubt", b"doubt", "file", b"file", "instance", b"instance", "life", b"life", "life_token", b"life_token", "limbo", b"limbo", "place", b"place", "restore", b"restore", "retired_ms", b"retired_ms", "retired_why", b"retired_why", "system", b"system", "tries", b"tries", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "census", b"census", "checkpoint", b"checkpoint", "clean", b"clean", "cookie", b"cookie", "directories", b"directories", "doubt", b"doubt", "emptied_ms", b"emptied_ms", "file", b"file", "instance", b"instance", "life", b"life", "life_token", b"life_token", "limbo", b"limbo", "place", b"place", "restore", b"restore", "retired_ms", b"retired_ms", "retired_why", b"retired_why", "system", b"system", "tries", b"tries", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

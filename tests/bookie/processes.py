@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bookie.command import IDENTITY_LOST
 from ledger.errors import LogError, NoNamespace
 from ledger.metastore import check_store_there
 from tests.namespaces import make
@@ -57,7 +58,7 @@ class BookieProcess:
 
     def refused(self) -> str:
         """Wait until it gives up; return what it said."""
-        assert self.popen.wait(START_S_MAX) == 1, self.output()
+        assert self.popen.wait(START_S_MAX) in (1, IDENTITY_LOST), self.output()
         return self.output()
 
     def output(self) -> str:

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from ledger import registry
 from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
@@ -212,6 +214,44 @@ async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:
         end()
         await directory.look_again()
         assert len(heard) == 1
+
+
+def cookie(identity: str = "", *, retired_ms: int = 0) -> bytes:
+    node = pb.CookieNode(version=2, bookie="b1", cookie=identity, retired_ms=retired_ms)
+    return node.SerializeToString()
+
+
+async def test_a_name_that_is_retired_is_not_registered() -> None:
+    store = open_memory()
+    await store.create(f"{COOKIES}/b1", cookie(retired_ms=1))
+    with pytest.raises(BookieForgotten, match="its name is retired"):
+        await register(store, B1)
+    assert await store.exists(B1.path) is None
+
+
+async def test_a_bookie_whose_name_is_another_ones_is_not_registered() -> None:
+    store = open_memory()
+    await store.create(f"{COOKIES}/b1", cookie("one"))
+    with pytest.raises(BookieForgotten):
+        await register(store, replace(B1, identity="another"))
+    await register(store, replace(B1, identity="one"))
+    assert await store.exists(B1.path) == 0
+
+
+async def test_a_name_that_is_retired_while_its_bookie_registers_is_not_registered() -> None:
+    store = open_memory()
+    await store.create(f"{COOKIES}/b1", cookie())
+    gate = registry._gate
+
+    async def retired_meanwhile(*given: Any) -> Any:
+        await store.set(f"{COOKIES}/b1", cookie(retired_ms=1))
+        return await gate(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_gate", retired_meanwhile)
+        with pytest.raises(BookieForgotten):
+            await register(store, B1)
+    assert await store.exists(B1.path) is None
 
 
 async def test_nobody_is_registered_under_a_name_that_is_not_known_any_more() -> None:

@@ -262,7 +262,7 @@ mutant(
     _LEAVING,
     old="CLEAN_SCANS: Final = 2\n",
     new="CLEAN_SCANS: Final = 1\n",
-    test=_EMPTIED + "once_it_is_stopped_its_name_is_forgotten_last",
+    test=_EMPTIED + "once_it_is_stopped_its_name_is_retired_last",
 )
 mutant(
     "scans before the bookie is read-only",
@@ -272,7 +272,7 @@ mutant(
     test=_EMPTIED + "no_scan_counts_before_the_bookie_is_read_only",
 )
 mutant(
-    "forgets the name of a bookie that runs",
+    "retires the name of a bookie that runs when it was emptied",
     _LEAVING,
     old="        if self._seen.is_registered:\n            return self._finish(Outcome.EMPTY)\n",
     new="",
@@ -554,12 +554,25 @@ mutant(
     test=_CHECKS + "a_member_that_has_no_cookie_any_more_is_marked_as_lost",
 )
 mutant(
-    "forgets a bookie that is registered",
+    "retires a bookie that is registered",
     "bookie/autorecovery/decommissioning.py",
-    old='multi((DeleteOp(f"{COOKIES}/{self._bookie}", version), *absent))\n',
-    new='delete(f"{COOKIES}/{self._bookie}", version)\n',
-    test="tests/bookie/autorecovery/test_decommissioning.py::"
-    "test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten",
+    old="multi((SetOp(path, retired, version), *absent))\n",
+    new="set(path, retired, version)\n",
+    test=_EMPTIED + "a_bookie_that_registered_since_it_was_looked_at_is_not_retired",
+)
+mutant(
+    "frees the name of a bookie that was emptied",
+    "bookie/autorecovery/decommissioning.py",
+    old="multi((SetOp(path, retired, version), *absent))\n",
+    new="multi((DeleteOp(path, version), *absent))\n",
+    test=_EMPTIED + "the_name_of_an_emptied_bookie_is_never_free_again",
+)
+mutant(
+    "takes an emptied name for one that comes back",
+    "bookie/autorecovery/surveys.py",
+    old="        known = registered | (cookies - emptied)\n",
+    new="        known = registered | cookies\n",
+    test=_CHECKS + "a_ledger_that_names_an_emptied_bookie_is_marked",
 )
 mutant(
     "keeps who has left a ledger in its mark",

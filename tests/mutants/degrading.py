@@ -91,8 +91,8 @@ mutant(
 mutant(
     "names a bookie whose name is retired",
     _REGISTRY,
-    old="            if not cookie.retired_ms:\n                away.append(bookie)\n",
-    new="            away.append(bookie)\n",
+    old="            if cookie.retired_ms:\n",
+    new="            if False:\n",
     test=_LIST + "who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves",
 )
 mutant(
@@ -196,7 +196,21 @@ mutant(
     _REGISTRY,
     old="            await store.multi((cookie, *gate, node_of_it))\n",
     new="            await store.multi((*gate, node_of_it))\n",
-    test=_LIST + "nobody_is_registered_under_a_name_that_is_not_known_any_more",
+    test=_LIST + "a_name_that_is_retired_while_its_bookie_registers_is_not_registered",
+)
+mutant(
+    "registers under a name that is retired",
+    _REGISTRY,
+    old="    if node.retired_ms or registration.identity not in",
+    new="    if registration.identity not in",
+    test=_LIST + "a_name_that_is_retired_is_not_registered",
+)
+mutant(
+    "registers beside another bookie of the name",
+    _REGISTRY,
+    old='    if node.retired_ms or registration.identity not in ("", node.cookie):\n',
+    new="    if node.retired_ms:\n",
+    test=_LIST + "a_bookie_whose_name_is_another_ones_is_not_registered",
 )
 mutant(
     "registers beside a rise of the level",

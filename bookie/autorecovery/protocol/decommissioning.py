@@ -1,14 +1,15 @@
-"""Emptying one bookie for good: it gets nothing more, all it holds is copied, its name forgotten.
+"""Emptying one bookie for good: it gets nothing more, all it holds is copied, its name retired.
 
     look -> [check that there is room] -> announce -> read-only -> scan and mark, until two scans in
-    a row, begun after it was quiet, find nothing -> once it is stopped: forget its cookie, last
+    a row, begun after it was quiet, find nothing -> once it is stopped: retire its name, last
 
 *Quiet* is a bookie that is read-only or not registered: no writer can put a ledger there any more.
 The bookie serves reads meanwhile, and is a source of its own copies. Everything that counts is in
 the metadata store, so the command may be interrupted at any moment, and run again.
 
 Invariants:
-    a cookie is deleted in the version that was seen before a scan that found nothing
+    a cookie is retired in the version that was seen before a scan that found nothing
+    a name is retired, never free: a bookie that slept meanwhile may acknowledge entries under it
     no scan counts that began before the bookie was quiet, or met metadata that cannot be read
 """
 
@@ -33,7 +34,7 @@ class Phase(Enum):
     READING_MARKS = "reading marks"
     REPORTING = "reporting"
     WAITING = "waiting"
-    FORGETTING = "forgetting its name"
+    RETIRING = "retiring its name"
     WITHDRAWING = "ending"
     DONE = "done"
 
@@ -49,7 +50,7 @@ class Begin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieSeen:
     is_known: bool
-    """It has a cookie."""
+    """It has a cookie, and is not emptied and retired already."""
     version: int
     """Of the cookie."""
     is_registered: bool
@@ -137,8 +138,8 @@ class TurnReadOnly:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Delete its cookie if it is at *version*; report Done or Refused."""
+class Retire:
+    """Retire its name if its cookie is at *version*; report Done or Refused."""
 
     version: int
 
@@ -162,9 +163,9 @@ class Report:
 
 
 class Outcome(Enum):
-    FORGOTTEN = "nothing names it, and its name is free"
-    EMPTY = "nothing names it; stop it, then its name can be forgotten"
-    UNKNOWN = "no bookie of that name is known"
+    RETIRED = "nothing names it, and its name is retired: no bookie ever has it again"
+    EMPTY = "nothing names it; stop it, then its name can be retired"
+    UNKNOWN = "no bookie of that name is known, or its name is retired already"
     TOO_FEW = "too few other bookies"
     REFUSED = "it does not become read-only"
 
@@ -181,7 +182,7 @@ DecommissionEffect = (
     | ReadMarks
     | Announce
     | TurnReadOnly
-    | Forget
+    | Retire
     | Withdraw
     | Report
     | Finish
@@ -236,7 +237,7 @@ class Decommission:
 
     def _judge_bookie(self, seen: BookieSeen) -> list[DecommissionEffect]:
         if not seen.is_known:
-            if seen.is_leaving:  # forgotten by a run that was interrupted then
+            if seen.is_leaving:  # retired by a run that was interrupted then
                 return self._withdraw()
             return self._finish(Outcome.UNKNOWN)
         if not seen.is_leaving:
@@ -291,20 +292,20 @@ class Decommission:
                 if self._clean == 0:
                     return self._wait(now)
                 return self._look() if self._clean < CLEAN_SCANS else self._end()
-            case Phase.FORGETTING:
+            case Phase.RETIRING:
                 return self._withdraw()
             case Phase.WITHDRAWING:
-                return self._finish(Outcome.FORGOTTEN)
+                return self._finish(Outcome.RETIRED)
             case _:
                 raise AssertionError(f"done, while {self.phase.value}")
 
     def _end(self) -> list[DecommissionEffect]:
         assert self._seen is not None, "the bookie was looked at"
-        assert self._clean >= CLEAN_SCANS, "nothing is forgotten before that"
+        assert self._clean >= CLEAN_SCANS, "nothing is retired before that"
         if self._seen.is_registered:
             return self._finish(Outcome.EMPTY)
-        self.phase = Phase.FORGETTING
-        return [Forget(self._seen.version)]
+        self.phase = Phase.RETIRING
+        return [Retire(self._seen.version)]
 
     def _withdraw(self) -> list[DecommissionEffect]:
         self.phase = Phase.WITHDRAWING

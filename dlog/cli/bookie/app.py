@@ -1,6 +1,8 @@
 """``dlog bookie``: the storage servers."""
 
 import sys
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -18,7 +20,7 @@ from dlog.cli.bookie import (
 )
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, write_text
+from dlog.cli.render.output import print_json, print_table, shown_time, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import LogError
@@ -55,11 +57,25 @@ def start(given: Given) -> None:
 add_start(app, start)
 
 
-@app.command("list", epilog=examples("dlog bookie list", "dlog bookie list --json"))
-def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
+@app.command(
+    "list",
+    epilog=examples("dlog bookie list", "dlog bookie list --json", "dlog bookie list --retired"),
+)
+def list_bookies(
+    *,
+    retired: Annotated[
+        bool,
+        typer.Option("--retired", help="List the names that no bookie ever has again, and why."),
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
     """List the bookies that are registered now, and why those in limbo are.
 
     Exits with 1 if a registration cannot be read: it is reported, and the others are listed."""
+    if retired:
+        run_at(uri, _list_retired(uri, as_json=as_json))
+        return
 
     async def command() -> bool:
         from ledger.registry import BookieDirectory, limbo_of
@@ -109,3 +125,20 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+async def _list_retired(uri: str | None, *, as_json: bool) -> None:
+    from ledger.attendance import retired_names
+
+    async with opened_store(uri) as store:
+        names = await retired_names(store)
+    if as_json:
+        print_json([asdict(name) for name in names])
+    else:
+        print_table(
+            ("bookie", "retired", "named by ledgers", "why"),
+            (
+                (n.bookie, shown_time(n.retired_ms), "no" if n.emptied else "maybe", n.reason)
+                for n in names
+            ),
+        )

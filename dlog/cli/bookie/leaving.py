@@ -55,7 +55,8 @@ def decommission(
 
     It is made read-only first and serves reads meanwhile. The copies are made by the processes of
     'dlog autorecovery', which have to run. Once nothing names it any more, stop it, and run the
-    command again: then its name is forgotten. May be interrupted, and repeated, at any moment.
+    command again: then its name is retired, and no bookie ever has it again. May be interrupted,
+    and repeated, at any moment.
 
     Prints what is left whenever that changes, how fast it becomes less and when it will be nothing,
     and the ids of ledgers of which nobody has some entries: those keep it from ever ending, and
@@ -91,7 +92,7 @@ def decommission(
         else:
             why = f": {done.why}" if done.why else ""
             _say(f"bookie {bookie}: {done.outcome.value}{why}")
-        return done.outcome in {Outcome.EMPTY, Outcome.FORGOTTEN}
+        return done.outcome in {Outcome.EMPTY, Outcome.RETIRED}
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)

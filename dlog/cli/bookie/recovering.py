@@ -62,7 +62,7 @@ def recover(
     that is written is given 30 s to leave them by itself, as with the processes of repair.
 
     Nothing is changed for a bookie that is there: 'dlog bookie decommission' empties one that
-    runs. The names stay known; 'dlog bookie decommission' forgets them. Exits with 1 if it is
+    runs. The names stay known; 'dlog bookie decommission' retires them. Exits with 1 if it is
     refused, or if not all could be copied: then it says what is left, and why."""
 
     async def command() -> "Recovered":

@@ -16,7 +16,7 @@ from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.protocol.decommissioning import Finish as Forgotten
+    from bookie.autorecovery.protocol.decommissioning import Finish as Left
     from bookie.autorecovery.recovering import Recovered
     from ledger.client import LedgerClient
 
@@ -48,9 +48,10 @@ def replace(
     """Let a new bookie take the place of one whose disk or machine is gone for good.
 
     First retires the name of the old one, so that it never serves again; then copies what it held
-    to the new one, from the other copies; last forgets the name. What the new one cannot get, as it
-    has a copy already, goes to others. May be interrupted at any moment, and repeated. No process
-    of 'dlog autorecovery' is needed; those that run help, to whichever bookies they choose.
+    to the new one, from the other copies; last sees that no ledger names it any more. What the new
+    one cannot get, as it has a copy already, goes to others. May be interrupted at any moment, and
+    repeated. No process of 'dlog autorecovery' is needed; those that run help, to whichever bookies
+    they choose.
 
     Asks, unless --yes: where the disk of the old one is whole, its directories should move to the
     new machine, and one that still runs is for 'dlog bookie decommission'. Exits with 1 if it is
@@ -66,9 +67,9 @@ def replace(
             await _retire(client, old, new)
             done = await _recover(client, old, new, rate, ledgers)
             whole = not done.finish.left and not done.finish.why
-            forgotten = await _forget(client, old, rate, as_json=as_json) if whole else None
-        _show(old, done, forgotten, as_json=as_json)
-        return forgotten is not None
+            left = await _leave(client, old, rate, as_json=as_json) if whole else None
+        _show(old, done, left, as_json=as_json)
+        return left is not None
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
@@ -108,26 +109,27 @@ async def _recover(
     return done
 
 
-async def _forget(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Forgotten":
-    """Forget the name. A worker runs beside it: marks may name the bookie, and nobody else runs."""
+async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Left":
+    """See that nothing names it any more. A worker runs beside it: marks may name the bookie, and
+    no other process works on them."""
     from bookie.autorecovery.decommissioning import decommission
     from bookie.autorecovery.worker import Worker, WorkerConfig
 
     config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)
-    with shown_bar(f"forgetting {old}") as advance:
+    with shown_bar(f"emptying {old}") as advance:
         async with Worker(client, config):
             return await decommission(
                 client, BookieId(old), on_report=shown_reports(advance, as_json=as_json)
             )
 
 
-def _show(old: str, done: "Recovered", forgotten: "Forgotten | None", *, as_json: bool) -> None:
+def _show(old: str, done: "Recovered", left: "Left | None", *, as_json: bool) -> None:
     if as_json:
-        outcome = None if forgotten is None else forgotten.outcome.name.lower()
-        print_json({"bookie": old, **recovery_facts(done), "name": outcome or "retired"})
+        emptied = left is not None
+        print_json({"bookie": old, **recovery_facts(done), "name": "retired", "emptied": emptied})
         return
     print_recovered(done)
-    if forgotten is None:
+    if left is None:
         sys.stdout.write(f"bookie {old} stays retired until all is copied: run this again\n")
     else:
-        sys.stdout.write(f"bookie {old}: {forgotten.outcome.value}\n")
+        sys.stdout.write(f"bookie {old}: {left.outcome.value}\n")

@@ -91,7 +91,7 @@ def decommissioning(bookie: str, seen: ClusterSeen) -> Asked:
     says = [
         "It is made read-only, and all that it holds is copied to others by the processes of "
         "repair; it serves reads meanwhile. Once nothing names it, stop it and do this once more: "
-        "then its name is forgotten.",
+        "then its name is retired.",
         "To stop waiting, or to stop this console, leaves it announced: repair goes on.",
     ]
     if isinstance(repair, RepairFacts) and not (repair.workers and repair.enabled):

@@ -22,7 +22,6 @@ from bookie.autorecovery.protocol.decommissioning import (
     Done,
     EffectFailed,
     Finish,
-    Forget,
     LedgersScanned,
     LookAtBookie,
     MarksSeen,
@@ -30,15 +29,22 @@ from bookie.autorecovery.protocol.decommissioning import (
     ReadMarks,
     Refused,
     Report,
+    Retire,
     ScanLedgers,
     TurnReadOnly,
     Withdraw,
 )
 from bookie.autorecovery.worker import Worker
+from bookie.disk.directories import Directories
+from bookie.errors import BookieRetired
+from bookie.identity.cookie import Cookie
+from bookie.identity.stamp import identify
+from ledger.errors import BookieForgotten
 from ledger.ids import BookieId, LedgerId
 from ledger.protocol.shared import TimePassed
-from ledger.registry import COOKIES
+from ledger.registry import COOKIES, BookieRegistration, Retirement, register, retirement_of
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, kill, world
+from tests.simulation.disk import SimDisk
 from tests.waiting import eventually
 
 STEPS_MAX = 500
@@ -94,9 +100,9 @@ class Namespace:
                 return Done()
             case Report():
                 return Done()
-            case Forget(version):
-                assert not self.naming, "its name is forgotten while ledgers name it"
-                assert not self.registered, "its name is forgotten while it runs"
+            case Retire(version):
+                assert not self.naming, "its name is retired while ledgers name it"
+                assert not self.registered, "its name is retired while it runs"
                 if version != self.version:
                     return Refused("it was started again")
                 self.known = False
@@ -154,20 +160,20 @@ def test_a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped() -> None:
     assert (namespace.naming, namespace.known, namespace.announced) == (0, True, True)
 
 
-def test_once_it_is_stopped_its_name_is_forgotten_last() -> None:
+def test_once_it_is_stopped_its_name_is_retired_last() -> None:
     namespace = Namespace()
     assert outcome(namespace) is Outcome.EMPTY
     namespace.registered = False
     namespace.done.clear()
-    assert outcome(namespace) is Outcome.FORGOTTEN
+    assert outcome(namespace) is Outcome.RETIRED
     assert not namespace.known
-    assert namespace.done[-2:] == [Forget(7), Withdraw()]
+    assert namespace.done[-2:] == [Retire(7), Withdraw()]
     assert sum(isinstance(effect, ScanLedgers) for effect in namespace.done) == 2
 
 
 def test_a_bookie_that_is_gone_is_emptied_from_the_others() -> None:
     namespace = Namespace(registered=False)
-    assert outcome(namespace) is Outcome.FORGOTTEN
+    assert outcome(namespace) is Outcome.RETIRED
     assert TurnReadOnly() not in namespace.done
 
 
@@ -225,14 +231,14 @@ def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: 
             break
         command.step(fail=fail)
         ended = command.end() if fail and command.finish is None else Command(namespace).end()
-        expected = {Outcome.EMPTY} if registered else {Outcome.FORGOTTEN, Outcome.UNKNOWN}
+        expected = {Outcome.EMPTY} if registered else {Outcome.RETIRED, Outcome.UNKNOWN}
         assert ended.outcome in expected, steps
         assert namespace.known is registered
         assert namespace.naming == 0
 
 
 @pytest.mark.slow
-async def test_a_real_bookie_is_emptied_while_it_serves_and_then_forgotten() -> None:
+async def test_a_real_bookie_is_emptied_while_it_serves_and_then_retired() -> None:
     async with world(5) as (cluster, client):
         ledgers = [await closed_ledger(client, entries=5) for _ in range(12)]
         name = BookieId(cluster.bookies[0].name)
@@ -256,8 +262,8 @@ async def test_a_real_bookie_is_emptied_while_it_serves_and_then_forgotten() -> 
                 assert set((await copies(client, ledger_id)).values()) == {3}
             await kill(cluster, client, name)
             done = await decommission(client, name, pause_s=0.05, ask_read_only=read_only)
-        assert done.outcome is Outcome.FORGOTTEN
-        assert await client.store.exists(f"{COOKIES}/{name}") is None
+        assert done.outcome is Outcome.RETIRED
+        assert await retirement_of(client.store, name) is Retirement.EMPTIED
         assert await Marks(client.store).decommissioning() == frozenset()
 
 
@@ -292,6 +298,30 @@ async def test_where_nobody_makes_the_copies_it_says_so(*, off: bool, why: str) 
         assert seen[0].ledgers_left > 0
 
 
+@pytest.mark.slow
+async def test_the_name_of_an_emptied_bookie_is_never_free_again() -> None:
+    """Whoever slept meanwhile may still acknowledge under it: another bookie of the name would deny
+    that."""
+    async with world(4) as (cluster, client):
+        name = BookieId(cluster.bookies[0].name)
+        await kill(cluster, client, name)
+        before = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
+        assert (await decommission(client, name, pause_s=0.02)).outcome is Outcome.RETIRED
+        kept = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
+        assert (kept.cookie, kept.address, kept.census) == (before.cookie, "", b"")
+        with pytest.raises(BookieRetired, match="under another --id or none"):
+            await identify(
+                client.store,
+                Directories.single(SimDisk(0)),
+                bookie=name,
+                instance=before.instance,
+                address="127.0.0.1:1",
+            )
+        with pytest.raises(BookieForgotten):
+            await register(client.store, BookieRegistration(name, "127.0.0.1:1", "start"))
+        assert (await decommission(client, name, pause_s=0.02)).outcome is Outcome.UNKNOWN
+
+
 async def test_a_bookie_may_be_kept_after_all() -> None:
     async with world(4) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
@@ -304,7 +334,7 @@ async def test_a_bookie_may_be_kept_after_all() -> None:
         await eventually(is_kept)
 
 
-async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten() -> None:
+async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_retired() -> None:
     """It was on its way while it was looked for, and its cookie is as it was."""
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
@@ -312,8 +342,8 @@ async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten(
         cookie = f"{COOKIES}/{name}"
         version = await client.store.exists(cookie)
         assert version is not None
-        assert isinstance(await emptying.execute(Forget(version)), Refused)
+        assert isinstance(await emptying.execute(Retire(version)), Refused)
         assert await client.store.exists(cookie) == version
         await kill(cluster, client, name)
-        assert await emptying.execute(Forget(version)) == Done()
-        assert await client.store.exists(cookie) is None
+        assert await emptying.execute(Retire(version)) == Done()
+        assert await retirement_of(client.store, name) is Retirement.EMPTIED

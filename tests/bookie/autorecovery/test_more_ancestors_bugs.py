@@ -209,7 +209,7 @@ async def test_4812_an_old_writer_gets_no_acknowledgement_of_a_bookie_that_was_e
             assert done.outcome is Emptied.EMPTY
             await cluster.kill_bookie(index)
             done = await decommission(client, name, pause_s=0.05, ask_read_only=read_only)
-        assert done.outcome is Emptied.FORGOTTEN
+        assert done.outcome is Emptied.RETIRED
         bookie = cluster.bookies[index]
         bookie._disk, bookie._read_only = MemoryDisk(name, 1 << 28), False
         await bookie.start()  # nothing names it any more: it is a new one

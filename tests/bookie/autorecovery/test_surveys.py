@@ -16,7 +16,7 @@ from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
-from ledger.registry import COOKIES
+from ledger.registry import COOKIES, retired_cookie
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
@@ -95,6 +95,24 @@ async def test_a_member_that_has_no_cookie_any_more_is_marked_as_lost() -> None:
         assert mark.lacks == (Lack(forgotten, Reason.LOST, NOW_MS),)
         assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
         assert forgotten not in (await client.describe(ledger_id)).fragments[0].bookies
+
+
+async def test_a_ledger_that_names_an_emptied_bookie_is_marked() -> None:
+    """A client that slept has put it there: the name never comes back."""
+    async with local_bookies(4) as cluster:
+        client = await cluster.client()
+        ledger_id = await closed_ledger(client, entries=3)
+        emptied = (await client.describe(ledger_id)).fragments[0].bookies[2]
+        await kill(cluster, client, emptied)
+        path = f"{COOKIES}/{emptied}"
+        cookie = (await client.store.get(path)).value
+        await client.store.set(
+            path, retired_cookie(cookie, path, why="it left", now_ms=NOW_MS, emptied=True)
+        )
+        assert (await check_replicas(client, now_ms=NOW_MS)).unknown == 1
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert mark.lacks == (Lack(emptied, Reason.LOST, NOW_MS),)
 
 
 @pytest.mark.slow

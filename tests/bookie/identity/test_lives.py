@@ -13,10 +13,13 @@ from bookie.identity.lives import Claim, LifeKeeper, look
 from bookie.identity.stamp import identify
 from bookie.loss.census import Census
 from bookie.storage.engine import BookieStorage
+from ledger.cluster import encode_instance
 from ledger.errors import MetadataUnavailable
+from ledger.levels import Held
 from ledger.metastore import open_store
-from ledger.metastore.memory import MemoryHub
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.memory import MemoryHub, MemoryStore
+from ledger.metastore.paths import INSTANCE
+from ledger.metastore.port import MetadataStore, Watch
 from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL
 from tests.ledger.lagging_store import LaggingStore
@@ -119,8 +122,43 @@ def test_a_bookie_ends_when_its_name_is_retired() -> None:
     with_life(test)
 
 
+def test_a_bookie_ends_when_its_own_namespace_has_forgotten_it() -> None:
+    async def test(
+        store: MetadataStore, _living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        await store.create(INSTANCE, encode_instance("i", Held()))
+        await store.delete(NODE)
+        with pytest.raises(BookieSuperseded, match=r"its cookie is gone\. .* under another --id"):
+            async with asyncio.timeout(PATIENCE_S):
+                await life
+
+    with_life(test)
+
+
+def test_a_bookie_reads_its_node_again_when_it_may_have_stood_still() -> None:
+    """A watch may be late, or lost with the session; nothing else tells it."""
+
+    async def test(
+        store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        retired = replace(await node(store), retired_ms=1, retired_why="it left")
+        await store.set(NODE, retired.encode())
+        living.look_soon()
+        with pytest.raises(BookieSuperseded, match="retired: it left"):
+            async with asyncio.timeout(PATIENCE_S):
+                await life
+
+    def deaf(_store: MemoryStore, path: str) -> Watch:
+        return watch(_store, f"{path}/deaf")
+
+    watch = MemoryStore.watch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStore, "watch", deaf)
+        with_life(test)
+
+
 @pytest.mark.slow
-def test_a_bookie_goes_on_when_the_store_has_lost_or_damaged_its_node() -> None:
+def test_a_bookie_goes_on_when_another_store_does_not_know_it_or_its_node_is_damaged() -> None:
     """Its data are not worse for it; the next start says what is wrong."""
 
     async def test(

@@ -79,6 +79,21 @@ async def test_it_registers_again_after_its_session_ended() -> None:
         await watched.until_registered()
 
 
+async def test_a_lost_registration_is_reported_before_it_registers_again() -> None:
+    """The process may have stood still: whether its name is retired is read again."""
+    watched = Watched()
+    await watched.make_known()
+    lost = asyncio.Event()
+    watched.registrar = Registrar(watched.store, ANNA, on_lost=lost.set)
+    await watched.registrar.start()
+    assert not lost.is_set()
+    watched.store.expire()
+    async with asyncio.timeout(PATIENCE_S):
+        await lost.wait()
+    await watched.until_registered()
+    await watched.registrar.close()
+
+
 async def test_it_registers_again_after_its_node_vanished() -> None:
     async with registered() as watched:
         await watched.other.delete(ANNA.path)

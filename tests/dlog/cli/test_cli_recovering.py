@@ -88,16 +88,19 @@ def fresh() -> Iterator[CliShell]:
 
 
 @pytest.mark.slow
-def test_a_bookie_that_is_replaced_is_named_by_nothing_and_forgotten_last(fresh: CliShell) -> None:
+def test_a_bookie_that_is_replaced_is_named_by_nothing_and_stays_retired(fresh: CliShell) -> None:
     old = lost_name(fresh)
     new = next(bookie.name for bookie in fresh.cluster.bookies if bookie.running)
     assert "start it first" in fresh.refused("bookie", "replace", old, "nobody", "--yes")
     *reports, done = fresh.json_lines("bookie", "replace", old, new, "--yes", "--rate", "0")
-    assert (done["outcome"], done["name"], done["left_ledgers"]) == ("complete", "forgotten", 0)
+    assert (done["outcome"], done["name"], done["left_ledgers"]) == ("complete", "retired", 0)
     assert done["copied_entries"] == done["entries"] > 0
     assert [report["ledgers_left"] for report in reports] == [0, 0]
     assert all(line["whole"] for line in fresh.json_lines("bookie", "where", "orders"))
-    assert "no ledger and no cookie names" in fresh.refused("bookie", "recover", old)
+    assert "nothing names them any more" in fresh.run("bookie", "recover", old)
+    [[retired]] = fresh.json_lines("bookie", "list", "--retired")
+    assert (retired["bookie"], retired["emptied"]) == (old, True)
+    assert f"replaced it by bookie {new}" in fresh.run("bookie", "list", "--retired")
 
 
 def test_a_bookie_that_runs_is_not_replaced_nor_without_a_word(fresh: CliShell) -> None:

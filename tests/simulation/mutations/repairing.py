@@ -314,7 +314,7 @@ def knows_only_whom_it_has_seen(patch: Patch) -> None:
 @mutation(
     "plan of repair",
     drawn=False,
-    test=f"{_EMPTIED}::test_once_it_is_stopped_its_name_is_forgotten_last",
+    test=f"{_EMPTIED}::test_once_it_is_stopped_its_name_is_retired_last",
 )
 def forgets_a_name_after_one_scan(patch: Patch) -> None:
     """Takes a client that was late within one scan, and never after it."""
@@ -329,8 +329,8 @@ def forgets_a_name_first(patch: Patch) -> None:
         self: Decommission, seen: decommissioning.BookieSeen
     ) -> list[decommissioning.DecommissionEffect]:
         if seen.is_known and seen.is_leaving and not seen.is_registered:
-            self.phase = decommissioning.Phase.FORGETTING
-            return [decommissioning.Forget(seen.version)]
+            self.phase = decommissioning.Phase.RETIRING
+            return [decommissioning.Retire(seen.version)]
         return honest(self, seen)
 
     patch.set(Decommission, "_judge_bookie", judge)

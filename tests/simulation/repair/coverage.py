@@ -34,7 +34,7 @@ REQUIRED_OF_REPAIR: Final = (
     "ledger_unmarked",
     "ledgers_collected",
     "left_empty",
-    "left_forgotten",
+    "left_retired",
     "left_too_few",
     "metadata_read_lagged",
     "name_retired",

@@ -96,7 +96,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The cookie of a bookie was deleted."""
+    """The name of a bookie was retired, as nothing names it any more."""
 
     bookie: BookieId
     by: str

@@ -10,6 +10,7 @@ from ledger.marking import LOCKS, MARKS
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.requests import AddRun
+from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import SimBookie
 from tests.simulation.client import describe
 from tests.simulation.cluster import Choices
@@ -97,7 +98,9 @@ class RepairWorld(World):
 
     def serve(self, bookie: SimBookie) -> None:
         cookie = known(self, bookie.name)
-        self.repairs.happened.append(Served(bookie.name, cookie is not None and cookie.is_retired))
+        is_retired = cookie is not None and cookie.is_retired
+        is_left = bookie.name in self.repairs.forgotten
+        self.repairs.happened.append(Served(bookie.name, is_retired or is_left))
         if bookie.read_only:
             bookie.storage.set_read_only(read_only=True)
         serving = self._servings[bookie.name] = Serving(self, bookie, read_only=bookie.read_only)
@@ -143,25 +146,20 @@ class RepairWorld(World):
         elif path.startswith(f"{AVAILABLE}/"):
             self._registration_changed(path)
         elif path.startswith(f"{COOKIES}/"):
-            bookie = BookieId(path.rpartition("/")[2])
-            if self.metadata.tree.exists(path) is not None:
-                if bookie in self.repairs.forgotten:
-                    self._name_taken(bookie)
-                return
-            self.scheduler.mark("bookie_forgotten")
-            self.bookies[bookie].is_forgotten = True
-            self.repairs.forgotten.add(bookie)
-            self.repairs.happened.append(Forgotten(bookie, by))
+            self._cookie_written(path, BookieId(path.rpartition("/")[2]), by)
 
-    def _name_taken(self, bookie: BookieId) -> None:
-        """A bookie without data has taken a name that was free: what another one had promised under
-        it was moved before, and counts for nothing."""
-        self.repairs.forgotten.discard(bookie)
-        self.bookies[bookie].is_forgotten = self.bookies[bookie].disk_was_replaced = False
-        for history in self.oracle.ledgers.values():
-            history.fenced.pop(bookie, None)
-            for held in history.copies.values():
-                held.pop(bookie, None)
+    def _cookie_written(self, path: str, bookie: BookieId, by: str) -> None:
+        """A name is left once its cookie says that it was emptied, or is deleted."""
+        tree = self.metadata.tree
+        is_there = tree.exists(path) is not None
+        if is_there and not pb.CookieNode.FromString(tree.get(path).value).emptied_ms:
+            return
+        if bookie in self.repairs.forgotten:
+            return
+        self.scheduler.mark("bookie_forgotten")
+        self.bookies[bookie].is_forgotten = True
+        self.repairs.forgotten.add(bookie)
+        self.repairs.happened.append(Forgotten(bookie, by))
 
     def _ledger_written(self, path: str, by: str) -> None:
         names = tuple(path.split("/")[2:])

@@ -1,4 +1,4 @@
-"""The name of a bookie is free only when no ledger counts on a copy there.
+"""The name of a bookie is retired as emptied only when no ledger counts on a copy there.
 
 No worker names it then, however long it slept since it chose the bookie.
 """
