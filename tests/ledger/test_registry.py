@@ -13,6 +13,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
 from ledger.metastore.port import MetadataStore
 from ledger.registry import (
+    AVAILABLE,
     COOKIES,
     DECOMMISSIONING,
     BookieDirectory,
@@ -241,6 +242,7 @@ async def test_a_bookie_whose_name_is_another_ones_is_not_registered() -> None:
 async def test_a_name_that_is_retired_while_its_bookie_registers_is_not_registered() -> None:
     store = open_memory()
     await store.create(f"{COOKIES}/b1", cookie())
+    await store.create(AVAILABLE)
     gate = registry._gate
 
     async def retired_meanwhile(*given: Any) -> Any:

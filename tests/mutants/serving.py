@@ -9,6 +9,7 @@ _ERRORS = "tests/bookie/server/test_service_errors.py::test_"
 _MADE = "tests/bookie/server/test_made_ledgers.py::test_"
 _STRANGERS = "tests/bookie/server/test_descriptors.py::test_"
 _FRAMING = "tests/ledger/test_transport_framing.py::test_"
+_LIVES = "tests/bookie/identity/test_lives.py::test_"
 _HANDSHAKE = "tests/ledger/test_transport_handshake.py::test_"
 _CONNECTION = "tests/ledger/test_transport_connection.py::test_"
 _CONNECTIONS = "tests/bookie/server/test_connections.py::test_"
@@ -411,6 +412,35 @@ mutant(
     old="if metadata is None or is_doubtful(metadata, bookie, is_older=ledger_id < floor)",
     new="if metadata is not None and is_doubtful(metadata, bookie)",
     test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
+)
+mutant(
+    "does not report that its registration was lost",
+    "bookie/identity/registering.py",
+    old="                    self._on_lost()\n",
+    new="",
+    test="tests/bookie/identity/test_registering.py::"
+    "test_a_lost_registration_is_reported_before_it_registers_again",
+)
+mutant(
+    "continues though its cookie is gone",
+    "bookie/identity/lives.py",
+    old="        if await _instance(store) != claim.cookie.instance:\n",
+    new="        if True:\n",
+    test=_LIVES + "a_bookie_ends_when_its_own_namespace_has_forgotten_it",
+)
+mutant(
+    "ends though another namespace does not know it",
+    "bookie/identity/lives.py",
+    old="        if await _instance(store) != claim.cookie.instance:\n",
+    new="        if False:\n",
+    test=_LIVES + "a_bookie_goes_on_when_another_store_does_not_know_it_or_its_node_is_damaged",
+)
+mutant(
+    "does not read its cookie again after it stood still",
+    "bookie/identity/lives.py",
+    old="        self._to_report.set()\n\n    async def run",
+    new="        pass\n\n    async def run",
+    test=_LIVES + "a_bookie_reads_its_node_again_when_it_may_have_stood_still",
 )
 mutant(
     "gives a move between the lists of bookies up at the first trouble",

@@ -8,13 +8,14 @@ import pytest
 
 from bookie.disk.directories import Directories
 from bookie.errors import BookieSuperseded
+from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim, LifeKeeper, look
 from bookie.identity.stamp import identify
 from bookie.loss.census import Census
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import encode_instance
-from ledger.errors import MetadataUnavailable
+from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.levels import Held
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub, MemoryStore
@@ -24,7 +25,7 @@ from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL
 from tests.ledger.lagging_store import LaggingStore
 from tests.simulation.disk import SimDisk
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import PATIENCE_S, eventually, until
 
 NODE = f"{COOKIES}/b"
 
@@ -141,6 +142,8 @@ def test_a_bookie_reads_its_node_again_when_it_may_have_stood_still() -> None:
     async def test(
         store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
     ) -> None:
+        living.checkpointed(census(1))
+        await until_told(store, 1)  # it has read its node before
         retired = replace(await node(store), retired_ms=1, retired_why="it left")
         await store.set(NODE, retired.encode())
         living.look_soon()
@@ -160,6 +163,14 @@ def test_a_bookie_reads_its_node_again_when_it_may_have_stood_still() -> None:
 @pytest.mark.slow
 def test_a_bookie_goes_on_when_another_store_does_not_know_it_or_its_node_is_damaged() -> None:
     """Its data are not worse for it; the next start says what is wrong."""
+    missed = asyncio.Event()
+
+    async def looked(store: MetadataStore, claim: Claim) -> Claim:
+        try:
+            return await look(store, claim)
+        except NoSuchNode:
+            missed.set()
+            raise
 
     async def test(
         store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
@@ -170,11 +181,15 @@ def test_a_bookie_goes_on_when_another_store_does_not_know_it_or_its_node_is_dam
         await store.set(NODE, b"damaged")
         living.checkpointed(census(2))
         await store.delete(NODE)
+        living.look_soon()
+        await until(lambda: missed.is_set() or life.done(), "it misses its node")
         assert not life.done()
         await store.create(NODE, whole)
         await until_told(store, 2)
 
-    with_life(test)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lives, "look", looked)
+        with_life(test)
 
 
 def test_a_clean_end_is_told_with_its_last_checkpoint() -> None:
