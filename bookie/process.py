@@ -40,10 +40,12 @@ from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig, entry_log_
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
+from ledger.levels import IDENTITIES
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, check_store_there, open_store
 from ledger.metering.exposing import Exposed
+from ledger.raising import until_level
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
@@ -164,6 +166,8 @@ async def _run(
         namespace = await open_namespace(store)
         ledgers = LedgerStore(store, namespace.layout)
         name, port, bound = _place(config, directories, ports.clients)
+        if namespace.held.level >= IDENTITIES:
+            ports.clients.refuse_unidentified()
         await ports.guard(config, name, store, ledgers)
         address = config.address(port)
         identity = await identify(
@@ -186,7 +190,14 @@ async def _run(
             raise
         service = BookieService(
             storage,
-            InfoAnswer(name, identity.incarnation, namespace.instance, read_only=False),
+            InfoAnswer(
+                name,
+                identity.incarnation,
+                namespace.instance,
+                read_only=False,
+                identity=identity.cookie.cookie,
+                life=identity.cookie.life,
+            ),
             config.service,
             made=MadeLedgers(ledgers, unmade_max=config.unmade_ledgers_max),
         )
@@ -205,6 +216,7 @@ async def _run(
             takes=takes_of(config.tls.mode),
             identity=identity.cookie.cookie,
             life=identity.cookie.life,
+            instance=identity.cookie.instance,
         ),
         on_lost=living.look_soon,
     )
@@ -258,6 +270,7 @@ async def _run(
         beside = [
             _beside(collector.run(), "collector"),
             _beside(settler.run(), "settler"),
+            _beside(until_level(store, IDENTITIES, ports.clients.refuse_unidentified), "level"),
         ]
         _log.info(
             f"bookie {name} is ready on {address}",

@@ -59,7 +59,6 @@ def formats() -> dict[str, str]:
     from ledger.metastore.sqlite_format import FORMAT_VERSION as STORE
     from ledger.transport.handshake import VERSION_MAX, VERSION_MIN
 
-    wire = str(VERSION_MAX) if VERSION_MIN == VERSION_MAX else f"{VERSION_MIN} to {VERSION_MAX}"
     written = {
         "frame": FRAME,
         "record batch": BATCH,
@@ -71,4 +70,6 @@ def formats() -> dict[str, str]:
         "index": INDEX,
         "embedded store": STORE,
     }
-    return {"wire": wire} | {name: str(each) for name, each in written.items()}
+    return {"wire": f"{VERSION_MIN} to {VERSION_MAX}"} | {
+        name: str(each) for name, each in written.items()
+    }

@@ -121,7 +121,9 @@ class LedgerClient:
             timeout_s=config.bookie_timeout_s,
             security=security,
             takes=bookies.takes,
+            meant=bookies.identity,
         )
+        bookies.on_change(transport.check_identities)
         environment = Environment(
             uri=store.uri,
             ledgers=LedgerStore(store, namespace.layout),

@@ -35,6 +35,7 @@
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
+    |  |- WrongBookie              another bookie answers where one was expected
     |  |- TransportMismatch        one end takes TLS only, and the other one plain connections only
     |  |- AccessDenied             bookies know who asks, and it was not granted what it asks for
     |  |- NoSuchLedger
@@ -398,6 +399,16 @@ class BookieRefused(RemoteError):
     def __init__(self, bookie: str, status: str) -> None:
         super().__init__(f"bookie {bookie} answered {status}")
         self.bookie, self.status = bookie, status
+
+
+class WrongBookie(RemoteError):
+    """Nothing that was said there counts."""
+
+    retryable = True
+
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(f"another one than bookie {bookie} answers: {reason}")
+        self.bookie, self.reason = bookie, reason
 
 
 class TransportMismatch(RemoteError):

@@ -7,18 +7,30 @@ the level rise; if somebody cannot read it, the first step is taken back. Whoeve
 the same time, or finds a rise that was not finished, goes on from what stands there.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.attendance import Attendance, KnownBookie, attendance
+from ledger.backoff import Backoff
 from ledger.cluster import decode_instance, encode_instance
-from ledger.errors import BadVersion, CannotUpgrade, LevelTooNew, NoNamespace, NoSuchNode
+from ledger.errors import (
+    BadVersion,
+    CannotUpgrade,
+    DamagedMetadata,
+    LevelTooNew,
+    MetadataError,
+    NoNamespace,
+    NoSuchNode,
+)
 from ledger.levels import LEVEL_MAX, LEVELS, Held, Standing, obstacles
 from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 
 TRIES_MAX: Final = 10
+_RETRY_S_MIN: Final = 0.5
+_RETRY_S_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,26 @@ async def read_held(store: MetadataStore) -> Held:
 
     Raises `NoNamespace`, `NamespaceMismatch`, `DamagedMetadata`, `MetadataUnavailable`."""
     return (await _read(store))[1]
+
+
+async def until_level(store: MetadataStore, level: int, reached: Callable[[], None]) -> None:
+    """Call *reached* once the cluster is at *level*, however long that takes."""
+    watch = store.watch(INSTANCE)
+    backoff = Backoff(_RETRY_S_MIN, _RETRY_S_MAX)
+    try:
+        while True:
+            try:
+                held = await read_held(store)
+            except (MetadataError, NoNamespace, DamagedMetadata):
+                await asyncio.sleep(backoff.next())
+                continue
+            if held.level >= level:
+                reached()
+                return
+            backoff.reset()
+            await watch.changed()
+    finally:
+        watch.close()
 
 
 async def survey(store: MetadataStore) -> Survey:

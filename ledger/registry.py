@@ -6,6 +6,7 @@ be read hides its own bookie alone: it is logged and left out.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Self
@@ -22,7 +23,8 @@ from ledger.errors import (
     NoSuchNode,
     NotEnoughBookies,
 )
-from ledger.levels import FIRST, LEVEL_MAX
+from ledger.ids import NOBODY, BookieIdentity
+from ledger.levels import FIRST, IDENTITIES, LEVEL_MAX
 from ledger.log_events import get_logger
 from ledger.metastore.nodes import children_of, create_node
 from ledger.metastore.paths import INSTANCE, name_of
@@ -66,6 +68,8 @@ class BookieRegistration:
     """The random identity of its data, as in its cookie; empty: it does not say."""
     life: int = 0
     """Which start of its data it is, as its cookie counts them; 0: it does not say."""
+    instance: str = ""
+    """Of the namespace, as in its cookie; empty: it does not say."""
 
     @property
     def path(self) -> str:
@@ -84,6 +88,7 @@ class BookieRegistration:
             level=self.level,
             identity=self.identity,
             life=self.life,
+            instance=self.instance,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -114,7 +119,15 @@ class BookieRegistration:
             node.level or FIRST,
             node.identity,
             node.life,
+            node.instance,
         )
+
+    @property
+    def meant(self) -> BookieIdentity | None:
+        """Who has to answer at its addresses; None: it does not say."""
+        if not self.identity:
+            return None
+        return BookieIdentity(self.instance, self.identity, self.life)
 
 
 async def register(store: MetadataStore, registration: BookieRegistration) -> None:
@@ -207,6 +220,9 @@ class BookieDirectory:
         self._takes: dict[str, Takes] = {}
         self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
+        self._identities: dict[str, BookieIdentity | None] = {}
+        """Of those that are known now. None: of a release that does not say."""
+        self._level = 0
         self._away: tuple[str, ...] = ()
         self._damaged: dict[str, DamagedMetadata] = {}
         self._reading = asyncio.Lock()
@@ -272,6 +288,15 @@ class BookieDirectory:
     def takes(self, bookie: str) -> Takes | None:
         """Return what *bookie* last said that its addresses take; None: nothing is known of it."""
         return self._takes.get(bookie)
+
+    def identity(self, bookie: str) -> BookieIdentity | None:
+        """Return which bookie of the name is meant: whoever else answers is not believed.
+
+        None: one of a release that does not say who it is, in a cluster that may have such. Of a
+        bookie that is not registered the cookie says it."""
+        if bookie in self._identities:
+            return self._identities[bookie]
+        return self._meant(None)
 
     def racks(self) -> Mapping[str, str]:
         """Return the rack that each bookie last registered with, also of those gone since."""
@@ -340,6 +365,7 @@ class BookieDirectory:
             await self._read()
 
     async def _read(self) -> None:
+        await self._read_level()
         registered: dict[str, BookieRegistration] = {}
         damaged: dict[str, DamagedMetadata] = {}
         for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
@@ -354,7 +380,8 @@ class BookieDirectory:
                     )
                 except DamagedMetadata as error:
                     damaged[error.path] = error
-        away = await self._read_cookies(registered)
+        identities = {name: self._meant(r.meant) for name, r in registered.items()}
+        away = await self._read_cookies(registered, identities)
         away += [name for name, found in registered.items() if found.read_only]
         leaving = await children_of(self._store, DECOMMISSIONING)
         for path, damage in damaged.items():
@@ -365,14 +392,31 @@ class BookieDirectory:
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._racks.update({name: r.rack for name, r in registered.items()})
         self._takes.update({name: r.takes for name, r in registered.items()})
+        self._identities = identities
         self.revision += 1
         self._changed.set()
         for call in list(self._listeners):
             call()
 
-    async def _read_cookies(self, registered: Mapping[str, BookieRegistration]) -> list[str]:
+    async def _read_level(self) -> None:
+        """Learn whether every bookie of the cluster says who it is."""
+        if self._level < IDENTITIES:
+            with suppress(NoSuchNode):  # whoever opens the namespace says so
+                held = decode_instance((await self._store.get(INSTANCE)).value)[1]
+                self._level = held.level
+
+    def _meant(self, said: BookieIdentity | None) -> BookieIdentity | None:
+        """Return who is meant if *said* is what stands in the store: nobody, if every bookie has to
+        say it and this one does not."""
+        return NOBODY if said is None and self._level >= IDENTITIES else said
+
+    async def _read_cookies(
+        self,
+        registered: Mapping[str, BookieRegistration],
+        identities: dict[str, BookieIdentity | None],
+    ) -> list[str]:
         """Return the bookies with a cookie that are not registered now, retired ones left out;
-        learn their addresses."""
+        learn their addresses, and put who they are into *identities*."""
         away: list[str] = []
         for bookie in await children_of(self._store, COOKIES):
             if bookie in registered:
@@ -385,6 +429,8 @@ class BookieDirectory:
             if cookie.retired_ms:
                 self._addresses.pop(bookie, None)
                 continue
+            said = BookieIdentity(cookie.instance, cookie.cookie, cookie.life)
+            identities[bookie] = self._meant(said if cookie.cookie else None)
             if cookie.address:
                 self._addresses[bookie] = cookie.address
             away.append(bookie)

@@ -141,3 +141,7 @@ class InfoAnswer:
     incarnation: str
     instance: str
     read_only: bool
+    identity: str = ""
+    """Of the data, as in its cookie."""
+    life: int = 0
+    """Which start of the data it is."""

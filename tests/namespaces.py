@@ -2,19 +2,24 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from ledger.cluster import make_namespace
+from ledger.levels import IDENTITIES
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.waiting import PATIENCE_S, SESSION_S
 
+LEVEL: Final = IDENTITIES - 1
+"""Above it bookies refuse who does not say which one is meant, as peers made by hand do not."""
 
-async def made(uri: str) -> str:
+
+async def made(uri: str, *, level: int = LEVEL) -> str:
     """Make the namespace *uri* if it is not there; return *uri*. One in memory is for the running
     event loop."""
     store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
     try:
-        await make_namespace(store)
+        await make_namespace(store, level=level)
     finally:
         await store.close()
     return uri

@@ -69,7 +69,10 @@ class OneBookie:
             bookie_options=("--unmade-ledgers", str(UNMADE_LEDGERS)),
         )
         self.transport = SocketTransport(
-            lambda _: self.address, timeout_s=60.0, connect_timeout_s=60.0
+            lambda _: self.address,
+            timeout_s=60.0,
+            connect_timeout_s=60.0,
+            meant=lambda _: self.cluster.bookies()[0].meant,
         )
 
     @property

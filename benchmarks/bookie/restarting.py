@@ -76,7 +76,9 @@ async def _fill(bench: Bench, uri: str, size: int) -> None:
         await registry.start()
         async with asyncio.timeout(_START_TIMEOUT_S):
             await registry.wait_for(1, _START_TIMEOUT_S)
-        transport = SocketTransport(registry.address, timeout_s=60.0, connect_timeout_s=60.0)
+        transport = SocketTransport(
+            registry.address, timeout_s=60.0, connect_timeout_s=60.0, meant=registry.identity
+        )
         count = bench.sizes.journal_bytes // (HEADER_BYTES + size + _COLUMN_BYTES)
         runs = runs_of(1, size, count, run_bytes=RUN_BYTES)
         await Pump(transport).all(runs, payload_bytes=size)

@@ -43,7 +43,10 @@ async def make_ledgers(
 
     # Several: on one stream a bookie asks the metadata store for one new ledger after the other.
     transports = [
-        SocketTransport(on.client.bookies.address, timeout_s=_PATIENCE_S) for _ in range(_STREAMS)
+        SocketTransport(
+            on.client.bookies.address, timeout_s=_PATIENCE_S, meant=on.client.bookies.identity
+        )
+        for _ in range(_STREAMS)
     ]
     try:
         await asyncio.gather(*(work(each) for each in transports * _AT_ONCE))

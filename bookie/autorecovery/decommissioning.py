@@ -221,8 +221,9 @@ async def _ask_read_only(
 ) -> None:
     security = None if client is None else client.security
     takes = None if client is None else client.bookies.takes(bookie)
+    meant = None if client is None else client.bookies.identity(bookie)
     async with BookieOperator(
-        address, bookie=bookie, security=security, takes=takes or Takes.PLAIN
+        address, bookie=bookie, meant=meant, security=security, takes=takes or Takes.PLAIN
     ) as operator:
         await operator.set_read_only(read_only=True)
 

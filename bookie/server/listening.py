@@ -30,6 +30,7 @@ from bookie.server.slices import work_on
 from bookie.server.turns import ALL_BYTES_MAX
 from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage, TransportMismatch
+from ledger.ids import BookieIdentity
 from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.names import Identity
@@ -38,6 +39,8 @@ from ledger.security.taking import Taker
 from ledger.transport.connection import Backlog, Connection, new_scratch
 from ledger.transport.framing import Budget, Frame, FrameReader
 from ledger.transport.handshake import (
+    IDENTIFIED,
+    VERSION_MIN,
     Purpose,
     Refusal,
     answer_to,
@@ -86,6 +89,8 @@ class BookieServer:
         """Who lets in what was granted; None: whoever is known may do everything."""
         self.delays: Delays | None = None
         """What keeps clients to their quotas; None: nothing."""
+        self.wire_lowest = VERSION_MIN
+        """The lowest version of the wire that it speaks; see `refuse_unidentified`."""
         self.limits = limits or ClientLimits()
         self.places = Places[_ClientConnection](self.limits)
         self.security = security
@@ -151,6 +156,10 @@ class BookieServer:
             )
             self._taker.start()
         self._look()
+
+    def refuse_unidentified(self) -> None:
+        """Speak with no client any more that does not say which cluster it is of."""
+        self.wire_lowest = IDENTIFIED
 
     async def stop(self) -> None:
         """Take nothing more, answer what was taken, close all connections."""
@@ -306,7 +315,13 @@ class _ClientConnection(Connection):
         if hello is None:
             return False
         server, info = self._server, self._server.service.info
-        answer = answer_to(hello, bookie=info.bookie, incarnation=info.incarnation)
+        answer = answer_to(
+            hello,
+            bookie=info.bookie,
+            incarnation=info.incarnation,
+            identity=BookieIdentity(info.instance, info.identity, info.life),
+            lowest=server.wire_lowest,
+        )
         why = Why.UNKNOWN
         if (reason := self._why_a_stranger()) is not None:
             answer = Refusal(f"bookie {info.bookie} {reason}")

@@ -21,6 +21,7 @@ from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
 from ledger.clock import now_ms
 from ledger.distribution import own_version
+from ledger.ids import BookieIdentity
 from ledger.security.certificates import Security
 from ledger.wire import bookie_pb2 as pb
 
@@ -48,6 +49,11 @@ class OperatorService:
     @property
     def bookie(self) -> str:
         return self._service.info.bookie
+
+    @property
+    def identity(self) -> BookieIdentity:
+        info = self._service.info
+        return BookieIdentity(info.instance, info.identity, info.life)
 
     async def close(self) -> None:
         """Stop the runs that were asked for; those that wait for them get no answer."""

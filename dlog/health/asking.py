@@ -42,8 +42,13 @@ async def gather_servers(reach: Reach) -> ServersFacts:
     ]
     addresses = {BookieId(each.bookie): each.address for each in registered}
     takes = {BookieId(each.bookie): each.registration.takes for each in registered}
+    meant = {BookieId(each.bookie): each.registration.meant for each in registered}
     transport = SocketTransport(
-        addresses.get, timeout_s=reach.timeout_s, security=reach.security, takes=takes.get
+        addresses.get,
+        timeout_s=reach.timeout_s,
+        security=reach.security,
+        takes=takes.get,
+        meant=meant.get,
     )
     found: dict[str, ServerFacts] = {}
 

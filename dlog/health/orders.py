@@ -34,7 +34,16 @@ def taking_orders(
     if not address:
         raise NoOrders(bookie, f"no bookie {bookie!r} is known; see 'dlog bookie list'")
     takes = Takes.PLAIN if security is None else security.takes
-    return BookieRegistration(bookie, address, "", operator_address=address, takes=takes)
+    meant = directory.identity(bookie)
+    return BookieRegistration(
+        bookie,
+        address,
+        "",
+        operator_address=address,
+        takes=takes,
+        identity="" if meant is None else meant.identity,
+        instance="" if meant is None else meant.instance,
+    )
 
 
 @asynccontextmanager
@@ -46,6 +55,7 @@ async def operator_of(
     operator = BookieOperator(
         found.operator_address,
         bookie=found.bookie,
+        meant=found.meant,
         timeout_s=timeout_s,
         security=security,
         takes=found.takes,

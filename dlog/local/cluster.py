@@ -34,6 +34,7 @@ from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.cluster import make_namespace
 from ledger.errors import MetricsNotServed
+from ledger.ids import BookieIdentity
 from ledger.metastore import MetadataStore, open_store
 from ledger.metering.options import PORT_MAX
 from ledger.metering.serving import address_of, reason_of
@@ -62,6 +63,8 @@ class LocalBookie:
     address: str
     directory: Path
     log_path: Path
+    meant: BookieIdentity | None
+    """Who has to answer there."""
 
 
 class LocalCluster:
@@ -139,6 +142,7 @@ class LocalCluster:
                 address=self._registry.address(process.name) or "",
                 directory=process.directory,
                 log_path=process.log_path,
+                meant=self._registry.identity(process.name),
             )
             for process in self._processes
             if process.running

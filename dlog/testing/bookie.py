@@ -21,6 +21,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.cluster import Namespace
+from ledger.levels import IDENTITIES
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
 from ledger.registry import BookieRegistration
@@ -100,7 +101,16 @@ class InProcessBookie:
             await server.kill()
             raise
         storage.set_read_only(read_only=self._read_only)
-        info = InfoAnswer(self.name, self._incarnation, self._namespace.instance, self._read_only)
+        info = InfoAnswer(
+            self.name,
+            self._incarnation,
+            self._namespace.instance,
+            self._read_only,
+            self._cookie.cookie,
+            self._cookie.life,
+        )
+        if self._namespace.held.level >= IDENTITIES:
+            server.refuse_unidentified()
         service = BookieService(storage, info, _SERVICE)
         self._running = server, service, storage
         try:
@@ -165,6 +175,7 @@ class InProcessBookie:
             read_only=self._read_only,
             identity=self._cookie.cookie,
             life=self._cookie.life,
+            instance=self._cookie.instance,
         )
         self._registrar = Registrar(self._store, registration)
         await self._registrar.start()

@@ -8,6 +8,7 @@ from typing import Final
 
 from ledger.backoff import Backoff
 from ledger.errors import BadMessage, TransportMismatch
+from ledger.ids import BookieIdentity
 from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes, is_secured
@@ -19,7 +20,16 @@ from ledger.transport.blocks import Blocks
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Budget, Frame, Kind
-from ledger.transport.handshake import Hello, Refusal, Welcome, decode_answer, encode_hello
+from ledger.transport.handshake import (
+    Hello,
+    Purpose,
+    Refusal,
+    Welcome,
+    decode_answer,
+    encode_hello,
+    hello_to,
+    why_not_meant,
+)
 from ledger.transport.messages import MESSAGE_BYTES_MAX
 
 _BACKOFF_S_MIN: Final = 0.05
@@ -45,6 +55,16 @@ class Way:
     """None: nothing is secured here."""
     takes: Takes | None = None
     """What the bookie said that its address takes; None: not known."""
+    meant: BookieIdentity | None = None
+    """Who has to be there; None: the bookie is of a release that does not say who it is."""
+
+    def leads_to(self, met: BookieIdentity | None, meant: BookieIdentity | None) -> bool:
+        """Whether a connection by this way, to *met*, is one to who is *meant* by now."""
+        if meant is None or self.meant is None:
+            return meant is self.meant
+        if (self.meant.instance, self.meant.identity) != (meant.instance, meant.identity):
+            return False
+        return met is None or met.life >= meant.life
 
     @property
     def host(self) -> str:
@@ -85,6 +105,10 @@ class ClientConnection(Connection):
         self.was_ready = False
         self.was_refused = False
         """Whether the peer said why it does not serve, or is nobody who could."""
+        self.is_another = False
+        """Whether another bookie is there than the one that is meant."""
+        self.met: BookieIdentity | None = None
+        """Who the bookie is, once it has said so."""
         self._hello = hello
         self._host = ""
         self._on_frame, self._on_room, self._on_lost = on_frame, on_room, on_lost
@@ -115,9 +139,7 @@ class ClientConnection(Connection):
         if self.certificate is not None:
             reason = why_not_bookie(self.certificate, self._hello.bookie, self._host)
             if reason is not None:
-                self.was_refused = self.is_deaf = True
-                self._fail(reason)
-                self.abort()
+                self._refuse(reason)
                 return
         self.say(encode_hello(self._hello))
 
@@ -126,11 +148,13 @@ class ClientConnection(Connection):
         if answer is None:
             return False
         if isinstance(answer, Welcome):
-            if self._hello.bookie not in ("", answer.bookie):
-                raise BadMessage("Welcome", f"bookie {answer.bookie} was not meant")
-            self.was_ready = True
+            if (reason := why_not_meant(self._hello, answer)) is not None:
+                self.is_another = True
+                self._refuse(reason)
+                return True
+            self.was_ready, self.met = True, answer.identity
         else:
-            self.was_refused = True
+            self.was_refused, self.is_another = True, answer.is_another
         self._settle(answer)
         return True
 
@@ -151,6 +175,12 @@ class ClientConnection(Connection):
         if self.is_secured and self.is_greeting and not self.was_refused:
             self.was_refused, reason = True, _CLOSED_IN_SILENCE
         self._fail(reason)
+
+    def _refuse(self, reason: str) -> None:
+        """Take nothing that the peer says."""
+        self.was_refused = self.is_deaf = True
+        self._fail(reason)
+        self.abort()
 
     def _fail(self, reason: str) -> None:
         self._settle(Refusal(reason))
@@ -201,7 +231,7 @@ class Asker:
 
     def __init__(
         self,
-        hello: Hello,
+        bookie: str,
         way: Way,
         scratch: memoryview,
         *,
@@ -210,7 +240,7 @@ class Asker:
     ) -> None:
         """*blocks*: where large answers are received."""
         self.way = way
-        self._hello = hello
+        self._hello = hello_to(Purpose.ASKS, bookie, way.meant)
         self._scratch = scratch
         self._blocks = blocks
         self._connect_timeout_s = connect_timeout_s
@@ -238,6 +268,11 @@ class Asker:
         if security is None or self._connection is None or not self._connection.is_secured:
             return False
         return self._generation != security.generation or now - self.made_at > security.age_s_max
+
+    def leads_to(self, meant: BookieIdentity | None) -> bool:
+        """Whether it asks who is *meant* by now."""
+        connection = self._connection
+        return self.way.leads_to(None if connection is None else connection.met, meant)
 
     @property
     def is_idle(self) -> bool:

@@ -266,6 +266,8 @@ def info_reply(answer: InfoAnswer, request: bytes) -> bytes:
             incarnation=answer.incarnation,
             instance=answer.instance,
             read_only=answer.read_only,
+            identity=answer.identity,
+            life=answer.life,
         ),
         request=request,
     )
@@ -274,7 +276,14 @@ def info_reply(answer: InfoAnswer, request: bytes) -> bytes:
 def info_answer(received: Received, request: bytes) -> InfoAnswer:
     """Return the answer of the reply to *request*. Raises `BadMessage`."""
     message, _ = verified(pb.InfoReply, received, request=request)
-    return InfoAnswer(message.bookie, message.incarnation, message.instance, message.read_only)
+    return InfoAnswer(
+        message.bookie,
+        message.incarnation,
+        message.instance,
+        message.read_only,
+        message.identity,
+        message.life,
+    )
 
 
 def run_bytes(run: AddRun) -> int:

@@ -12,14 +12,21 @@ from typing import Final, Self
 
 from google.protobuf.message import Message
 
-from ledger.errors import AccessDenied, BadMessage, BookieRefused, BookieUnavailable
+from ledger.errors import (
+    AccessDenied,
+    BadMessage,
+    BookieRefused,
+    BookieUnavailable,
+    WrongBookie,
+)
+from ledger.ids import BookieIdentity
 from ledger.security.certificates import Security, own_name
 from ledger.security.choosing import Takes, is_secured
 from ledger.security.settings import TlsMode
 from ledger.transport.calling import ClientConnection, Way, connect
 from ledger.transport.connection import new_scratch
 from ledger.transport.framing import Frame, Kind
-from ledger.transport.handshake import Hello, Purpose
+from ledger.transport.handshake import Purpose, hello_to
 from ledger.transport.orders import REPLY_BYTES_MAX, order_answer, order_message
 from ledger.wire import bookie_pb2 as pb
 
@@ -37,12 +44,14 @@ class BookieOperator:
         address: str,
         *,
         bookie: str = "",
+        meant: BookieIdentity | None = None,
         timeout_s: float = 10.0,
         run_timeout_s: float | None = None,
         security: Security | None = None,
         takes: Takes = Takes.PLAIN,
     ) -> None:
-        """If *bookie* is given, another one at this address refuses. *timeout_s* is for short
+        """If *bookie* is given, another one at this address refuses, and one of the same name that
+        is not who is *meant*: `WrongBookie`. *timeout_s* is for short
         answers; *run_timeout_s* for those that come when a run is done, None for any time.
         *security* is what this process has, *takes* what the bookie is registered with. Raises
         `TransportMismatch`."""
@@ -53,7 +62,7 @@ class BookieOperator:
         self._identity = own_name(security)
         self._timeout_s = timeout_s
         self._run_timeout_s = run_timeout_s
-        self._way = Way(address, security, takes)
+        self._way = Way(address, security, takes, meant)
         self._connecting = asyncio.Lock()
         self._connection: ClientConnection | None = None
         self._number = 0
@@ -137,7 +146,7 @@ class BookieOperator:
         if self._connection is not None and self._connection.is_ready:
             return self._connection
         connection = ClientConnection(
-            Hello(Purpose.ORDERS, self._bookie),
+            hello_to(Purpose.ORDERS, self._bookie, self._way.meant),
             new_scratch(_SCRATCH_BYTES),
             on_frame=self._answered,
             on_room=lambda: None,
@@ -151,6 +160,8 @@ class BookieOperator:
             connection.keep_alive(_KEEP_ALIVE)
             return connection
         connection.abort()
+        if connection.is_another:
+            raise WrongBookie(self._name, reason or "")
         if not connection.is_greeting:  # the bookie has said why
             raise BookieRefused(self._name, reason or "")
         raise BookieUnavailable(self._name, reason or "it ended the connection")

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.errors import BadMessage
-from ledger.ids import BookieId
+from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, Status
 from ledger.transport.calling import ClientConnection, Way, connect
 from ledger.transport.framing import Frame, Kind
-from ledger.transport.handshake import Hello, Purpose
+from ledger.transport.handshake import Purpose, hello_to
 from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 
@@ -66,7 +66,7 @@ class BookieSession:
         self._idle: asyncio.Event | None = None
         """Set when all was answered; there is one once somebody waits for that."""
         self._connection = ClientConnection(
-            Hello(Purpose.ADDS, bookie),
+            hello_to(Purpose.ADDS, bookie, way.meant),
             scratch,
             on_frame=self._acked,
             on_room=self._more,
@@ -138,6 +138,10 @@ class BookieSession:
     @property
     def address(self) -> str:
         return self.way.address
+
+    def leads_to(self, meant: BookieIdentity | None) -> bool:
+        """Whether it adds to who is *meant* by now."""
+        return self.way.leads_to(self._connection.met, meant)
 
     @property
     def is_secured(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from ledger.backoff import Backoff
 from ledger.errors import BadMessage
-from ledger.ids import BookieId
+from ledger.ids import BookieId, BookieIdentity
 from ledger.log_events import get_logger
 from ledger.requests import (
     AddRun,
@@ -36,7 +36,6 @@ from ledger.transport.calling import Asker, Way
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Kind
-from ledger.transport.handshake import Hello, Purpose
 from ledger.transport.messages import (
     MESSAGE_BYTES_MAX,
     batch_message,
@@ -81,8 +80,9 @@ def connecting_s(timeout_s: float) -> float:
 
 
 class SocketTransport:
-    """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now, and
-    *takes* what it takes there; *security* is what this process has for it."""
+    """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now, *takes*
+    what it takes there, and *meant* which one of its name it is; *security* is what this process
+    has for it."""
 
     def __init__(
         self,
@@ -95,8 +95,10 @@ class SocketTransport:
         pending_bytes_max: int = 64 * 1024 * 1024,
         security: Security | None = None,
         takes: Callable[[BookieId], Takes | None] = lambda _: None,
+        meant: Callable[[BookieId], BookieIdentity | None] = lambda _: None,
     ) -> None:
         self._resolve, self._security, self._takes = resolve, security, takes
+        self._meant = meant
         self._limits = SessionLimits(
             timeout_s=timeout_s,
             connect_timeout_s=min(connect_timeout_s or connecting_s(timeout_s), timeout_s),
@@ -148,6 +150,18 @@ class SocketTransport:
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
         return await self._ask(bookie, Kind.INFO, info_request(), info_answer)
 
+    def check_identities(self) -> None:
+        """End connections to whom is not meant any more: the list of bookies was read again."""
+        now = asyncio.get_running_loop().time()
+        for bookie, link in self._links.items():
+            meant = self._meant(bookie)
+            if link.session is not None and not link.session.leads_to(meant):
+                self._let_go(link, "another bookie is meant by now", now)
+            if link.asker is not None and not link.asker.leads_to(meant):
+                asker = link.asker
+                self._retire(asker, link)
+                asker.rest()
+
     async def close(self) -> None:
         self._closed = True
         if self._looking is not None:
@@ -195,7 +209,7 @@ class SocketTransport:
         )
 
     def _way(self, bookie: BookieId, address: str) -> Way:
-        return Way(address, self._security, self._takes(bookie))
+        return Way(address, self._security, self._takes(bookie), self._meant(bookie))
 
     def _link(self, bookie: BookieId) -> "_Link":
         if self._looking is None:
@@ -299,7 +313,7 @@ class SocketTransport:
             self._retire(link.asker, link)
         if link.asker is None and address is not None:
             link.asker = Asker(
-                Hello(Purpose.ASKS, bookie),
+                bookie,
                 self._way(bookie, address),
                 self._scratch,
                 connect_timeout_s=self._limits.connect_timeout_s,

@@ -429,11 +429,17 @@ class InfoReply(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
     bookie: _builtins.str
     incarnation: _builtins.str
     instance: _builtins.str
     """of the namespace"""
     read_only: _builtins.bool
+    identity: _builtins.str
+    """of its cookie"""
+    life: _builtins.int
+    """of its cookie, in this start"""
     def __init__(
         self,
         *,
@@ -441,10 +447,12 @@ class InfoReply(_message.Message):
         incarnation: _builtins.str = ...,
         instance: _builtins.str = ...,
         read_only: _builtins.bool = ...,
+        identity: _builtins.str = ...,
+        life: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie", b"bookie", "incarnation", b"incarnation", "instance", b"instance", "read_only", b"read_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie", b"bookie", "identity", b"identity", "incarnation", b"incarnation", "instance", b"instance", "life", b"life", "read_only", b"read_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

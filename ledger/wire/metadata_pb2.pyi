@@ -211,6 +211,7 @@ class BookieNode(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     LIFE_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
@@ -228,6 +229,8 @@ class BookieNode(_message.Message):
     """of its cookie; empty: of a program that does not say it"""
     life: _builtins.int
     """of its cookie, in this start; 0: of such a program"""
+    instance: _builtins.str
+    """of its cookie: of the namespace; empty: of such a program"""
     def __init__(
         self,
         *,
@@ -241,10 +244,11 @@ class BookieNode(_message.Message):
         level: _builtins.int = ...,
         identity: _builtins.str = ...,
         life: _builtins.int = ...,
+        instance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "identity", b"identity", "incarnation", b"incarnation", "level", b"level", "life", b"life", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "identity", b"identity", "incarnation", b"incarnation", "instance", b"instance", "level", b"level", "life", b"life", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

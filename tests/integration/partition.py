@@ -142,7 +142,9 @@ class Network:
                 await link.start()
             direct = client._environment.transport
             client._environment.transport = SocketTransport(
-                lambda bookie: self._links[name, bookie].address, timeout_s=timeout_s
+                lambda bookie: self._links[name, bookie].address,
+                timeout_s=timeout_s,
+                meant=client.bookies.identity,
             )
             await direct.close()
             await client.bookies.wait_for(len(self.bookies), PATIENCE_S)

@@ -5,7 +5,8 @@ import asyncio
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,12 @@ from bookie.autorecovery.decommissioning import decommission
 from bookie.autorecovery.protocol.decommissioning import Outcome
 from bookie.command import IDENTITY_LOST
 from ledger.client import ClientConfig, LedgerClient
-from ledger.errors import LogError
+from ledger.errors import LogError, RecoveryFailed
 from ledger.ids import BookieId, LedgerId
+from ledger.levels import IDENTITIES
+from ledger.quorum import Quorum
 from tests.bookie.processes import BookieProcess, bookie
+from tests.namespaces import made
 from tests.waiting import PATIENCE_S, eventually, until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -55,6 +59,7 @@ async def registered(client: LedgerClient, *names: str) -> None:
 
 class Cluster:
     def __init__(self, root: Path, stack: ExitStack) -> None:
+        root.mkdir(exist_ok=True)
         self.root, self.uri = root, f"file://{root}/metadata"
         self._stack = stack
 
@@ -63,12 +68,27 @@ class Cluster:
         given = ("--id", name, "--unmade-ledgers=0", *options)
         return self._stack.enter_context(bookie(self.uri, where, *given))
 
+    def lose_store(self) -> None:
+        (self.root / "metadata").rename(self.root / "away")
+
     def writer(self) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", WRITER, self.uri]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         return process
+
+
+@asynccontextmanager
+async def _closing(client: LedgerClient) -> AsyncIterator[LedgerClient]:
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def connected(uri: str) -> AbstractAsyncContextManager[LedgerClient]:
+    return _closing(await LedgerClient.connect(uri, PATIENT))
 
 
 def said(process: "subprocess.Popen[str]") -> str:
@@ -127,3 +147,55 @@ async def test_a_bookie_that_was_emptied_while_it_stood_still_ends_and_its_name_
                     return False
 
             await eventually(recovered, "the entry is found", timeout_s=4 * PATIENCE_S)
+
+
+@pytest.mark.parametrize("level", [IDENTITIES - 1, IDENTITIES])
+@pytest.mark.parametrize("password", [b"", b"pw"], ids=["its store is away", "it has the ledger"])
+async def test_a_bookie_of_another_cluster_at_the_last_address_of_one_of_ours_is_not_believed(
+    password: bytes, level: int, tmp_path: Path
+) -> None:
+    """It has the same name, and its "no" would be the second one."""
+    entries = 10
+    with ExitStack() as stack:
+        ours, theirs = Cluster(tmp_path / "x", stack), Cluster(tmp_path / "y", stack)
+        for cluster in (ours, theirs):
+            await made(cluster.uri, level=level)
+        b0, b1, b2 = (ours.start(name) for name in ("b0", "b1", "b2"))
+        address = await asyncio.to_thread(b2.ready)
+        port = address[1].rpartition(":")[2]
+        async with AsyncExitStack() as clients:
+            client = await LedgerClient.connect(ours.uri, PATIENT)
+            clients.push_async_callback(client.close)
+            await registered(client, "b0", "b1", "b2")
+            writer = await client.create(Quorum(3, 3, 2), password=password)
+            for _ in range(entries):
+                await writer.add(b"before")
+            b1.kill()
+            assert await writer.add(b"the entry that b1 never had") == entries
+            ledger_id = writer.ledger_id
+            await writer.abandon()
+
+        b0.kill()
+        b2.kill()
+        ours.start("b1")
+        stranger = theirs.start("b2", "--port", port)
+        await asyncio.to_thread(stranger.ready)
+        if password:
+            async with await connected(theirs.uri) as watcher:
+                await registered(watcher, "b2")
+                its = await watcher.create(Quorum(1, 1, 1), password=password)
+                assert its.ledger_id == ledger_id
+                await its.add(b"of the other cluster")
+        else:
+            theirs.lose_store()
+
+        async with await connected(ours.uri) as client:
+            await registered(client, "b1")
+            with pytest.raises(RecoveryFailed):
+                await client.recover(ledger_id, password=password)
+            stranger.kill()
+            ours.start("b0")
+            ours.start("b2", "--port", port)
+            await registered(client, "b0", "b1", "b2")
+            closed = await client.recover(ledger_id, password=password)
+            assert closed.last_entry == entries

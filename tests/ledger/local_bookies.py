@@ -20,6 +20,7 @@ from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes
+from ledger.wire import metadata_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.namespaces import opened
 from tests.patience import PATIENT
@@ -38,13 +39,22 @@ class LocalBookie:
         self._rack = rack
         self._store = store
         self._port = 0
+        self._identity, self._life = uuid.uuid4().hex, 0
         self.security: Security | None = None
         self._server: BookieServer | None = None
         self._service: BookieService | None = None
         self._registration: BookieRegistration | None = None
 
     async def start(self) -> None:
-        info = InfoAnswer(self.name, uuid.uuid4().hex, "instance", read_only=False)
+        self._life += 1
+        info = InfoAnswer(
+            self.name,
+            uuid.uuid4().hex,
+            "instance",
+            read_only=False,
+            identity=self._identity,
+            life=self._life,
+        )
         self._server = BookieServer(security=self.security)
         self._port = self._server.bind("127.0.0.1", self._port)
         self._service = BookieService(self._open(), info, ServiceConfig())
@@ -55,8 +65,20 @@ class LocalBookie:
             info.incarnation,
             self._rack,
             takes=Takes.PLAIN if self.security is None else self.security.takes,
+            identity=self._identity,
+            life=self._life,
+            instance="instance",
+        )
+        cookie = pb.CookieNode(
+            version=2,
+            bookie=self.name,
+            instance="instance",
+            cookie=self._identity,
+            address=self._registration.address,
+            life=self._life,
         )
         await create_node(self._store, f"{COOKIES}/{self.name}")
+        await self._store.set(f"{COOKIES}/{self.name}", cookie.SerializeToString())
         await register(self._store, self._registration)
 
     def _open(self) -> Storage:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bookie.server.limits import ClientLimits
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
-from ledger.ids import BookieId
+from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.security.certificates import Security
 from ledger.transport.sockets import SocketTransport
@@ -19,6 +19,8 @@ from tests.waiting import PATIENCE_S, eventually
 from tests.waiting import until as until  # noqa: PLC0414 - who serves also waits
 
 BOOKIE = BookieId("b1")
+OURS = BookieIdentity("instance 1", "data 1", 3)
+"""Of the bookie that is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Bookie:
         self, storage: MemoryStorage, name: str = BOOKIE, limits: ClientLimits | None = None
     ) -> None:
         self.storage = storage
-        info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
+        info = InfoAnswer(name, "start 1", "instance 1", False, OURS.identity, OURS.life)
         self.service = BookieService(storage, info, ServiceConfig())
         both = secured.get()
         self.server = BookieServer(limits, security=None if both is None else both.bookie)

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from ledger import registry
+from ledger.cluster import encode_instance
 from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
+from ledger.ids import NOBODY, BookieIdentity
+from ledger.levels import IDENTITIES, Held
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
+from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.registry import (
     AVAILABLE,
@@ -203,6 +207,43 @@ async def test_who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves() 
         await come(store, replace(B2, read_only=True))
         await until(lambda: directory.available() == (replace(B2, read_only=True),))
         assert directory.away() == ("b1", "b2", "b4")
+
+
+async def namespace(store: MetadataStore, level: int) -> None:
+    await store.create(INSTANCE, encode_instance("x", Held(level)))
+
+
+async def test_who_is_meant_stands_in_the_registration_and_else_in_the_cookie() -> None:
+    store = open_memory()
+    await namespace(store, IDENTITIES)
+    for name in ("b1", "b2", "b3", "b4"):
+        node = pb.CookieNode(
+            version=2,
+            bookie=name,
+            instance="x",
+            cookie=f"data {name}",
+            address=f"{name}:1",
+            life=2,
+            retired_ms=1 if name == "b4" else 0,
+        )
+        await store.create(f"{COOKIES}/{name}", node.SerializeToString())
+    await register(store, replace(B1, identity="data b1", life=3, instance="x"))
+    await register(store, B2)
+    async with following(open_memory()) as directory:
+        assert directory.identity("b1") == BookieIdentity("x", "data b1", 3)
+        assert directory.identity("b2") == NOBODY, "every bookie says who it is"
+        assert directory.identity("b3") == BookieIdentity("x", "data b3", 2)
+        assert directory.identity("b4") == directory.identity("b5") == NOBODY
+        assert directory.address("b3") == "b3:1"
+        assert directory.address("b4") is None
+
+
+async def test_below_the_level_a_bookie_that_does_not_say_who_it_is_is_meant_by_its_name() -> None:
+    store = open_memory()
+    await namespace(store, IDENTITIES - 1)
+    await come(store, B1)
+    async with following(open_memory()) as directory:
+        assert directory.identity("b1") is None
 
 
 async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:

@@ -6,24 +6,26 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
 import pytest
 
 from bookie.server.answering import Answering
-from ledger.ids import BookieId
+from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport import calling
 from ledger.transport.calling import ClientConnection
 from ledger.transport.framing import Kind
-from ledger.transport.handshake import Welcome, encode_answer
+from ledger.transport.handshake import Hello, Welcome, encode_answer
 from ledger.transport.messages import batch_message
 from ledger.transport.sockets import SocketTransport, connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import (
     BOOKIE,
+    OURS,
     Answers,
     Bookie,
     add,
@@ -502,6 +504,64 @@ async def test_a_poll_keeps_a_connection_that_is_not_used_otherwise(
         assert answer.status is Status.NO_SUCH_LEDGER
 
 
+STRANGERS = {
+    "of another cluster": replace(OURS, instance="instance 2"),
+    "with other data": replace(OURS, identity="data 2"),
+    "in an older life": replace(OURS, life=4),
+}
+
+
+@pytest.mark.parametrize("meant", STRANGERS.values(), ids=STRANGERS.keys())
+async def test_a_bookie_of_the_same_name_that_is_not_meant_is_no_answer(
+    meant: BookieIdentity, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        transport._meant = lambda _: meant
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        fence = ReadQuery(7, KEY, 0, 0, fence=True)
+        assert (await transport.read(BOOKIE, fence)).status is Status.UNREACHABLE
+        lac = LacQuery(7, KEY, fence=True)
+        assert (await transport.read_lac(BOOKIE, lac)).status is Status.UNREACHABLE
+        held = HeldQuery(7, KEY, 0, 0)
+        assert (await transport.read_held(BOOKIE, held)).status is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+        assert not bookie.storage.ledgers, "it has heard of none of that"
+    assert "here is " in caplog.text
+    assert "was meant" in caplog.text
+
+
+@pytest.mark.parametrize("meant", STRANGERS.values(), ids=STRANGERS.keys())
+async def test_a_stranger_is_not_believed_though_it_compares_nothing(
+    meant: BookieIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an older release, or of bad will."""
+
+    def welcome(*_hello: Hello, **_own: object) -> Welcome:
+        return Welcome(2, BOOKIE, "start 1", OURS)
+
+    monkeypatch.setattr("bookie.server.listening.answer_to", welcome)
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        transport._meant = lambda _: meant
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+        assert not bookie.storage.ledgers
+
+
+async def test_a_connection_ends_when_another_bookie_is_meant_by_now() -> None:
+    """Its data were taken over by another process, or its name is another bookie's."""
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        meant = OURS
+        transport._meant = lambda _: meant
+        assert await add(transport, run_of(0)) is Status.OK
+        assert await transport.info(BOOKIE) is not None
+        transport.check_identities()
+        assert await add(transport, run_of(1)) is Status.OK
+        meant = replace(OURS, life=4)
+        transport.check_identities()
+        assert await add(transport, run_of(2)) is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+
+
 async def test_a_bookie_that_welcomes_under_another_name_is_not_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -515,7 +575,7 @@ async def test_a_bookie_that_welcomes_under_another_name_is_not_used(
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, transport_to(address, timeout_s=2.0) as transport:
         assert await transport.info(BOOKIE) is None
-    assert "bookie b2 was not meant" in caplog.text
+    assert "here is bookie b2, and b1 was meant" in caplog.text
 
 
 async def test_a_peer_that_speaks_something_else_is_told_in_the_log(

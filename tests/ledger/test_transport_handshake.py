@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from bookie.server.limits import ClientLimits
 from ledger.errors import BadMessage
+from ledger.ids import BookieIdentity
 from ledger.transport.handshake import (
     HANDSHAKE_BYTES_MAX,
     Answer,
@@ -22,15 +24,25 @@ from ledger.transport.handshake import (
     encode_answer,
     encode_hello,
     farewell,
+    hello_to,
+    why_not_meant,
 )
 from tests.ledger.by_hand import connected, greeted, refusal
 from tests.ledger.serving import BOOKIE, serving
 from tests.waiting import PATIENCE_S
 
-TEXTS = st.text(max_size=100)
+OURS = BookieIdentity("cluster x", "data 1", 3)
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+IDENTITIES = st.builds(BookieIdentity, TEXTS, TEXTS, st.integers(0, 2**64 - 1))
 VERSIONS = st.integers(0, 2**16 - 1)
-HELLOS = st.builds(Hello, st.sampled_from(Purpose), TEXTS, VERSIONS, VERSIONS)
-ANSWERS = st.builds(Welcome, st.just(1), TEXTS, TEXTS) | st.builds(Refusal, TEXTS)
+HELLOS = st.builds(
+    Hello, st.sampled_from(Purpose), TEXTS, VERSIONS, VERSIONS, st.none() | IDENTITIES
+)
+ANSWERS = (
+    st.builds(Welcome, st.just(1), TEXTS, TEXTS)
+    | st.builds(Welcome, st.just(2), TEXTS, TEXTS, IDENTITIES)
+    | st.builds(Refusal, TEXTS, st.booleans())
+)
 
 HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -74,26 +86,65 @@ def test_more_than_a_hello_is_refused_before_it_was_answered() -> None:
 
 
 def answered(hello: Hello) -> Answer:
-    return answer_to(hello, bookie=BOOKIE, incarnation="start 1")
+    return answer_to(hello, bookie=BOOKIE, incarnation="start 1", identity=OURS)
 
 
 def test_the_bookie_that_is_meant_welcomes_with_the_highest_version_that_both_speak() -> None:
-    assert answered(Hello(Purpose.ADDS, BOOKIE, 1, 9)) == Welcome(1, BOOKIE, "start 1")
+    assert answered(Hello(Purpose.ADDS, BOOKIE, 1, 1)) == Welcome(1, BOOKIE, "start 1")
+    assert answered(Hello(Purpose.ADDS, BOOKIE, 1, 9, OURS)) == Welcome(2, BOOKIE, "start 1", OURS)
+
+
+@pytest.mark.parametrize(
+    ("meant", "reason"),
+    [
+        (replace(OURS, instance="cluster y"), "bookie b1 of cluster cluster y was meant"),
+        (replace(OURS, identity="data 2"), "the one with data data 2 was meant"),
+        (replace(OURS, life=4), "start 4 was meant: another process has its data now"),
+    ],
+)
+def test_a_bookie_of_the_same_name_is_not_taken_for_the_one_that_is_meant(
+    meant: BookieIdentity, reason: str
+) -> None:
+    for purpose in Purpose:
+        hello = hello_to(purpose, BOOKIE, meant)
+        answer = answered(hello)
+        assert isinstance(answer, Refusal), answer
+        assert answer.is_another
+        assert answer.reason.startswith("here is ")
+        assert reason in answer.reason
+        said = why_not_meant(hello, Welcome(2, BOOKIE, "start 1", OURS))
+        assert said == answer.reason, "both ends compare"
+
+
+def test_who_is_meant_in_this_life_or_one_before_is_welcome() -> None:
+    for life in (0, 2, 3):
+        hello = hello_to(Purpose.ADDS, BOOKIE, replace(OURS, life=life))
+        answer = answered(hello)
+        assert answer == Welcome(2, BOOKIE, "start 1", OURS)
+        assert why_not_meant(hello, answer) is None
+
+
+def test_who_does_not_say_who_it_is_is_not_believed_where_somebody_is_meant() -> None:
+    hello = hello_to(Purpose.ASKS, BOOKIE, OURS)
+    reason = why_not_meant(hello, Welcome(1, BOOKIE, "start 1"))
+    assert reason == "bookie b1 does not say which cluster it is of; update it"
+    assert isinstance(answered(Hello(Purpose.ASKS, BOOKIE, 2, 2)), Refusal)
 
 
 def test_another_bookie_is_not_taken_for_the_one_that_is_meant() -> None:
     for purpose in Purpose:
-        assert answered(Hello(purpose, "b2")) == Refusal("here is bookie b1, and b2 was meant")
+        answer = answered(Hello(purpose, "b2"))
+        assert answer == Refusal("here is bookie b1, and b2 was meant", is_another=True)
         whoever = answered(Hello(purpose, ""))
         assert isinstance(whoever, Welcome if purpose is Purpose.ORDERS else Refusal)
 
 
 def test_a_client_that_speaks_other_versions_is_told_who_is_to_be_updated() -> None:
-    assert answered(Hello(Purpose.ADDS, BOOKIE, 2, 3)) == Refusal(
-        "bookie b1 speaks version 1 of the wire and its client versions 2 to 3; update it"
+    assert answered(Hello(Purpose.ADDS, BOOKIE, 3, 4)) == Refusal(
+        "bookie b1 speaks versions 1 to 2 of the wire and its client versions 3 to 4; update it"
     )
     assert answered(Hello(Purpose.ADDS, BOOKIE, 0, 0)) == Refusal(
-        "bookie b1 speaks version 1 of the wire and its client version 0; update its client"
+        "bookie b1 speaks versions 1 to 2 of the wire and its client version 0; update its client"
     )
 
 
@@ -158,6 +209,15 @@ async def test_who_is_refused_is_told_why() -> None:
         assert reason == "here is bookie b1, and b2 was meant"
         reason = await refusal(bookie.address, Hello(Purpose.ADDS, BOOKIE, 7, 8))
         assert reason.endswith("update it")
+
+
+async def test_above_its_level_a_bookie_refuses_who_does_not_say_which_is_meant() -> None:
+    async with serving() as bookie:
+        bookie.server.refuse_unidentified()
+        reason = await refusal(bookie.address, Hello(Purpose.ASKS, BOOKIE))
+        assert reason == (
+            "bookie b1 speaks version 2 of the wire and its client version 1; update its client"
+        )
 
 
 async def test_a_bookie_names_itself_and_its_start() -> None:

@@ -9,6 +9,7 @@ _ERRORS = "tests/bookie/server/test_service_errors.py::test_"
 _MADE = "tests/bookie/server/test_made_ledgers.py::test_"
 _STRANGERS = "tests/bookie/server/test_descriptors.py::test_"
 _FRAMING = "tests/ledger/test_transport_framing.py::test_"
+_LIST = "tests/ledger/test_registry.py::test_"
 _LIVES = "tests/bookie/identity/test_lives.py::test_"
 _HANDSHAKE = "tests/ledger/test_transport_handshake.py::test_"
 _CONNECTION = "tests/ledger/test_transport_connection.py::test_"
@@ -412,6 +413,76 @@ mutant(
     old="if metadata is None or is_doubtful(metadata, bookie, is_older=ledger_id < floor)",
     new="if metadata is not None and is_doubtful(metadata, bookie)",
     test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
+)
+mutant(
+    "takes a bookie of another cluster for its own",
+    "ledger/ids.py",
+    old="        if self.instance != meant.instance:\n",
+    new="        if False:\n",
+    test=_HANDSHAKE + "a_bookie_of_the_same_name_is_not_taken_for_the_one_that_is_meant",
+)
+mutant(
+    "takes a bookie with other data for its own",
+    "ledger/ids.py",
+    old="        if self.identity != meant.identity:\n",
+    new="        if False:\n",
+    test=_HANDSHAKE + "a_bookie_of_the_same_name_is_not_taken_for_the_one_that_is_meant",
+)
+mutant(
+    "takes a bookie whose data another process has for its own",
+    "ledger/ids.py",
+    old="        if self.life < meant.life:\n",
+    new="        if False:\n",
+    test=_HANDSHAKE + "a_bookie_of_the_same_name_is_not_taken_for_the_one_that_is_meant",
+)
+mutant(
+    "believes whoever welcomes it",
+    "ledger/transport/calling.py",
+    old="            if (reason := why_not_meant(self._hello, answer)) is not None:\n",
+    new="            if (reason := None) is not None:\n",
+    test=_TRANSPORT + "a_stranger_is_not_believed_though_it_compares_nothing",
+)
+mutant(
+    "serves who means another bookie of its name",
+    "ledger/transport/handshake.py",
+    old="    if (reason := identity.why_not(hello.meant, bookie)) is not None:\n",
+    new="    if (reason := None) is not None:\n",
+    test=_HANDSHAKE + "a_bookie_of_the_same_name_is_not_taken_for_the_one_that_is_meant",
+)
+mutant(
+    "believes who does not say who it is",
+    "ledger/transport/handshake.py",
+    old="    if welcome.identity is None:\n        return f",
+    new="    if welcome.identity is None:\n        return None and f",
+    test=_HANDSHAKE + "who_does_not_say_who_it_is_is_not_believed_where_somebody_is_meant",
+)
+mutant(
+    "serves who does not say which one is meant above the level",
+    "bookie/server/listening.py",
+    old="        self.wire_lowest = IDENTIFIED\n",
+    new="        pass\n",
+    test=_HANDSHAKE + "above_its_level_a_bookie_refuses_who_does_not_say_which_is_meant",
+)
+mutant(
+    "keeps a connection to who is not meant any more",
+    "ledger/transport/calling.py",
+    old="        return met is None or met.life >= meant.life\n",
+    new="        return True\n",
+    test=_TRANSPORT + "a_connection_ends_when_another_bookie_is_meant_by_now",
+)
+mutant(
+    "means any bookie of the name where one is not registered",
+    "ledger/registry.py",
+    old="            identities[bookie] = self._meant(said if cookie.cookie else None)\n",
+    new="            identities[bookie] = None\n",
+    test=_LIST + "who_is_meant_stands_in_the_registration_and_else_in_the_cookie",
+)
+mutant(
+    "means a registered bookie by its name alone where every bookie says who it is",
+    "ledger/registry.py",
+    old="        return NOBODY if said is None and self._level >= IDENTITIES else said\n",
+    new="        return said\n",
+    test=_LIST + "who_is_meant_stands_in_the_registration_and_else_in_the_cookie",
 )
 mutant(
     "does not report that its registration was lost",

@@ -20,8 +20,8 @@ from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
 from ledger.clock import now_ms
 from ledger.cluster import Namespace, make_namespace
-from ledger.errors import BookieRefused, BookieUnavailable
-from ledger.ids import EntryId, LedgerId
+from ledger.errors import BookieRefused, BookieUnavailable, WrongBookie
+from ledger.ids import BookieIdentity, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
@@ -211,10 +211,29 @@ async def test_another_bookie_than_the_one_meant_refuses_every_order() -> None:
             wrong.compact(major=True),
             wrong.set_read_only(read_only=True),
         ):
-            with pytest.raises(BookieRefused, match=f"here is bookie {BOOKIE}"):
+            with pytest.raises(WrongBookie, match=f"here is bookie {BOOKIE}"):
                 await order
         assert not bookie.storage.read_only
         assert bookie.collector.status().last == ()
+
+
+@pytest.mark.parametrize(
+    ("meant", "reason"),
+    [
+        (BookieIdentity("instance 2", ""), "of cluster instance 2 was meant"),
+        (BookieIdentity("instance 1", "data 2"), "with data data 2 was meant"),
+    ],
+)
+async def test_a_bookie_of_the_same_name_that_is_not_meant_takes_no_order(
+    meant: BookieIdentity, reason: str
+) -> None:
+    async with (
+        operated() as (bookie, _),
+        BookieOperator(bookie.operator_address, bookie=BOOKIE, meant=meant) as wrong,
+    ):
+        with pytest.raises(WrongBookie, match=reason):
+            await wrong.set_read_only(read_only=True)
+        assert not bookie.storage.read_only
 
 
 async def test_ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_word() -> None:
