@@ -23,13 +23,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster
 from ledger.client import LedgerClient
-from ledger.ids import EntryId
+from ledger.ids import BookieIdentity, EntryId
 from ledger.quorum import Quorum
 from ledger.requests import ReadQuery
 from ledger.security.quota_keeping import change_quotas
@@ -42,13 +43,13 @@ from ledger.transport.handshake import (
     Welcome,
     encode_answer,
     encode_hello,
+    hello_to,
 )
 from ledger.transport.messages import read_request
 
 ADDRESSES = 20
 RATE = 200
 PAYLOAD = os.urandom(1000)
-BOOKIE = "bookie-0"
 STORM_RATE = 1000
 """Connections a second that the storm makes: as many as one process of Python can, about."""
 QUOTA_BYTES_S = 2_000_000
@@ -59,10 +60,10 @@ Attack = Callable[["Hostile", int], Awaitable[None]]
 class Hostile:
     """Runs in a process of its own."""
 
-    def __init__(self, address: str, ledger_id: int, key: bytes) -> None:
+    def __init__(self, address: str, meant: Hello, ledger_id: int, key: bytes) -> None:
         host, _, port = address.rpartition(":")
         self.host, self.port = host, int(port)
-        self.ledger_id, self.key = ledger_id, key
+        self.meant, self.ledger_id, self.key = meant, ledger_id, key
         self.made = 0
 
     async def connected(self, at: int, hello: Purpose | None = None) -> socket.socket:
@@ -73,7 +74,7 @@ class Hostile:
         await loop.sock_connect(sock, (self.host, self.port))
         self.made += 1
         if hello is not None:
-            await loop.sock_sendall(sock, encode_hello(Hello(hello, BOOKIE)))
+            await loop.sock_sendall(sock, encode_hello(replace(self.meant, purpose=hello)))
             await loop.sock_recv(sock, 1)
         return sock
 
@@ -121,9 +122,11 @@ KINDS: dict[str, Attack] = {
 }
 
 
-async def attack(kind: str, address: str, ledger_id: int, key: bytes, count: int) -> None:
+async def attack(
+    kind: str, address: str, meant: Hello, ledger_id: int, key: bytes, count: int
+) -> None:
     """Keep *count* connections of *kind*, for ever: who is ended comes again a second later."""
-    hostile = Hostile(address, ledger_id, key)
+    hostile = Hostile(address, meant, ledger_id, key)
 
     async def one(at: int) -> None:
         pause_s = count / STORM_RATE if kind in ("storm", "nonsense") else 1.0
@@ -231,6 +234,8 @@ async def hostile(options: argparse.Namespace, directory: Path) -> None:
     apart = options.apart
     async with LocalCluster(directory, bookies=1) as cluster:
         (bookie,) = cluster.bookies()
+        ours = bookie.meant
+        assert ours is not None, "a new cluster says who it is"
         client = await LedgerClient.connect(cluster.uri)
         large = await client.create(Quorum(1, 1, 1))
         await large.add(bytes(1_000_000))
@@ -241,7 +246,8 @@ async def hostile(options: argparse.Namespace, directory: Path) -> None:
             return await writer.add(PAYLOAD)
 
         async def attacked(kind: str, address: str) -> tuple[float, float]:
-            said = (kind, address, str(large.ledger_id), key.hex())
+            meant = (bookie.name, ours.instance, ours.identity)
+            said = (kind, address, *meant, str(large.ledger_id), key.hex())
             count = str(options.connections)
             async with beside(apart, "--attack", *said, "--connections", count):
                 took = await latencies(append, options.seconds)
@@ -331,7 +337,7 @@ def main() -> None:
     parser.add_argument("--no-tenants", action="store_true")
     parser.add_argument("--no-hostile", action="store_true")
     parser.add_argument("--directory", type=Path, default=Path.cwd())
-    parser.add_argument("--attack", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--attack", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--greedy", help=argparse.SUPPRESS)
     parser.add_argument("--processors", type=int, nargs="+", help=argparse.SUPPRESS)
@@ -341,8 +347,12 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if options.attack:
-        kind, address, ledger_id, key = options.attack
-        asyncio.run(attack(kind, address, int(ledger_id), bytes.fromhex(key), options.connections))
+        kind, address, name, instance, identity, ledger_id, key = options.attack
+        meant = hello_to(Purpose.ASKS, name, BookieIdentity(instance, identity))
+        attacking = attack(
+            kind, address, meant, int(ledger_id), bytes.fromhex(key), options.connections
+        )
+        asyncio.run(attacking)
     elif options.sink:
         asyncio.run(sink())
     elif options.greedy:

@@ -14,6 +14,7 @@ from bookie.errors import (
     AddressUnusable,
     DirectoryGivenTwice,
     DirectoryUnusable,
+    InvalidBookieName,
     InvalidSetting,
 )
 from bookie.server.limits import ClientLimits
@@ -43,6 +44,8 @@ class BookieConfig:
     """Host that clients connect to; needed if *host* is a wildcard. Default: *host*."""
     bookie: str | None = None
     """Name for the life of the data. Default: the name in the directory, at first a new one."""
+    bookie_prefix: str = ""
+    """How a new name begins; a random part follows. Default: the host that clients connect to."""
     rack: str = ""
     session_timeout_s: float = 10.0
     """After a crash, clients may be sent here for so long."""
@@ -69,6 +72,8 @@ class BookieConfig:
             raise InvalidSetting(
                 "unmade_ledgers_max", self.unmade_ledgers_max, "give the number of ledgers, or 0"
             )
+        if self.bookie and self.bookie_prefix:
+            raise InvalidBookieName(f"{self.bookie_prefix}... and {self.bookie}")
         if self.host in WILDCARDS and not self.advertise:
             raise AddressUnusable(
                 self.host, self.port, "clients cannot use a wildcard; say what to advertise"
@@ -81,7 +86,7 @@ class BookieConfig:
 
     def new_name(self) -> str:
         """Return a name that no bookie ever had: names of lost data never come back."""
-        return f"{self.advertise or self.host}-{secrets.token_hex(4)}"
+        return f"{self.bookie_prefix or self.advertise or self.host}-{secrets.token_hex(4)}"
 
     def open_directories(self) -> Directories:
         """Return the directories, made if they are not there.

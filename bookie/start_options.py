@@ -181,6 +181,14 @@ OPTIONS: Final = (
         "a random part.",
         metavar="NAME",
     ),
+    Option(
+        ("--id-prefix",),
+        "bookie_prefix",
+        str | None,
+        "How the name begins that a first start makes; a random part follows, so that it never "
+        "comes back. Later starts take the name in the directory.",
+        metavar="PREFIX",
+    ),
     Option(("--rack",), "rack", str | None, "Where this bookie stands, for placement."),
     Option(
         ("--unmade-ledgers",),

@@ -57,7 +57,7 @@ def formats() -> dict[str, str]:
     from ledger.entry import VERSION as FRAME
     from ledger.metadata import FORMAT_VERSION as LEDGER
     from ledger.metastore.sqlite_format import FORMAT_VERSION as STORE
-    from ledger.transport.handshake import VERSION_MAX, VERSION_MIN
+    from ledger.transport.handshake import VERSION_MAX
 
     written = {
         "frame": FRAME,
@@ -70,6 +70,4 @@ def formats() -> dict[str, str]:
         "index": INDEX,
         "embedded store": STORE,
     }
-    return {"wire": f"{VERSION_MIN} to {VERSION_MAX}"} | {
-        name: str(each) for name, each in written.items()
-    }
+    return {"wire": str(VERSION_MAX)} | {name: str(each) for name, each in written.items()}

@@ -56,7 +56,10 @@ async def _write(bench: Bench, bookie: OneBookie) -> int:
 async def _read(bench: Bench, bookie: OneBookie, last: int) -> float:
     """Read in another process for as long as adds are measured; return bytes a second."""
     numbers = (_READ_LEDGER, last, _ENTRY_BYTES, bench.sizes.seconds)
+    meant = bookie.cluster.bookies()[0].meant
+    assert meant is not None, "a new cluster says who it is"
     command = [sys.executable, "-m", "benchmarks.bookie.reading", bookie.address]
+    command += [meant.instance, meant.identity]
     process = await asyncio.create_subprocess_exec(
         *command, *map(str, numbers), stdout=asyncio.subprocess.PIPE
     )

@@ -1,6 +1,6 @@
 """A reader that is behind, as a process of its own: reads one ledger over and over.
 
-    python -m benchmarks.bookie.reading ADDRESS LEDGER LAST ENTRY_BYTES SECONDS
+    python -m benchmarks.bookie.reading ADDRESS INSTANCE IDENTITY LEDGER LAST ENTRY_BYTES SECONDS
 
 Prints how many payload bytes a second it read and verified."""
 
@@ -12,6 +12,7 @@ from typing import Final
 from benchmarks.bookie.bench import BOOKIE
 from benchmarks.runs import KEY
 from ledger.entry import verify_frame
+from ledger.ids import BookieIdentity
 from ledger.requests import ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 
@@ -22,8 +23,12 @@ _QUERIES_OPEN: Final = 4
 class Reader:
     """Asks for the entries 0..*last* in order, several queries at a time."""
 
-    def __init__(self, address: str, ledger_id: int, last: int, entry_bytes: int) -> None:
-        self._transport = SocketTransport(lambda _: address, timeout_s=60.0, connect_timeout_s=60.0)
+    def __init__(
+        self, address: str, meant: BookieIdentity, ledger_id: int, last: int, entry_bytes: int
+    ) -> None:
+        self._transport = SocketTransport(
+            lambda _: address, timeout_s=60.0, connect_timeout_s=60.0, meant=lambda _: meant
+        )
         self._ledger_id = ledger_id
         self._last = last
         self._step = max(1, _QUERY_BYTES // entry_bytes)
@@ -54,11 +59,12 @@ class Reader:
 
 
 def main() -> None:
-    address, *numbers = sys.argv[1:]
+    address, instance, identity, *numbers = sys.argv[1:]
+    meant = BookieIdentity(instance, identity)
     ledger_id, last, entry_bytes = map(int, numbers[:3])
 
     async def read() -> float:
-        return await Reader(address, ledger_id, last, entry_bytes).run(float(numbers[3]))
+        return await Reader(address, meant, ledger_id, last, entry_bytes).run(float(numbers[3]))
 
     print(asyncio.run(read()))
 

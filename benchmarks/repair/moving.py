@@ -54,7 +54,7 @@ async def calls(bench: Bench, directory: Path) -> None:
     """Move small ledgers of one fragment off a lost bookie, with one worker, and count."""
     count = bench.sizes.moved
     async with running(bench, directory) as on:
-        bookies = [BookieId(process.name) for process in on.cluster.processes]
+        bookies = [BookieId(process.bookie) for process in on.cluster.processes]
         lost, *others = bookies
         ensembles = [(lost, *pair) for pair in combinations(others, 2)]
         ledgers = await make_ledgers(on, list(islice(cycle(ensembles), count)), absent=frozenset())
@@ -134,7 +134,7 @@ async def _lose(bench: Bench, on: Running) -> int:
             await _fill(await on.client.create(Quorum(3, 3, 2)), bench.sizes.ledger_bytes)
 
     await asyncio.gather(*(work() for _ in range(_WRITERS)))
-    lost = on.cluster.processes[0].name
+    lost = on.cluster.processes[0].bookie
     on.cluster.kill_bookie(0)
     held = 0
     async for part in parts_of(on.client.ledgers):

@@ -64,7 +64,7 @@ async def passes(bench: Bench, directory: Path) -> None:
 
 
 async def _grow(bench: Bench, on: Running, there: int, count: int) -> None:
-    bookies = [BookieId(process.name) for process in on.cluster.processes]
+    bookies = [BookieId(process.bookie) for process in on.cluster.processes]
     ensembles = list(islice(cycle(combinations(bookies, 3)), count - there))
     for index in range(0, len(ensembles), bench.sizes.marked_of):
         ensembles[index] = (_LOST, *ensembles[index][1:])

@@ -1,11 +1,15 @@
-"""Names for the completion of shells: of logs, out of the namespace, and of codecs."""
+"""Names of logs, bookies and codecs, as a person types them: for completion, and shortened."""
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ledger.errors import LogError
+from ledger.errors import CallerError, LogError
+
+if TYPE_CHECKING:
+    from ledger.metastore.port import MetadataStore
 
 LOOK_S: Final = 2.0
 """A person waits for it: better no completion than a late one."""
@@ -27,6 +31,37 @@ def complete_log(context: typer.Context, incomplete: str) -> list[str]:
         return asyncio.run(look())
     except (LogError, OSError):  # OSError: the time-out, too
         return []
+
+
+async def bookie_named(store: "MetadataStore", given: str) -> str:
+    """Return the name of the bookie that a person means by *given*: the name itself, or all of it
+    but the part behind a hyphen, if that leaves one bookie. A name that nobody has is returned as
+    it is; retired ones have to be given whole."""
+    from ledger.metastore.nodes import children_of
+    from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, Retirement, retirement_of
+
+    known: set[str] = set()
+    for root in (COOKIES, AVAILABLE, READ_ONLY):
+        known.update(await children_of(store, root))
+    if given in known:
+        return given
+    meant = [
+        name
+        for name in sorted(known)
+        if name.startswith(f"{given}-") and await retirement_of(store, name) is Retirement.NONE
+    ]
+    if len(meant) > 1:
+        raise AmbiguousBookie(given, meant)
+    return meant[0] if meant else given
+
+
+class AmbiguousBookie(CallerError):
+    def __init__(self, given: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"several bookies have names that begin with {given!r}: {', '.join(names[:8])}; give "
+            "the whole name"
+        )
+        self.given, self.names = given, names
 
 
 def complete_codec(incomplete: str) -> list[str]:

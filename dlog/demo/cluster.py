@@ -23,13 +23,13 @@ async def run(role: Role, directory: Path, *, zookeeper: bool, tls: bool) -> Non
     async with LocalCluster(directory, bookies=3, zookeeper=store, tls=tls) as cluster:
         os.environ.update(cluster.environment)
         await create_log(LOG, uri=cluster.uri)
-        addresses = {bookie.name: bookie.address for bookie in cluster.bookies()}
+        bookies = {each.name: (each.address, each.meant) for each in cluster.bookies()}
         role.say(
             "up",
             uri=cluster.uri,
-            bookies=list(addresses.values()),
+            bookies=[address for address, _ in bookies.values()],
             environment=dict(cluster.environment),
-            secured=await check_secured(addresses, cluster.client_tls) if tls else "",
+            secured=await check_secured(bookies, cluster.client_tls) if tls else "",
         )
         await ended.wait()
 

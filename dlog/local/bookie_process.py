@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import bookie
+from bookie.disk.port import RealDisk
+from bookie.identity.cookie import PATH as COOKIE
+from bookie.identity.cookie import read_cookie
+from ledger.errors import StorageError
 from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.options import PORT_VARIABLE
 from ledger.security.options import variables_of
@@ -24,14 +28,28 @@ _TAIL_LINES: Final = 12
 _PACKAGES: Final = Path(bookie.__file__).parents[1]
 
 
+def name_in(directory: Path) -> str:
+    """Return the name of the bookie whose data are in *directory*; empty if there is none that can
+    be read: then its start says why."""
+    if not (directory / COOKIE).exists():
+        return ""
+    try:
+        cookie = read_cookie(RealDisk(directory))
+    except (StorageError, OSError):
+        return ""
+    return "" if cookie is None else cookie.bookie
+
+
 class BookieProcess:
-    """Bookie *name* in *directory*; may be started again after each end."""
+    """Bookie *bookie* in *directory*, called *name* by people; may be started again after each
+    end."""
 
     def __init__(
         self,
         name: str,
         directory: Path,
         *,
+        bookie: str,
         uri: str,
         log_path: Path,
         options: Sequence[str] = (),
@@ -39,7 +57,7 @@ class BookieProcess:
     ) -> None:
         """*options*: further ones of its command line; *tls*: how its connections are secured, by
         default as those of this process."""
-        self.name = name
+        self.name, self.bookie = name, bookie
         self.directory = directory
         self.log_path = log_path
         self._uri = uri
@@ -109,7 +127,7 @@ class BookieProcess:
         # -P: what lies in the working directory must not be taken for our packages.
         python = [sys.executable, "-P", "-m", "bookie", "--die-with-parent"]
         where = ["--dir", str(self.directory)]
-        own = ["--id", self.name, "--host", "127.0.0.1", "--port", "0"]
+        own = ["--id", self.bookie, "--host", "127.0.0.1", "--port", "0"]
         return [*python, *where, *own, *self._options]
 
 

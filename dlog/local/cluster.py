@@ -11,7 +11,9 @@ Everything lies in one directory, so that the next start finds the data again:
     tls/                with TLS: an authority, and the certificates of all processes
 
 Bookies keep their names over restarts, not their ports: clients find them by the metadata
-store. No process started here outlives this one, however it ends.
+store. A name ends with the first part of the namespace's random id: `bookie-0-1f3a9c20`. No other
+cluster has such names, and commands take `bookie-0` for it. No process started here outlives this
+one, however it ends.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from typing import Final, Self
 
 from bookie.helping import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
-from dlog.local.bookie_process import BookieProcess
+from dlog.local.bookie_process import BookieProcess, name_in
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
@@ -106,6 +108,7 @@ class LocalCluster:
         self._metrics = None if metrics is None else _places(*metrics, bookies + autorecovery)
         self._start_timeout_s = start_timeout_s
         self._uri: str | None = None
+        self._instance = ""
         self._processes: list[BookieProcess] = []
         self._registry: BookieDirectory | None = None
         self._stack = AsyncExitStack()
@@ -137,12 +140,12 @@ class LocalCluster:
         assert self._registry is not None, "the cluster is not up"
         return [
             LocalBookie(
-                name=process.name,
+                name=process.bookie,
                 pid=process.pid,
-                address=self._registry.address(process.name) or "",
+                address=self._registry.address(process.bookie) or "",
                 directory=process.directory,
                 log_path=process.log_path,
-                meant=self._registry.identity(process.name),
+                meant=self._registry.identity(process.bookie),
             )
             for process in self._processes
             if process.running
@@ -198,7 +201,7 @@ class LocalCluster:
         self._uri = await self._metadata()
         store = await open_store(self._uri, tls=self.client_tls)
         self._stack.push_async_callback(store.close)
-        await make_namespace(store)
+        self._instance = (await make_namespace(store)).instance
         if self._tls:
             await _grant_everything(store, self.client_tls)
         self._registry = BookieDirectory(store)
@@ -229,6 +232,8 @@ class LocalCluster:
 
     def _process(self, index: int) -> BookieProcess:
         name = f"bookie-{index}"
+        directory = self.directory / name
+        bookie = name_in(directory) or self._new_bookie(name)
         log_path = self.directory / f"{name}.log"
         options = list(self._bookie_options)
         if self._metrics is not None:
@@ -236,19 +241,24 @@ class LocalCluster:
             options += ["--metrics-host", host, "--metrics-port", str(port)]
         return BookieProcess(
             name,
-            self.directory / name,
+            directory,
+            bookie=bookie,
             uri=self.uri,
             log_path=log_path,
             options=options,
-            tls=None if self._certificates is None else self._certificates.of_bookie(name),
+            tls=None if self._certificates is None else self._certificates.of_bookie(name, bookie),
         )
+
+    def _new_bookie(self, name: str) -> str:
+        """Return an id that no other cluster has: one may listen where this one does now."""
+        return f"{name}-{self._instance[:8]}"
 
     async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:
         """Start *processes* and wait until each is registered again.
 
         The registration of an earlier life may still be there: only another incarnation
         shows that this one serves."""
-        waiting = {process: self._incarnation(process.name) for process in processes}
+        waiting = {process: self._incarnation(process.bookie) for process in processes}
         for process in waiting:
             process.start()
         deadline = time.monotonic() + self._start_timeout_s
@@ -257,7 +267,7 @@ class LocalCluster:
                 if process.exit_code is not None:
                     reason = f"it ended with exit code {process.exit_code}"
                     raise ChildFailed(process.name, reason, process.log_tail())
-                if self._incarnation(process.name) not in (None, before):
+                if self._incarnation(process.bookie) not in (None, before):
                     del waiting[process]
             if waiting and time.monotonic() > deadline:
                 late = next(iter(waiting))

@@ -28,8 +28,9 @@ class LocalCertificates:
     def of_client(self) -> TlsSettings:
         return self._of(CLIENT)
 
-    def of_bookie(self, name: str) -> TlsSettings:
-        return self._of(name, bookie=name)
+    def of_bookie(self, name: str, bookie: str) -> TlsSettings:
+        """*name*: of the files."""
+        return self._of(name, bookie=bookie)
 
     def of_zookeeper(self) -> TlsSettings:
         return self._of("zookeeper")

@@ -17,7 +17,9 @@ from dlog.local.bookie_process import BookieProcess
 from dlog.local.cluster import LocalCluster, _locked
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from ledger.client import LedgerClient
+from ledger.cluster import open_namespace
 from ledger.errors import InvalidUri
+from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from tests.patience import PATIENT
 from tests.waiting import alive, eventually, wait_until
@@ -39,7 +41,11 @@ def test_a_cluster_is_up_inside_and_its_processes_are_gone_after(tmp_path: Path)
     async def test() -> None:
         async with LocalCluster(tmp_path, bookies=2) as cluster:
             found = cluster.bookies()
-            assert [bookie.name for bookie in found] == ["bookie-0", "bookie-1"]
+            store = await open_store(cluster.uri)
+            ours = (await open_namespace(store)).instance[:8]
+            await store.close()
+            assert [bookie.name for bookie in found] == [f"bookie-0-{ours}", f"bookie-1-{ours}"]
+            assert [bookie.directory.name for bookie in found] == ["bookie-0", "bookie-1"]
             assert all(alive(bookie.pid) for bookie in found)
             assert len({bookie.address for bookie in found}) == 2
             own = [os.getsid(bookie.pid) == bookie.pid for bookie in found]
@@ -61,12 +67,14 @@ def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_o
             for payload in (b"a", b"b", b"c"):
                 await writer.add(payload)
             cluster.kill_bookie(1)
-            assert [bookie.name for bookie in cluster.bookies()] == ["bookie-0", "bookie-2"]
+            names = [bookie.directory.name for bookie in cluster.bookies()]
+            assert names == ["bookie-0", "bookie-2"]
             await writer.add(b"d")
-            pid, incarnation = cluster.processes[1].pid, cluster._incarnation("bookie-1")
+            pid, name = cluster.processes[1].pid, cluster.processes[1].bookie
+            incarnation = cluster._incarnation(name)
             await cluster.restart_bookie(1)
             assert cluster.processes[1].pid != pid
-            assert cluster._incarnation("bookie-1") not in (None, incarnation), "it is announced"
+            assert cluster._incarnation(name) not in (None, incarnation), "it is announced"
             assert len(cluster.bookies()) == 3
             await writer.close()
             await client.close()
@@ -94,7 +102,8 @@ def test_what_lies_in_the_working_directory_is_not_taken_for_a_bookie(
 
 
 def test_last_words_are_those_since_the_last_start(tmp_path: Path) -> None:
-    process = BookieProcess("b", tmp_path / "b", uri="nowhere:", log_path=tmp_path / "log")
+    log = tmp_path / "log"
+    process = BookieProcess("b", tmp_path / "b", bookie="b", uri="nowhere:", log_path=log)
     words = []
     for _ in range(2):
         process.start()

@@ -34,9 +34,9 @@ async def test_a_cluster_that_takes_less_than_mutual_tls_is_not_called_secured(
         settings = put(tmp_path / "client", certificate("client"))
         tls = replace(settings, mode=TlsMode.OPTIONAL)
         client = await cluster.client(replace(PATIENT, tls=tls))
-        addresses = {each.bookie: each.address for each in client.bookies.available()}
+        bookies = {each.bookie: (each.address, each.meant) for each in client.bookies.available()}
         if not reason:
-            assert (await check_secured(addresses, settings)).startswith("TLSv1.")
+            assert (await check_secured(bookies, settings)).startswith("TLSv1.")
         else:
             with pytest.raises(NotSecured, match=reason):
-                await check_secured(addresses, settings)
+                await check_secured(bookies, settings)

@@ -85,7 +85,7 @@ async def test_a_cluster_in_use_changes_to_tls_without_a_failed_append(tmp_path:
 
         async def all_restarted(mode: TlsMode) -> None:
             for index, process in enumerate(cluster.processes):
-                process.tls = replace(made.of_bookie(process.name), mode=mode)
+                process.tls = replace(made.of_bookie(process.name, process.bookie), mode=mode)
                 await cluster.restart_bookie(index)
                 await applications.go_on()
 

@@ -137,7 +137,7 @@ mutant(
 mutant(
     "takes a bookie for one that is away whose data were given up",
     "bookie/autorecovery/locating.py",
-    old="            states[bookie] = BookieState.RETIRED if retired else BookieState.AWAY\n",
+    old="            states[bookie] = BookieState.RETIRED if gone else BookieState.AWAY\n",
     new="            states[bookie] = BookieState.AWAY\n",
     test=_LOCATE + "a_member_that_is_away_was_retired_or_forgotten_is_shown_as_that",
 )

@@ -25,8 +25,8 @@ mutant(
 mutant(
     "takes any good certificate for that of the bookie that was meant",
     "ledger/transport/calling.py",
-    old="            if reason is not None:\n                self.was_refused = self.is_deaf",
-    new="            if reason is None:\n                self.was_refused = self.is_deaf",
+    old="            if reason is not None:\n                self._refuse(reason)",
+    new="            if reason is None:\n                self._refuse(reason)",
     test=_BOOKIE + "a_bookie_with_the_certificate_of_another_one_is_not_used",
 )
 mutant(

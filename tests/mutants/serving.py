@@ -325,9 +325,9 @@ mutant(
 )
 mutant(
     "takes whoever answers for the bookie that was meant",
-    "ledger/transport/calling.py",
-    old='if self._hello.bookie not in ("", answer.bookie):',
-    new="if False:",
+    "ledger/transport/handshake.py",
+    old='    if hello.bookie not in ("", welcome.bookie):',
+    new="    if False:",
     test=_TRANSPORT + "a_bookie_that_welcomes_under_another_name_is_not_used",
 )
 mutant(

@@ -9,6 +9,7 @@ import typer
 
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
+from dlog.cli.names import bookie_named
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json, write_text
@@ -79,19 +80,20 @@ def decommission(
         from bookie.autorecovery.protocol.decommissioning import Outcome
 
         async with connected(uri) as client:
+            name = await bookie_named(client.store, bookie)
             if cancel:
-                await keep(client, BookieId(bookie))
-                _say(f"bookie {bookie} stays; 'dlog bookie readonly off' lets entries in again")
+                await keep(client, BookieId(name))
+                _say(f"bookie {name} stays; 'dlog bookie readonly off' lets entries in again")
                 return True
-            with shown_bar(f"emptying {bookie}") as advance:
+            with shown_bar(f"emptying {name}") as advance:
                 done = await empty(
-                    client, BookieId(bookie), on_report=shown_reports(advance, as_json=as_json)
+                    client, BookieId(name), on_report=shown_reports(advance, as_json=as_json)
                 )
         if as_json:
-            print_json({"bookie": bookie, "outcome": done.outcome.name.lower(), "why": done.why})
+            print_json({"bookie": name, "outcome": done.outcome.name.lower(), "why": done.why})
         else:
             why = f": {done.why}" if done.why else ""
-            _say(f"bookie {bookie}: {done.outcome.value}{why}")
+            _say(f"bookie {name}: {done.outcome.value}{why}")
         return done.outcome in {Outcome.EMPTY, Outcome.RETIRED}
 
     if not run_at(uri, command()):
@@ -106,6 +108,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     from bookie.tools.formatting import check_forgettable, retire
 
     async with connected(uri) as client:
+        bookie = await bookie_named(client.store, bookie)
         await check_forgettable(client.store, bookie, None)
         if not await retire(client.store, bookie, None, why=_FORCED):
             raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'")

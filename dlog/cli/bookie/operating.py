@@ -18,6 +18,7 @@ from dlog.cli.bookie.operating_shown import (
     work_facts,
 )
 from dlog.cli.connections import opened_store
+from dlog.cli.names import bookie_named
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, write_text
 from dlog.cli.render.progress import shown_progress
@@ -277,7 +278,8 @@ async def _operators(
         directory = BookieDirectory(store)
         await directory.start()
         try:
-            wanted = names or [each.bookie for each in directory.available()]
+            named = [await bookie_named(store, name) for name in names]
+            wanted = named or [each.bookie for each in directory.available()]
             found = [taking_orders(directory, name, security=security) for name in wanted]
         finally:
             await directory.close()

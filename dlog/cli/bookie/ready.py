@@ -46,7 +46,9 @@ def ready(
     bookie: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BOOKIE]", help="Which one. Default: all that are known.", show_default=False
+            metavar="[BOOKIE]",
+            help="Which one, or how its name begins before a hyphen. Default: all that are known.",
+            show_default=False,
         ),
     ] = None,
     *,
@@ -94,13 +96,16 @@ def ready(
 async def _look(store: "MetadataStore", bookie: str | None, *, replicated: bool) -> _Found:
     from bookie.autorecovery.marks import Marks
     from ledger.attendance import attendance
-    from ledger.registry import find_registration
+    from ledger.metastore.nodes import children_of
+    from ledger.registry import AVAILABLE, READ_ONLY
 
     if bookie is None:
         missing = tuple(each.bookie for each in (await attendance(store)).bookies if each.is_missed)
     else:
         await store.sync()
-        missing = () if await find_registration(store, bookie) is not None else (bookie,)
+        there = {*await children_of(store, AVAILABLE), *await children_of(store, READ_ONLY)}
+        is_there = any(name == bookie or name.startswith(f"{bookie}-") for name in there)
+        missing = () if is_there else (bookie,)
     marked = False
     if replicated:
         async for bucket in Marks(store).buckets():

@@ -10,6 +10,7 @@ import typer
 from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
+from dlog.cli.names import bookie_named
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
@@ -69,12 +70,12 @@ def recover(
         from bookie.autorecovery.protocol.recovering import Begin
         from bookie.autorecovery.recovering import recover_bookies
 
-        begin = Begin(
-            frozenset(map(BookieId, bookies)),
-            frozenset(map(BookieId, into or ())),
-            survey_only=dry_run,
-        )
         async with connected(uri) as client:
+            named = [
+                [await bookie_named(client.store, b) for b in g] for g in (bookies, into or ())
+            ]
+            lost, targets = (frozenset(map(BookieId, names)) for names in named)
+            begin = Begin(lost, targets, survey_only=dry_run)
             with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
                 return await recover_bookies(
                     client,

@@ -9,6 +9,7 @@ from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.leaving import shown_reports
 from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
 from dlog.cli.connections import connected
+from dlog.cli.names import bookie_named
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import shown_bar
 from dlog.cli.render.output import print_json
@@ -64,11 +65,13 @@ def replace(
 
     async def command() -> bool:
         async with connected(uri) as client:
-            await _retire(client, old, new)
-            done = await _recover(client, old, new, rate, ledgers)
+            gone = await bookie_named(client.store, old)
+            taker = await bookie_named(client.store, new)
+            await _retire(client, gone, taker)
+            done = await _recover(client, gone, taker, rate, ledgers)
             whole = not done.finish.left and not done.finish.why
-            left = await _leave(client, old, rate, as_json=as_json) if whole else None
-        _show(old, done, left, as_json=as_json)
+            left = await _leave(client, gone, rate, as_json=as_json) if whole else None
+        _show(gone, done, left, as_json=as_json)
         return left is not None
 
     if not run_at(uri, command()):

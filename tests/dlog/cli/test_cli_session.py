@@ -474,7 +474,11 @@ def test_up_tells_people_what_to_export_and_ends_all_at_ctrl_c(tmp_path: Path) -
         pid = int(row.split()[2])
         assert alive(pid)
         shell.environment.pop("DLOG_URI")
-        assert [each["bookie"] for each in shell.json("bookie", "list")] == ["bookie-0"]
+        [listed] = shell.json("bookie", "list")
+        assert listed["bookie"].startswith("bookie-0-")
+        assert row.split()[0] == listed["bookie"]
+        [asked] = shell.json("bookie", "status", "bookie-0")
+        assert asked["bookie"] == listed["bookie"], "a name may be shortened"
         up.send_signal(signal.SIGINT)
         _, errors = up.communicate(timeout=TIMEOUT_S)
         assert up.returncode == 0

@@ -26,6 +26,7 @@ async def test_a_bookie_collects_compacts_and_becomes_read_only_and_back(
     monkeypatch.setenv("DLOG_AUDIT", "auto")
     async with LocalCluster(tmp_path, bookies=1) as cluster:
         client = await LedgerClient.connect(cluster.uri)
+        [name] = [bookie.name for bookie in cluster.bookies()]
         settings = LogSettings(quorum=Quorum(1, 1, 1))
         log = await Log.open("orders", client=client, settings=settings)
         await log.append_many([b"a record"] * 100)
@@ -38,7 +39,7 @@ async def test_a_bookie_collects_compacts_and_becomes_read_only_and_back(
             async def ordered(kind: str, **given: str) -> str:
                 """Return what the page said first; wait for the end of what was ordered."""
                 await gatherer._quick()
-                fields = {"bookie": "bookie-0", **given}
+                fields = {"bookie": name, **given}
                 page = await browser.get(f"/change/{kind}", params=fields)
                 token = re.search(r'name="form_token" value="(\w+)"', page.text)
                 assert token is not None, page.text
@@ -50,7 +51,7 @@ async def test_a_bookie_collects_compacts_and_becomes_read_only_and_back(
                 return page.text
 
             async def is_read_only() -> bool:
-                found = await find_registration(client.store, "bookie-0")
+                found = await find_registration(client.store, name)
                 return found is not None and found.read_only
 
             async def is_writable() -> bool:
@@ -67,7 +68,7 @@ async def test_a_bookie_collects_compacts_and_becomes_read_only_and_back(
             await ordered("bookie-readonly", switch="off")
             assert console.works.newest[0].said == "it is writable"
             await eventually(is_writable)
-            await ordered("bookie-decommission", typed="bookie-0")
+            await ordered("bookie-decommission", typed=name)
             assert console.works.newest[0].said.startswith("too few other bookies: ")
             await ordered("bookie-keep")
             assert console.works.newest[0].outcome == "done"

@@ -143,6 +143,13 @@ class Cluster(LocalCluster):
         log_path = self.directory / f"{name}.log"
         made = self._made
         tls = None if made is None else made.of(name, bookie=True, host=place.host)
-        process = Bookie(name, self.directory / name, uri=self.uri, log_path=log_path, tls=tls)
+        process = Bookie(
+            name,
+            self.directory / name,
+            bookie=name,
+            uri=self.uri,
+            log_path=log_path,
+            tls=tls,
+        )
         process.place = place
         return process
