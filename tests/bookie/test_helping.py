@@ -45,7 +45,7 @@ async def test_no_process_that_another_one_starts_has_the_namespace_on_its_comma
     await until(lambda: bool(started), "a process of repair")
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
-    BookieProcess("b1", tmp_path, uri=uri, log_path=tmp_path / "log").start()
+    BookieProcess("b1", tmp_path, bookie="b1", uri=uri, log_path=tmp_path / "log").start()
     with pytest.raises(OSError, match="nothing is started here"):
         async with _Leader.started("log", uri, Load(1.0, 1), 1):
             pass
