@@ -14,6 +14,7 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import DiskFull
 from bookie.errors import (
     BookieRetired,
+    BookieSuperseded,
     DataCopied,
     DataMissing,
     DataOutdated,
@@ -21,6 +22,7 @@ from bookie.errors import (
     StorageFailed,
     WrongDirectory,
 )
+from bookie.identity import lives
 from bookie.identity.lives import Claim
 from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, accept_loss, identify, settle_doubt
@@ -355,6 +357,12 @@ class SimBookie:
                 self._went_down(f"is killed {where}", self.kill)
         except (OSError, StorageFailed, MetadataUnavailable, BookieForgotten) as error:
             self._failed(error)
+        except BookieSuperseded:
+            if not self.is_forgotten:
+                raise
+            self._cluster.scheduler.mark("emptied_bookie_ended")
+            self.crash()
+            self.gone = True
         except (FileDamaged, WrongDirectory) as error:
             known = self.name in self._cluster.oracle.lost_disks or self.is_forgotten
             if self.serves or not known:
@@ -479,6 +487,18 @@ class SimBookie:
             self._telling = True
             store = SimStore(self._cluster.metadata, self.host)
             drive(told(store, self.claim, self.storage.census), self._told)
+
+    def look_again(self) -> None:
+        """Read whose name it has, as a bookie does whose session was gone."""
+
+        async def looked() -> Claim:
+            try:
+                return await lives.look(SimStore(self._cluster.metadata, self.host), self.claim)
+            except MetadataError:
+                self.host.after(LOOK_S, self.look_again)
+                return self.claim
+
+        drive(looked(), self._told)
 
     def _told(self, claim: Claim) -> None:
         self.claim = claim

@@ -125,6 +125,36 @@ def start_copy(bookie: "SimBookie", cluster: "Cluster", copy: SimDisk) -> None:
     drive(start(), done)
 
 
+def start_anew(cluster: "Cluster", name: str) -> None:
+    """Let somebody start an empty bookie under the *name* of one that left; it must be refused."""
+    host = Host(cluster.scheduler, f"new {name}")
+
+    async def start() -> str:
+        try:
+            await stamp.identify(
+                SimStore(cluster.metadata, host),
+                Directories.single(SimDisk(cluster.scheduler.random)),
+                bookie=name,
+                instance="simulated",
+                address=f"{host.name}:3181",
+                entropy=cluster.scheduler.random.randbytes,
+            )
+        except REFUSALS as refusal:
+            return type(refusal).__name__
+        except MetadataError:
+            return "could not ask"
+        return ""
+
+    def done(refusal: str) -> None:
+        if not refusal:
+            raise TwoOfOneIdentity(name)
+        cluster.scheduler.note(host.name, f"is not started: {refusal}")
+        if refusal != "could not ask":
+            cluster.scheduler.mark("used_name_refused")
+
+    drive(start(), done)
+
+
 def retire_name(cluster: "Cluster", name: str, on_done: Callable[[], None]) -> None:
     """Let an operator say that the data of *name* are given up; he may not reach the store."""
 

@@ -21,7 +21,9 @@ from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.ids import BookieId, LedgerId
 from tests.simulation.away import GONE_S, send_away
+from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import Cluster
+from tests.simulation.disks_elsewhere import start_anew
 from tests.simulation.faults import Faults
 from tests.simulation.logs.ambient import surroundings
 from tests.simulation.logs.world import Bookies
@@ -214,14 +216,40 @@ class RepairSimulation(Simulation):
             self.scheduler.after(at_s, partial(self._switch_off, bookie))
         else:
             self._leaving.pop(bookie, None)
+        if finish.outcome is Left.RETIRED:
+            self._use_again(bookie)
 
     def _switch_off(self, name: BookieId) -> None:
-        """The bookie is empty: it is stopped for good, and its name can be forgotten."""
+        """The bookie is empty: it is stopped for good, and its name can be retired. Or somebody
+        believes that it has stopped, and it stands still."""
         bookie = self.cluster.bookies[name]
-        if bookie.host.up:
+        if (
+            bookie.host.up
+            and not bookie.host.paused
+            and not self._healed
+            and self._random.random() < 0.5
+        ):
+            bookie.host.pause()
+            self.scheduler.mark("emptied_bookie_stands_still")
+        elif bookie.host.up:
             bookie.crash()
         bookie.gone = True
         self._leave_again(name)
+
+    def _use_again(self, name: BookieId) -> None:
+        """Somebody takes the name for a new bookie, before or after the one of before wakes up."""
+        bookie = self.cluster.bookies[name]
+        self.scheduler.after(
+            self._random.uniform(0.0, 5.0), partial(start_anew, self.cluster, name)
+        )
+        if bookie.host.up and bookie.host.paused and not bookie.host.asleep:
+            self.scheduler.after(self._random.uniform(0.0, 5.0), partial(self._wake, bookie))
+
+    def _wake(self, bookie: SimBookie) -> None:
+        if bookie.host.up and bookie.host.paused:
+            bookie.host.resume()
+            self.scheduler.mark("emptied_bookie_woke")
+            bookie.host.after(self._random.uniform(0.0, 3.0), bookie.look_again)
 
     def _make_room(self) -> None:
         """Let there be bookies to repair to."""
