@@ -37,7 +37,7 @@ from ledger.security.quota_keeping import change_quotas
 from ledger.security.quotas import Quota, Subject
 from ledger.transport.framing import Kind, frame_header
 from ledger.transport.handshake import (
-    VERSION_MAX,
+    VERSION_MIN,
     Hello,
     Purpose,
     Welcome,
@@ -145,7 +145,7 @@ async def sink() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             await reader.read(65536)
-            writer.write(encode_answer(Welcome(VERSION_MAX, "sink", "1")))
+            writer.write(encode_answer(Welcome(VERSION_MIN, "sink", "1")))
             while await reader.read(65536):
                 pass
         writer.close()

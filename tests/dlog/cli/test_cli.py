@@ -173,7 +173,7 @@ def test_the_version_is_printed() -> None:
     assert result.exit_code == 0
     package, formats = result.stdout.splitlines()
     assert package.startswith("dlog-ledgers ")
-    assert formats.startswith("wire 1; ")
+    assert formats.startswith("wire 2; ")
     assert "record batch 4" in formats
 
 

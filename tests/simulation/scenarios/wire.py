@@ -18,7 +18,7 @@ from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.transport.framing import HEADER_BYTES, Kind, frame_header
-from ledger.transport.handshake import VERSION_MAX, Welcome, decode_hello, encode_answer
+from ledger.transport.handshake import VERSION_MIN, Welcome, decode_hello, encode_answer
 from ledger.transport.sockets import SocketTransport
 
 BOOKIE: Final = BookieId("b1")
@@ -194,7 +194,7 @@ async def liar(answers: Callable[[int], Sequence[bytes]]) -> AsyncIterator[str]:
         with suppress(OSError, asyncio.IncompleteReadError):
             while decode_hello(received) is None:
                 received += await reader.readexactly(1)
-            writer.write(encode_answer(Welcome(VERSION_MAX, BOOKIE, "start 1")))
+            writer.write(encode_answer(Welcome(VERSION_MIN, BOOKIE, "start 1")))
             while True:
                 length, _, batch = _HEADER.unpack_from(await reader.readexactly(HEADER_BYTES))
                 await reader.readexactly(length)
