@@ -130,9 +130,17 @@ class _Ports:
         return self.operators.bind(config.host, config.operator_port)
 
     async def guard(
-        self, config: BookieConfig, bookie: str, store: MetadataStore, ledgers: LedgerStore
+        self,
+        config: BookieConfig,
+        bookie: str,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        level: int,
     ) -> None:
-        """Let in what is granted, once everybody has to say who he is."""
+        """Let in what is granted, once everybody has to say who he is; at the cluster's *level*
+        everybody may have to say which bookie is meant."""
+        if level >= IDENTITIES:
+            self.clients.refuse_unidentified()
         if config.tls.mode is TlsMode.REQUIRED:
             guard = Guard(store, ledgers, bookie=bookie)
             await guard.start()
@@ -166,9 +174,7 @@ async def _run(
         namespace = await open_namespace(store)
         ledgers = LedgerStore(store, namespace.layout)
         name, port, bound = _place(config, directories, ports.clients)
-        if namespace.held.level >= IDENTITIES:
-            ports.clients.refuse_unidentified()
-        await ports.guard(config, name, store, ledgers)
+        await ports.guard(config, name, store, ledgers, namespace.held.level)
         address = config.address(port)
         identity = await identify(
             store,
