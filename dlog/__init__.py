@@ -25,11 +25,13 @@ from dlog.errors import (
     KeyMissing,
     LogClosed,
     LogExists,
+    LogRecreated,
     LogSealed,
     LostOwnership,
     NoSuchConsumer,
     NoSuchLog,
     NotPromoted,
+    OffsetOutOfRange,
     RecordTooLarge,
     RollPostponed,
     TakeoverFailed,
@@ -37,7 +39,7 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.position import DLSN, Record, RecordId, RecordIds, Timestamp, Txid
+from dlog.position import DLSN, Position, Record, RecordId, RecordIds, Timestamp, Txid
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings, parse_settings
 from dlog.sync.log import Log
@@ -75,6 +77,7 @@ __all__ = [
     "LogClosed",
     "LogError",
     "LogExists",
+    "LogRecreated",
     "LogSealed",
     "LogSettings",
     "LostOwnership",
@@ -83,6 +86,8 @@ __all__ = [
     "NoSuchConsumer",
     "NoSuchLog",
     "NotPromoted",
+    "OffsetOutOfRange",
+    "Position",
     "Reader",
     "Record",
     "RecordId",

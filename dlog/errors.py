@@ -324,6 +324,31 @@ class Trimmed(RemoteError):
         self.log, self.position, self.first_offset = log, position, first_offset
 
 
+class OffsetOutOfRange(RemoteError):
+    """A start beyond the end: of another log, or from before records were lost."""
+
+    def __init__(self, log: str, offset: int, first_offset: int, end_offset: int) -> None:
+        super().__init__(
+            f"log {log!r}: offset {int(offset)} is beyond its end; offsets {first_offset} to "
+            f"{end_offset} can be read from. Start at one of them, or give beyond_end='wait' to "
+            "wait for records that are not appended yet"
+        )
+        self.log, self.offset = log, int(offset)
+        self.first_offset, self.end_offset = first_offset, end_offset
+
+
+class LogRecreated(RemoteError):
+    """A position was stored of another log than the one that has its name now."""
+
+    def __init__(self, log: str, position: object, incarnation: str) -> None:
+        super().__init__(
+            f"log {log!r}: position {position} is of another log that had this name; this one is "
+            f"incarnation {incarnation}. The other was deleted or renamed: read it under its new "
+            "name, or start over with 'start'"
+        )
+        self.log, self.position, self.incarnation = log, position, incarnation
+
+
 class NotThereYet(RemoteError):
     """A bounded read came to a record that no bookie gives as committed."""
 

@@ -4,6 +4,7 @@ A record has one *offset* (dense, for programs) and one *DLSN* (where it physica
 by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +55,47 @@ class DLSN(NamedTuple):
         if len(parts) != len(cls._fields) or not all(part.isdecimal() for part in parts):
             raise ValueError(f"{text!r} is no DLSN; write segment:entry:slot, as 3:17:0")
         return cls(*map(int, parts))
+
+
+class Position(int):
+    """The offset of the record that is read next, and which incarnation of the log it belongs to.
+
+    It is the offset, so it compares and counts as one. To keep it in a file or a database store
+    `str(position)`, as "120@6f3a...": a number alone means another record once the log was
+    deleted and re-created, or renamed while another one took its name."""
+
+    incarnation: str | None
+    """None: not known, as in a reader that has not looked at its log."""
+
+    def __new__(cls, offset: int, incarnation: str | None = None) -> Self:
+        position = super().__new__(cls, offset)
+        position.incarnation = incarnation
+        return position
+
+    @property
+    def offset(self) -> int:
+        return int(self)
+
+    def __str__(self) -> str:
+        return f"{int(self)}" if self.incarnation is None else f"{int(self)}@{self.incarnation}"
+
+    def __repr__(self) -> str:
+        return f"Position({int(self)}, {self.incarnation!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (int(self), self.incarnation)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what `str` wrote. Raises ValueError."""
+        offset, at, incarnation = text.partition("@")
+        is_offset = offset.isascii() and offset.isdecimal() and int(offset) < 2**63
+        if not is_offset or (at and not _INCARNATION.fullmatch(incarnation)):
+            raise ValueError(f"{text!r} is no position; write offset@incarnation, as str() does")
+        return cls(int(offset), incarnation or None)
+
+
+_INCARNATION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class RecordId(NamedTuple):
@@ -165,8 +207,11 @@ class Timestamp:
 
 
 Start = Literal["start", "end", "earliest", "latest"] | int | DLSN | Txid | Timestamp
-"""Where a reader begins: an offset, or one of the other ways to name a place. "earliest" and
-"latest" are Kafka's words for "start" and "end"."""
+"""Where a reader begins: an offset, which may be a `Position`, or one of the other ways to name a
+place. "earliest" and "latest" are Kafka's words for "start" and "end"."""
+
+BeyondEnd = Literal["raise", "wait"]
+"""What becomes of a start beyond the end of the log."""
 
 Stop = Literal["end", "latest"] | int | DLSN
 """Where a reader ends, exclusive; "end" is the end of the log as it was when it was opened."""

@@ -5,14 +5,17 @@ Raises `InvalidValue` with what may be given; who asks says for which log or opt
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from dlog.position import DLSN, TXID_MAX, Start, Stop, Timestamp, Txid
+from dlog.position import DLSN, TXID_MAX, Position, Start, Stop, Timestamp, Txid
 from ledger.errors import InvalidValue
 from ledger.values import duration_s
 
-START_HELP: Final = "start, end, an offset, a DLSN as 3:17:0, txid:NUMBER or time:TIME"
+START_HELP: Final = (
+    "start, end, an offset, a position as 120@6f3a, a DLSN as 3:17:0, txid:NUMBER or time:TIME"
+)
 TIME_HELP: Final = (
     "2026-11-21T12:00:00 (UTC unless it says otherwise), milliseconds since 1970, or 2h for two "
     "hours ago"
@@ -86,6 +89,8 @@ def _named(text: str, name: str, clock: Clock) -> Start:
         return Txid(int(rest))
     if _OFFSET.fullmatch(text) and int(text) <= _OFFSET_MAX:
         return int(text)
+    with suppress(ValueError):
+        return Position.parse(text)
     try:
         return DLSN.parse(text)
     except ValueError:

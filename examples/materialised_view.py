@@ -1,10 +1,11 @@
 """A tailer that builds a materialised view: every order counted once, whatever crashes when.
 
 Records are orders, lines like ``alice 12``; the view is a table of totals in an SQLite file.
-The view is written together with the offset it stands for, in one transaction: so nothing is
+The view is written together with the position it stands for, in one transaction: so nothing is
 counted twice, although the consumer gives again what was not committed before a crash. The
-commit under the consumer's name comes after: it shows the lag to people, and retention can
-wait for it.
+position names the incarnation of the log, so the view of a log that was deleted and re-created is
+refused and not continued. The commit under the consumer's name comes after: it shows the lag to
+people, and retention can wait for it.
 
     dlog up                                             # a cluster, in another terminal
     echo alice 12 | dlog log append orders
@@ -21,12 +22,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from dlog import Log, LogError, Record
+from dlog import Log, LogError, LogRecreated, Position, Record
 
 SCHEMA = """
 create table if not exists totals (customer text primary key, amount integer not null);
-create table if not exists position (one integer primary key check (one = 1), next integer);
-insert or ignore into position values (1, 0);
+create table if not exists position (one integer primary key check (one = 1), next text not null);
 """
 
 
@@ -36,24 +36,27 @@ class View:
         self._database.executescript(SCHEMA)
 
     @property
-    def position(self) -> int:
-        """Every record below this offset is in the view."""
-        (position,) = self._database.execute("select next from position").fetchone()
-        return int(position)
+    def position(self) -> Position | None:
+        """Every record below it is in the view; None: the view is new."""
+        row = self._database.execute("select next from position").fetchone()
+        return None if row is None else Position.parse(row[0])
 
-    def take(self, batch: Sequence[Record]) -> None:
-        """Add *batch* and move on, both or neither; what is in the view already is left out."""
-        position = self.position
+    def take(self, batch: Sequence[Record], position: Position) -> None:
+        """Add *batch* and move on to *position*, both or neither; what is in the view already is
+        left out."""
+        before = self.position or 0
         with self._database:  # one transaction
             for record in batch:
-                if record.offset >= position:
+                if record.offset >= before:
                     customer, _, amount = record.value.decode().rpartition(" ")
                     self._database.execute(
                         "insert into totals values (:customer, :amount)"
                         " on conflict do update set amount = amount + :amount",
                         {"customer": customer, "amount": int(amount)},
                     )
-            self._database.execute("update position set next = ?", (batch[-1].offset + 1,))
+            self._database.execute(
+                "insert or replace into position values (1, ?)", (str(position),)
+            )
 
     def close(self) -> None:
         self._database.close()
@@ -64,11 +67,14 @@ def run(path: Path, log: str, uri: str | None, *, once: bool) -> None:
         closing(View(path)) as view,
         Log.consumer("totals", log, uri=uri, exclusive=True, wait_s=60, follow=not once) as orders,
     ):
-        print(f"begins at offset {orders.position}; the view is at {view.position}", flush=True)
+        stored = view.position
+        if stored is not None and stored.incarnation != orders.position.incarnation:
+            raise LogRecreated(log, stored, orders.position.incarnation or "unknown")
+        print(f"begins at offset {int(orders.position)}; the view is at {stored}", flush=True)
         while batch := orders.read_batch():
-            view.take(batch)
+            view.take(batch, orders.position)
             orders.commit()
-            print(f"viewed up to offset {view.position}", flush=True)
+            print(f"viewed up to offset {int(orders.position)}", flush=True)
 
 
 def main() -> int:

@@ -87,11 +87,14 @@ async def reset_consumer(
     """Let a consumer begin again at *to*; return that offset.
 
     Processes that have it open cannot commit any more (`ConsumerFenced`) and open it again.
-    Raises `InvalidName`, `NoSuchLog`, `NoSuchConsumer`, `Trimmed`, `InvalidPosition`."""
+    Raises `InvalidName`, `NoSuchLog`, `NoSuchConsumer`, `Trimmed`,
+    `OffsetOutOfRange`, `LogRecreated`, `InvalidPosition`."""
     async with connected(uri, client) as ledgers:
         node = ConsumerNode(ledgers.store, log, name)
         known = await node.read_to_edit()  # first: the offset is one of the log that it is of
-        offset = await start_offset(ledgers, ManifestNode(ledgers.store, log), to)
+        offset = await start_offset(
+            ledgers, ManifestNode(ledgers.store, log), to, beyond_end="raise"
+        )
         now = now_ms()
         state, _ = await node.edit(
             lambda state: state.was_reset(offset, owner=owner or state.owner, now_ms=now), known

@@ -35,7 +35,7 @@ class Following:
 
     def __init__(self, ledgers: Ledgers, reader: Reader, apply: Apply, *, incarnation: str) -> None:
         self.log = reader.log
-        self.position = reader.position
+        self.position: int = reader.position
         """Offset after the last record that was applied, or need not be."""
         self.end: int | None = None
         """Where it ends by itself; None: never."""
@@ -76,7 +76,13 @@ class Following:
             reraise=True,
         )
         await self._follow(
-            await opening(handles.tail, self.log, start=self.position, client=self._ledgers)
+            await opening(
+                handles.tail,
+                self.log,
+                start=self.position,
+                beyond_end="wait",
+                client=self._ledgers,
+            )
         )
 
     def _postponed(self, state: RetryCallState) -> None:

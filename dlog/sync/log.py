@@ -27,7 +27,7 @@ from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
-from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.position import BeyondEnd, Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.gathering import charge_of
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.writing import CLOSE_S, HEAL_S
@@ -86,10 +86,14 @@ class Log(BlockingHandle[aio.Log]):
         start: Start = "start",
         follow: bool = True,
         stop: Stop | None = None,
+        beyond_end: BeyondEnd = "raise",
     ) -> Reader:
         """See `dlog.aio.Log.tail`. The reader is an iterator of records; close it."""
         thread = LoopThread.get()
-        reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
+        opening = aio.Log.tail(
+            name, uri=uri, start=start, follow=follow, stop=stop, beyond_end=beyond_end
+        )
+        reader = thread.run(opening)
         return Reader(reader, thread)
 
     @staticmethod
@@ -99,10 +103,14 @@ class Log(BlockingHandle[aio.Log]):
         uri: str | None = None,
         start: Start | Mapping[str, Start] = "start",
         follow: bool = True,
+        beyond_end: BeyondEnd = "raise",
     ) -> ManyReader:
         """See `dlog.aio.Log.tail_many`. An iterator of (log, record); close it."""
         thread = LoopThread.get()
-        many = thread.run(aio.Log.tail_many(names, uri=uri, start=start, follow=follow))
+        opening = aio.Log.tail_many(
+            names, uri=uri, start=start, follow=follow, beyond_end=beyond_end
+        )
+        many = thread.run(opening)
         return ManyReader(many, thread)
 
     @staticmethod

@@ -12,7 +12,7 @@ from dlog import aio
 from dlog.aio.read.barriers import BARRIER_S
 from dlog.chunk import Chunk
 from dlog.errors import InvalidPosition
-from dlog.position import Record, Start
+from dlog.position import Position, Record, Start
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread
 from ledger.values import Duration
@@ -28,12 +28,12 @@ class Reader(BlockingHandle[aio.Reader]):
         self._chunk: Chunk | None = None
         self._records: Iterator[Record] = iter(())
         """Of `_chunk`."""
-        self._position = reader.position
+        self._position: int = reader.position
 
     @property
-    def position(self) -> int:
-        """Offset of the record that is read next."""
-        return self._position
+    def position(self) -> Position:
+        """Offset of the record that is read next, and of which incarnation of the log."""
+        return Position(self._position, self._inner.incarnation)
 
     @property
     def at_end(self) -> bool:
@@ -152,7 +152,7 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
         self._records: Iterator[Record] = iter(())
         self._end = 0
         """Offset after the last of `_records`, which are of `_log`."""
-        self._positions = dict(many.positions)
+        self._positions: dict[str, int] = dict(many.positions)
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -160,9 +160,10 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
         return self._inner.logs
 
     @property
-    def positions(self) -> Mapping[str, int]:
-        """Offset of the record of each log that is read next: where to start again."""
-        return dict(self._positions)
+    def positions(self) -> Mapping[str, Position]:
+        """The position of each log that is read next: where to start again."""
+        at = self._inner.position_at
+        return {log: at(log, offset) for log, offset in self._positions.items()}
 
     @property
     def at_end(self) -> bool:

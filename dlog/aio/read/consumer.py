@@ -224,7 +224,7 @@ async def _ensure(
     state = ConsumerState(
         incarnation=secrets.token_hex(8),
         log_incarnation=manifest.incarnation,
-        position=await start_offset(ledgers, manifests, start),
+        position=await start_offset(ledgers, manifests, start, beyond_end="raise"),
         owner=owner,
         updated_ms=now_ms(),
     )

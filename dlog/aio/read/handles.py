@@ -24,7 +24,7 @@ from dlog.aio.read.reader import Reader
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition
 from dlog.names import check_name
-from dlog.position import Record, Start, Stop
+from dlog.position import BeyondEnd, Record, Start, Stop
 from ledger.errors import InvalidValue
 from ledger.values import Duration, Size, count_of, duration_s, size_bytes
 
@@ -39,21 +39,25 @@ async def tail(
     start: Start = "start",
     follow: bool = True,
     stop: Stop | None = None,
+    beyond_end: BeyondEnd = "raise",
     client: Ledgers | None = None,
 ) -> Reader:
     """Return a reader of the log, which does not disturb its writer.
 
     It begins at *start* and ends before *stop*; with *follow* False also at the end the
     log has now: after every record that was acknowledged before this call, as long as
-    its writer lives (`end_of` says what is promised if it does not). Raises
-    `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
+    its writer lives (`end_of` says what is promised if it does not). An offset beyond the end is
+    an error; with *beyond_end* "wait" the reader waits until it is reached. Raises
+    `InvalidName`, `NoSuchLog`, `Trimmed`, `OffsetOutOfRange`, `LogRecreated` for a `Position` of
+    another log, `InvalidPosition`, `InvalidValue`, and what connecting raises."""
     check_name(name)
+    _checked_beyond_end(beyond_end)
     start = checked_start(name, start)
     stop = None if stop is None else checked_stop(name, stop)
     ledgers = client if client is not None else await connect(uri)
     try:
         node = ManifestNode(ledgers.store, name)
-        first = await start_offset(ledgers, node, start)
+        first = await start_offset(ledgers, node, start, beyond_end=beyond_end)
         end = await stop_offset(ledgers, node, stop, follow=follow)
     except BaseException:
         if client is None:
@@ -76,6 +80,7 @@ async def tail_many(
     uri: str | None = None,
     start: Start | Mapping[str, Start] = "start",
     follow: bool = True,
+    beyond_end: BeyondEnd = "raise",
     client: Ledgers | None = None,
 ) -> ManyReader:
     """Return one stream of (log, record) of several logs, up to 1000.
@@ -89,7 +94,12 @@ async def tail_many(
     ledgers = client if client is not None else await connect(uri)
     try:
         return await ManyReader.open(
-            ledgers, names, start=start, follow=follow, owns_ledgers=client is None
+            ledgers,
+            names,
+            start=start,
+            follow=follow,
+            beyond_end=_checked_beyond_end(beyond_end),
+            owns_ledgers=client is None,
         )
     except BaseException:
         if client is None:
@@ -191,3 +201,9 @@ async def end_of(
     finally:
         if client is None:
             await ledgers.close()
+
+
+def _checked_beyond_end(beyond_end: BeyondEnd) -> BeyondEnd:
+    if beyond_end not in get_args(BeyondEnd):
+        raise InvalidValue("beyond_end", beyond_end, f"use {' or '.join(get_args(BeyondEnd))}")
+    return beyond_end

@@ -18,7 +18,7 @@ from dlog.aio.read.reader import READ_AHEAD_BYTES, Reader
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import LogClosed, TooManyLogs
 from dlog.names import check_name
-from dlog.position import Record, Start
+from dlog.position import BeyondEnd, Position, Record, Start
 from ledger.values import Duration, duration_or_none
 
 LOGS_MAX: Final = 1000
@@ -48,6 +48,8 @@ class ManyReader:
         self._turns: deque[Reader] = deque()
         """Who still reads, next in turn first."""
         self._positions: dict[str, int] = {}
+        self._incarnations: dict[str, str | None] = {}
+        """Of the logs that have positions, and of those that were removed."""
         self._log = ""
         self._records: Iterator[Record] = iter(())
         self._end = 0
@@ -63,6 +65,7 @@ class ManyReader:
         start: Start | Mapping[str, Start],
         follow: bool,
         owns_ledgers: bool,
+        beyond_end: BeyondEnd = "raise",
     ) -> Self:
         """See `dlog.aio.Log.tail_many`."""
         logs = [check_name(name) for name in dict.fromkeys(names)]
@@ -72,7 +75,7 @@ class ManyReader:
         async def add(log: str) -> None:
             async with slots:
                 at = start.get(log, "start") if isinstance(start, Mapping) else start
-                await many.add(log, start=at)
+                await many.add(log, start=at, beyond_end=beyond_end)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -93,11 +96,17 @@ class ManyReader:
         return tuple(self._positions)
 
     @property
-    def positions(self) -> Mapping[str, int]:
-        """Offset of the record of each log that is read next: where to start again."""
-        return dict(self._positions)
+    def positions(self) -> Mapping[str, Position]:
+        """The position of each log that is read next: where to start again."""
+        return {log: self.position_at(log, offset) for log, offset in self._positions.items()}
 
-    async def add(self, name: str, *, start: Start = "start") -> None:
+    def position_at(self, log: str, offset: int) -> Position:
+        """Return *offset* as a position of *log*, which is or was read."""
+        return Position(offset, self._incarnations[log])
+
+    async def add(
+        self, name: str, *, start: Start = "start", beyond_end: BeyondEnd = "raise"
+    ) -> None:
         """Read *name* too, from *start* on. Nothing happens if it is read already.
 
         Other tasks may call it while a read waits. Raises as `Log.tail`, and `TooManyLogs`."""
@@ -105,11 +114,12 @@ class ManyReader:
         if not self._is_new(name):
             return
         node = ManifestNode(self._ledgers.store, name)
-        first = await start_offset(self._ledgers, node, start)
+        first = await start_offset(self._ledgers, node, start, beyond_end=beyond_end)
         end = await stop_offset(self._ledgers, node, None, follow=self._follow)
         if not self._is_new(name):  # any more
             return
         self._positions[name] = first
+        self._incarnations[name] = node.followed
         self._turns.append(
             Reader(
                 self._ledgers,

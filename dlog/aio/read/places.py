@@ -6,28 +6,52 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.read.barriers import END_GRACE_S, end_now, until_confirmed
+from dlog.aio.read.barriers import END_GRACE_S, acknowledged_end, end_now, until_confirmed
 from dlog.aio.read.ranges import read_range
 from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened
 from dlog.aio.read.tails import RACES_MAX
 from dlog.aio.store.manifests import ManifestNode
-from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
+from dlog.errors import InvalidPosition, LogRecreated, NoSuchLog, OffsetOutOfRange, Trimmed
 from dlog.manifest import Manifest, Sealed, Segment
-from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
+from dlog.position import DLSN, BeyondEnd, Position, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import BatchFacts
 from dlog.starts import parse_start, parse_stop
 from ledger.clock import now_ms
-from ledger.errors import InvalidValue, NoSuchLedger
+from ledger.errors import InvalidValue, LogError, NoSuchLedger
 
 
-async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
-    """Return the offset that *start* names; it may be beyond the end.
+async def start_offset(
+    ledgers: Ledgers, node: ManifestNode, start: Start, *, beyond_end: BeyondEnd = "wait"
+) -> int:
+    """Return the offset that *start* names; beyond the end only if *beyond_end* is "wait".
 
     *node* follows the log that it is an offset of from then on. Raises `Trimmed`,
-    `InvalidPosition`, `NoSuchLog`."""
+    `OffsetOutOfRange`, `LogRecreated`, `InvalidPosition`, `NoSuchLog`."""
     start = checked_start(node.log, start)
-    return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+    offset = await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+    if beyond_end == "raise" and isinstance(start, int | DLSN):
+        await _check_end(ledgers, node, offset)
+    return offset
+
+
+async def _check_end(ledgers: Ledgers, node: ManifestNode, offset: int) -> None:
+    """Raise `OffsetOutOfRange` if *offset* is certainly beyond the end.
+
+    While bookies or the writer do not answer that is not certain, and the reader waits."""
+    manifest, _ = await node.read()
+    if offset <= manifest.sealed_end:
+        return
+    try:
+        end = await acknowledged_end(
+            ledgers, node, timeout_s=END_GRACE_S, incarnation=manifest.incarnation
+        )
+    except LogError as error:
+        if error.retryable:
+            return
+        raise
+    if offset > end:
+        raise OffsetOutOfRange(node.log, offset, manifest.trim_offset, end)
 
 
 def checked_start(log: str, start: object) -> Start:
@@ -73,6 +97,8 @@ async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> i
     if isinstance(start, Timestamp):
         return await _offset_of(ledgers, manifest, ReachedTime(start.value))
     assert not isinstance(start, str), "in our words: start or end"
+    if isinstance(start, Position) and start.incarnation not in {None, manifest.incarnation}:
+        raise LogRecreated(node.log, start, manifest.incarnation)
     offset = (
         await _offset_of_dlsn(ledgers, node.log, manifest, start)
         if isinstance(start, DLSN)

@@ -17,7 +17,7 @@ from dlog.aio.read.chunks import ChunkReader
 from dlog.aio.store.manifests import ManifestNode
 from dlog.chunk import Chunk
 from dlog.errors import LogClosed
-from dlog.position import Record
+from dlog.position import Position, Record
 from ledger.clock import now_ms
 from ledger.errors import LogError
 from ledger.values import Duration, duration_or_none, duration_s
@@ -90,9 +90,9 @@ class Reader:
         return self._source.incarnation
 
     @property
-    def position(self) -> int:
-        """Offset of the record that is read next."""
-        return self._position
+    def position(self) -> Position:
+        """Offset of the record that is read next, and of which incarnation of the log."""
+        return Position(self._position, self.incarnation)
 
     @property
     def at_end(self) -> bool:

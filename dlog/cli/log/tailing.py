@@ -19,7 +19,7 @@ from ledger.option_parsers import usage
 
 if TYPE_CHECKING:
     from dlog.aio import Consumer, Reader
-    from dlog.position import Record, Start
+    from dlog.position import BeyondEnd, Record, Start
     from ledger.client import LedgerClient
 
 EPILOG: Final = examples(
@@ -78,6 +78,9 @@ def tail(
     exclusive: Annotated[
         bool, typer.Option("--exclusive", help="Only if nobody else has the consumer open.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for a start beyond the end of the log.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", help="Stop after this many records.", min=0)
     ] = None,
@@ -128,7 +131,7 @@ def tail(
                     client, consumer, log, begin, exclusive=exclusive, follow=follow
                 )
             else:
-                reader = await _reader(client, log, begin, follow=follow)
+                reader = await _reader(client, log, begin, follow=follow, wait=wait)
             stack.push_async_callback(reader.close)
             end = None if until is None else await offset_of(client, log, until)
             await _print(reader, end=end, limit=limit, show=show)
@@ -169,10 +172,13 @@ async def _before_end(client: "LedgerClient", log: str, count: int) -> int:
     return max(first, await offset_of(client, log, "end") - count)
 
 
-async def _reader(client: "LedgerClient", log: str, start: "Start", *, follow: bool) -> "Reader":
+async def _reader(
+    client: "LedgerClient", log: str, start: "Start", *, follow: bool, wait: bool
+) -> "Reader":
     from dlog.aio import Log
 
-    return await Log.tail(log, start=start, follow=follow, client=client)
+    beyond_end: BeyondEnd = "wait" if wait else "raise"
+    return await Log.tail(log, start=start, follow=follow, beyond_end=beyond_end, client=client)
 
 
 async def _consumer(

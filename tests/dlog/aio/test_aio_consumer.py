@@ -31,7 +31,7 @@ from dlog.errors import (
     TooManyConsumers,
     Trimmed,
 )
-from dlog.position import Start
+from dlog.position import BeyondEnd, Start
 from dlog.protocol.consumer_steps import consumers_path, encode
 from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
@@ -354,8 +354,10 @@ async def test_a_reset_that_slept_does_not_move_the_consumer_of_the_log_made_ane
     await (await written(client)).close()
     await (await Log.consumer("view", "log", client=client)).close()
 
-    async def sleeps(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
-        offset = await start_offset(ledgers, node, start)
+    async def sleeps(
+        ledgers: Ledgers, node: ManifestNode, start: Start, **options: BeyondEnd
+    ) -> int:
+        offset = await start_offset(ledgers, node, start, **options)
         await delete_log("log", client=client)
         await (await written(client, 3)).close()
         await (await Log.consumer("view", "log", client=client)).close()
