@@ -105,6 +105,7 @@ READERS: Final = (
     "consumer_committed",
     "consumer_opened",
     "consumer_reached_end",
+    "reader_OffsetOutOfRange",
     "reader_ended_with_a_sealed_log",
     "reader_lost_its_log",
     "reader_reached_end",

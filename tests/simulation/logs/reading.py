@@ -5,8 +5,8 @@ from typing import Final
 
 from dlog.aio.log import Log
 from dlog.aio.read.reader import Reader
-from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
-from dlog.position import Start, Txid
+from dlog.errors import InvalidPosition, NoSuchLog, OffsetOutOfRange, Trimmed
+from dlog.position import BeyondEnd, Start, Txid
 from ledger.errors import LogError
 from tests.simulation.logs.oracle import LogHistory, Reading, Seen
 from tests.simulation.logs.process import Process
@@ -42,10 +42,18 @@ class Tailer:
     async def run(self) -> None:
         while True:
             start = self._start() if self.fixed_start is None else self.fixed_start
+            history = self.process.world.logs.current.get(self.name)
+            seen_end = 0 if history is None else history.end
+            beyond_end: BeyondEnd = self._random.choice(("raise", "wait"))
             try:
-                reader = await Log.tail(self.name, start=start, client=self.process.ledgers)
-            except (NoSuchLog, Trimmed, InvalidPosition) as error:
+                reader = await Log.tail(
+                    self.name, start=start, beyond_end=beyond_end, client=self.process.ledgers
+                )
+            except (NoSuchLog, Trimmed, InvalidPosition, OffsetOutOfRange) as error:
                 self._failed(error)
+                is_current = self.process.world.logs.current.get(self.name) is history
+                if isinstance(error, OffsetOutOfRange) and is_current:
+                    self._check_range(error.offset, seen_end)
                 if self.finishing:
                     return
                 await asyncio.sleep(RETRY_S)
@@ -168,6 +176,10 @@ class Tailer:
         if lot == 3 and seen.txid is not None:
             return Txid(seen.txid + self._random.choice((0, 0, 1)))
         return seen.dlsn if lot == 4 else seen.offset
+
+    def _check_range(self, refused: int, seen_end: int) -> None:
+        """A start may be out of range only beyond all that was known to be committed before."""
+        assert refused > seen_end, f"offset {refused} was refused, and {seen_end} is the end"
 
     def _failed(self, error: LogError) -> None:
         self.process.note(f"{self.name}: {error}")
