@@ -172,16 +172,16 @@ class DamagingTransport:
     def __init__(self, inner: BookieTransport, at: int) -> None:
         self._inner = inner
         self._at = at
-        self._damaged: set[BookieId] = set()
+        self.damaged: set[str] = set()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         answer = await self._inner.read(bookie, query)
-        if not len(answer.frames) or bookie in self._damaged:
+        if not len(answer.frames) or bookie in self.damaged:
             return answer
-        self._damaged.add(bookie)
+        self.damaged.add(bookie)
         frames = bytearray(answer.frames)
         frames[self._at] ^= 1
         return replace(answer, frames=bytes(frames))
@@ -199,8 +199,8 @@ async def test_recovery_believes_no_frame_whose_digest_is_wrong(
         for _ in range(5):  # whose answer comes first, and so is kept, differs
             writer = await client.create()
             monkeypatch.setattr(writer, "_publish", lambda _: None)  # so the end is looked for
-            for payload in (b"first", b"second"):
-                await writer.add(payload)
+            # Both at once: neither says that the other is confirmed, so both are looked for.
+            await asyncio.gather(*(writer.add(payload) for payload in (b"first", b"second")))
             await writer.abandon()
             successor = await cluster.client()
             environment = successor._environment
@@ -208,6 +208,7 @@ async def test_recovery_believes_no_frame_whose_digest_is_wrong(
             environment.transport = cast(BookieTransport, damaging)
             metadata = await successor.recover(writer.ledger_id)
             assert (metadata.last_entry, metadata.length) == (1, len(b"firstsecond"))
+            assert damaging.damaged
             reader = await client.open_no_recovery(writer.ledger_id)
             assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"first", b"second"]
             await reader.close()

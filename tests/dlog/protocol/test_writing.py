@@ -367,6 +367,18 @@ def test_healing_confirms_what_the_log_holds_and_sends_the_rest_again() -> None:
     assert rig.confirm(0, NEXT) == [Confirm(lost, 1, 9, 0)]
 
 
+def test_what_is_sent_again_is_behind_the_txid_that_was_kept() -> None:
+    """Not behind that of the records that were in flight: if the writer dies before they are
+    confirmed, the log must not name a txid that it has not."""
+    rig = Rig()
+    rig.sent(b"a", txid=5)
+    (bare,) = rig.sent(b"b")
+    (later,) = rig.sent(b"c", txid=9)
+    _heals(rig, AddFailed(FIRST, TROUBLE))
+    (sent,) = of(SendEntries, rig.step(healed(1, last_txid=5)))
+    assert sent == SendEntries(NEXT, (Entry(bare, 0, 5), Entry(later, 1, 5)))
+
+
 def test_what_the_ledger_refused_is_sent_again_with_its_offset() -> None:
     rig = Rig()
     (group,) = rig.sent(b"a")

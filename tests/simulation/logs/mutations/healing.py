@@ -13,7 +13,7 @@ from dlog.protocol.edits import check_incarnation
 from dlog.protocol.packer import Group, Packer
 from dlog.protocol.takeover import Takeover, TakeoverEffect
 from dlog.protocol.writing import Phase, Writing
-from dlog.protocol.writing_events import Healed, LeaveUnknown, WritingEffect
+from dlog.protocol.writing_events import Healed, LeaveUnknown, SendEntries, WritingEffect
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from tests.simulation.logs.mutations.sealing import seal_by_lac
@@ -128,6 +128,36 @@ def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
         effects = honest(self, event, now)
         self._sent_txid = self.confirmed_txid = before
         return effects
+
+    patch.set(Writing, "_healed", healed)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/protocol/test_writing.py"
+    "::test_what_is_sent_again_is_behind_the_txid_that_was_kept",
+)
+def heals_without_the_old_txid(patch: Patch) -> None:
+    """What is sent again says that the log has the txids that are in flight behind it. It shows
+    only if the writer then dies between two of its entries, and another opens the log."""
+    honest = Writing._healed
+
+    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+        sent = self._sent_txid
+        return [
+            replace(
+                effect,
+                entries=tuple(
+                    replace(entry, previous_txid=max(sent, entry.previous_txid))
+                    for entry in effect.entries
+                ),
+            )
+            if isinstance(effect, SendEntries)
+            else effect
+            for effect in honest(self, event, now)
+        ]
 
     patch.set(Writing, "_healed", healed)
 
