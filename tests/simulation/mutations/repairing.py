@@ -1,10 +1,10 @@
 """Bugs of repair: of workers, of auditors, of those who empty bookies."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bookie.autorecovery import looking, replicating
+from bookie.autorecovery import looking, marks, replicating
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import auditing, auditing_events, choosing, decommissioning
@@ -13,11 +13,13 @@ from bookie.autorecovery.protocol.auditing import Auditor
 from bookie.autorecovery.protocol.decommissioning import Decommission
 from bookie.autorecovery.protocol.replicating import Replication, _Work
 from bookie.identity.cookie import Cookie
+from ledger import marking
 from ledger.environment import Environment
 from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
-from ledger.metastore.port import ANY_VERSION
+from ledger.metastore.port import ANY_VERSION, MetadataStore
 from ledger.protocol.answers import Found
 from ledger.protocol.shared import (
     MetadataFailed,
@@ -26,12 +28,63 @@ from ledger.protocol.shared import (
     ReplacementsChosen,
 )
 from ledger.quorum import Quorum
+from ledger.reader import LedgerReader
 from ledger.registry import COOKIES
 from ledger.requests import HeldAnswer, ReadAnswer, Status
+from tests.simulation import writing
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py"
 _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
+
+
+# Readers, while copies move.
+
+
+@mutation(
+    "own bug",
+    repair=True,
+    drawn=False,
+    test="tests/ledger/test_what_is_believed.py"
+    "::test_what_members_say_counts_only_while_the_metadata_name_them",
+)
+def bounds_what_was_acknowledged_by_who_left(patch: Patch) -> None:
+    """A reader that sleeps between the metadata and the answers believes bookies that have evicted
+    the ledger. It is drawn, once in hundreds of seeds: those that have evicted it must be the
+    first to answer."""
+
+    async def read_last_stored(self: LedgerReader) -> EntryId:
+        metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
+        self._known.learn(metadata)
+        if metadata.last_entry is not None:
+            return metadata.last_entry
+        last = metadata.last_fragment
+        answers = await self._ask_all(last.bookies)
+        self._check(answers)
+        return EntryId(max(answers.last_entry, last.first_entry - 1))
+
+    patch.set(LedgerReader, "read_last_stored", read_last_stored)
+
+
+# Marks.
+
+
+@mutation("own bug", repair=True)
+def swallows_marks_that_add_nothing(patch: Patch) -> None:
+    """What they are about, the worker that is at the ledger may have seen or not."""
+    honest = marking.mark_ledger
+
+    async def mark_ledger(
+        store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+    ) -> bool:
+        wanted = tuple(lacks)
+        found = await marking.read_mark(store, ledger_id)
+        if found is not None and found[0].merged(wanted, urgent=urgent) is found[0]:
+            return False
+        return await honest(store, ledger_id, wanted, urgent=urgent)
+
+    for module in (marks, writing):
+        patch.set(module, "mark_ledger", mark_ledger)
 
 
 # Workers: what is copied, and where.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.repair.invariants import (
+    bounds_are_above_what_was_acknowledged,
     copies_are_what_was_sent,
     forgotten_bookies_are_named_by_nobody,
     marks_are_not_lost,
@@ -30,6 +31,7 @@ INVARIANTS: dict[str, Callable[[Repairs, Happening], str | None]] = {
         only_who_was_away_is_marked_as_lost,
         only_what_lacks_is_copied,
         forgotten_bookies_are_named_by_nobody,
+        bounds_are_above_what_was_acknowledged,
     )
 }
 

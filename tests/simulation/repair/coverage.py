@@ -19,6 +19,8 @@ EFFECTS: Final = (
 REQUIRED_OF_REPAIR: Final = (
     *(f"repair_{effect}" for effect in EFFECTS),
     *(f"worker_stopped_at_{effect}" for effect in EFFECTS),
+    "asker_answered",
+    "asker_slept_within_a_question",
     "auditor_crashes",
     "auditor_sleeps",
     "auditor_woke_after_hours",
@@ -41,6 +43,7 @@ REQUIRED_OF_REPAIR: Final = (
     "emptied_bookie_ended",
     "left_too_few",
     "metadata_read_lagged",
+    "moved_under_a_sleeper",
     "name_retired",
     "repair_busy",
     "repair_deferred",

@@ -90,6 +90,42 @@ class RepairFaults(Faults):
             super()._restart(bookie)
 
 
+class Sleep:
+    """A reader falls asleep, for hours, before or after a call within a question: of those to *port*
+    the one with that number."""
+
+    def __init__(
+        self,
+        process: RepairProcess,
+        port: str,
+        at_call: int,
+        *,
+        before: bool,
+        healed: Callable[[], bool],
+    ) -> None:
+        self._process, self._port, self._left = process, port, at_call
+        self._before, self._healed = before, healed
+
+    def __call__(self, port: str, what: str) -> None:
+        process = self._process
+        if port != self._port or process.asks_of is None or self._healed():
+            return
+        self._left -= 1
+        if self._left == 0:
+            process.note(f"sleeps {'before' if self._before else 'after'} its call: {what}")
+            process.mark("asker_sleeps")
+            if self._before:
+                self._strike()
+            else:
+                process.world.scheduler.after(0.0, self._strike)
+
+    def _strike(self) -> None:
+        host = self._process.host
+        if host.up and not host.paused:
+            host.pause()
+            host.asleep = True
+
+
 class Stop:
     """What happens to one process of repair, before or after one of its calls while something is
     marked: between any two of its effects."""

@@ -84,6 +84,8 @@ class Unmarked:
     mark: Mark
     seen: Mark | None
     """What who deleted it had read of it last."""
+    was_confirmed: bool
+    """Whether a call that began after that has returned: the ledger is marked, it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,18 @@ class Forgotten:
     by: str
 
 
-Happening = Written | Copied | Fenced | MarkedLost | Unmarked | Served | Forgotten
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A reader was told above which entry nothing was acknowledged before it asked."""
+
+    ledger_id: LedgerId
+    by: str
+    acknowledged: int
+    """The last entry that was, when it asked."""
+    bound: int
+
+
+Happening = Written | Copied | Fenced | MarkedLost | Unmarked | Served | Forgotten | Bounded
 
 
 @dataclass(slots=True)
@@ -117,10 +130,19 @@ class Repairs:
     locks: dict[LedgerId, None] = field(default_factory=dict)
     first_marked: dict[tuple[LedgerId, BookieId], int] = field(default_factory=dict)
     """Since when a mark ever named a bookie, at the earliest."""
+    confirmed: dict[LedgerId, int] = field(default_factory=dict)
+    """When the last call began that has returned with the ledger marked."""
     forgotten: set[BookieId] = field(default_factory=set)
     """Bookies whose cookies were deleted."""
     happened: list[Happening] = field(default_factory=list)
     """What is not checked yet."""
+
+    _moment: int = 0
+
+    def moment(self) -> int:
+        """Return a number that is higher than all before."""
+        self._moment += 1
+        return self._moment
 
     def history(self, ledger_id: LedgerId) -> LedgerHistory:
         return self.ledgers.ledgers[ledger_id]

@@ -44,6 +44,8 @@ class SeeingStore(LoopStore):
         self.seen: dict[str, Mark] = {}
         self.ledgers_read_s: float | None = None
         """When the metadata of a ledger were read last."""
+        self.seen_at: dict[str, int] = {}
+        """The moment (`Repairs.moment`) when a mark was read last."""
 
     async def multi(self, ops: Sequence[Op]) -> None:
         """In the session in which it was called, as a connection is of one session."""
@@ -60,6 +62,8 @@ class SeeingStore(LoopStore):
         found = await super().get(path)
         if path.startswith(f"{MARKS}/"):
             self.seen[path] = Mark.decode(found.value, path=path)
+            assert isinstance(self._process, RepairProcess)
+            self.seen_at[path] = self._process.world.repairs.moment()
         return found
 
 
@@ -73,6 +77,8 @@ class RepairProcess(Process):
         """What it recovers just now."""
         self.targets: dict[LedgerId, dict[BookieId, None]] = {}
         """Who got copies of what it repairs just now."""
+        self.asks_of: LedgerId | None = None
+        """The ledger of which it asks what was acknowledged, just now."""
         self.had: dict[tuple[LedgerId, BookieId], frozenset[int]] = {}
         """What a bookie had promised when it was looked at."""
 

@@ -1,15 +1,41 @@
 """Shows what each repair is at, for the oracle and for coverage; changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from bookie.autorecovery import marks
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.replicating import _Repair
 from ledger.clock import now_ms
-from ledger.ids import BookieId, EntryId
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.mark import Lack
+from ledger.metastore.port import MetadataStore
+from tests.simulation import writing
 from tests.simulation.logs.transport import SimTransport
-from tests.simulation.repair.oracle import Fenced
+from tests.simulation.repair.oracle import Fenced, Repairs
 from tests.simulation.repair.process import RepairProcess
+
+
+@contextmanager
+def watched_marks(repairs: Repairs) -> Iterator[None]:
+    """Report which ledgers somebody was told to be marked, within the block."""
+    honest = vars(marks)["mark_ledger"]  # with a mutation, if there is one
+
+    async def mark_ledger(
+        store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+    ) -> bool:
+        began = repairs.moment()
+        is_news: bool = await honest(store, ledger_id, lacks, urgent=urgent)
+        repairs.confirmed[ledger_id] = max(began, repairs.confirmed.get(ledger_id, 0))
+        return is_news
+
+    for module in (marks, writing):
+        vars(module)["mark_ledger"] = mark_ledger
+    try:
+        yield
+    finally:
+        for module in (marks, writing):
+            vars(module)["mark_ledger"] = honest
 
 
 @contextmanager

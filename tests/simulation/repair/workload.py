@@ -8,37 +8,46 @@ Safety is checked after every step. Once nothing is wrong any more every entry m
 copies back, and no mark and no lock be left; once more when who slept has woken up.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from random import Random
 from typing import Final
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.decommissioning import decommission
+from bookie.autorecovery.errands import Errands
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.decommissioning import Outcome as Left
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
+from bookie.autorecovery.replicating import Pace
 from bookie.autorecovery.worker import Worker, WorkerConfig
+from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
+from ledger.reader import LedgerReader
 from tests.simulation.away import GONE_S, send_away
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import Cluster
 from tests.simulation.disks_elsewhere import start_anew
 from tests.simulation.faults import Faults
 from tests.simulation.logs.ambient import surroundings
+from tests.simulation.logs.process import BOOKIES, STORE
 from tests.simulation.logs.world import Bookies
 from tests.simulation.profile import Profile
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.repair.check import check_repairs
-from tests.simulation.repair.faults import RepairFaults, Stop
+from tests.simulation.repair.faults import RepairFaults, Sleep, Stop
 from tests.simulation.repair.invariants import rest_is_fully_replicated
+from tests.simulation.repair.oracle import Bounded
 from tests.simulation.repair.process import RepairProcess
 from tests.simulation.repair.profile import RepairProfile, draw
-from tests.simulation.repair.watching import watched_repairs
+from tests.simulation.repair.watching import watched_marks, watched_repairs
 from tests.simulation.repair.world import RepairWorld
 from tests.simulation.stepping import SLEEP_S
 from tests.simulation.workload import Simulation
-from tests.simulation.writing import WritingClient
+from tests.simulation.writing import PASSWORD, WritingClient
 
 SPARES: Final = 2
 """So many bookies more than an ensemble has are there at the end."""
@@ -47,6 +56,12 @@ SEEN_S: Final = 10.0
 """Until an operator sees that a bookie is empty, at most."""
 SYNCED_S: Final = 5.0
 """Within it what came last is durable."""
+ASKERS: Final = 2
+"""Readers that ask what was acknowledged."""
+ASKERS_SLEEP: Final = 0.7
+ASKER_CALLS: Final = 30
+"""One of so many of their first calls within a question is where they sleep."""
+ASKS_OF_A_READER: Final = 5
 FOUND_FIRST_S: Final = 2.0
 """Within it all writers have begun, or at least tried."""
 
@@ -86,7 +101,8 @@ class RepairSimulation(Simulation):
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        with surroundings(self.scheduler), watched_repairs():
+        marked = watched_marks(self.cluster.repairs)
+        with surroundings(self.scheduler), watched_repairs(), marked:
             try:
                 yield
             finally:
@@ -95,6 +111,8 @@ class RepairSimulation(Simulation):
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.repair}")
+        self._asks = Random(f"asks {self.scheduler.seed}")
+        """Apart from the others' lot: what they draw stays as it is."""
         self._leaving: dict[BookieId, RepairProcess] = {}
         """Bookies that are to be emptied, and who does it now."""
         self._given_up: dict[LedgerId, None] = {}
@@ -102,6 +120,8 @@ class RepairSimulation(Simulation):
             self._audit()
         for _ in range(self.repair.workers):
             self._work()
+        for _ in range(ASKERS):
+            self._ask()
         self._step_until(FOUND_FIRST_S)
         if self.profile.away_first:
             back_s = 1.5 * self.profile.faults_s
@@ -170,6 +190,49 @@ class RepairSimulation(Simulation):
             replication=ReplicationConfig(open_fragment_grace_ms=round(self.repair.grace_s * 1000)),
         )
         await Worker(process.ledgers, config).run()
+
+    def _ask(self) -> None:
+        """Let a reader ask again and again what was acknowledged, and sleep somewhere within it."""
+        process = self.cluster.repairer("asker")
+        if self._asks.random() < ASKERS_SLEEP:
+            process.on_call = Sleep(
+                process,
+                self._asks.choice((STORE, BOOKIES, BOOKIES)),
+                1 + self._asks.randrange(ASKER_CALLS),
+                before=self._asks.random() < 0.7,
+                healed=lambda: self._healed,
+            )
+        process.run(self._asking(process, Random(self._asks.getrandbits(32))))
+
+    async def _asking(self, process: RepairProcess, random: Random) -> None:
+        await process.begin()
+        oracle = self.cluster.oracle
+        while True:
+            await asyncio.sleep(random.choice((0.01, 0.3, 3.0)))
+            there = [each for each, history in oracle.ledgers.items() if history.is_there]
+            if not there:
+                continue
+            with suppress(LogError):
+                ledger_id = random.choice(there)
+                reader = await process.ledgers.open_no_recovery(ledger_id, password=PASSWORD)
+                try:
+                    for _ in range(ASKS_OF_A_READER):
+                        await self._bounded(process, reader)
+                        await asyncio.sleep(random.choice((0.0, 0.1, 1.0)))
+                finally:
+                    await reader.close()
+
+    async def _bounded(self, process: RepairProcess, reader: LedgerReader) -> None:
+        ledger_id, was_closed = reader.ledger_id, reader.closed
+        acknowledged = self.cluster.oracle.ledgers[ledger_id].acknowledged
+        slept_s, process.asks_of = process.world.scheduler.now, ledger_id
+        bound = await reader.read_last_stored()
+        process.asks_of = None
+        if not was_closed and process.world.scheduler.now - slept_s > SLEEP_S[0]:
+            process.mark("asker_slept_within_a_question")
+        process.mark("asker_answered")
+        bounded = Bounded(ledger_id, process.name, acknowledged, bound)
+        self.cluster.repairs.happened.append(bounded)
 
     def _stop(self, process: RepairProcess, again: Callable[[], None]) -> None:
         """Let something happen to *process*; if it crashes, another one takes its place."""
@@ -308,6 +371,7 @@ class RepairSimulation(Simulation):
         clients = [each for each in clients if each.host.asleep]
         if not sleepers and not clients:
             return
+        self._move_what_sleepers_ask_of(sleepers)
         for process in cluster.workers:
             if process.host.up and not process.host.asleep:
                 process.crash()
@@ -330,6 +394,31 @@ class RepairSimulation(Simulation):
         self.scheduler.after(pause_s, self._work)
         self._step_while(lambda: any(host.asleep for host in hosts))
         self._step_until_idle("not repaired after hours of sleep")
+
+    def _move_what_sleepers_ask_of(self, sleepers: list[RepairProcess]) -> None:
+        """Move it away from bookies that live on, as an operator does who spreads copies anew: they
+        evict it in the hours that pass."""
+        asked = {each.asks_of: None for each in sleepers if each.asks_of is not None}
+        moved = [each for each in asked if self._is_closed(each) and each not in self._hopeless()]
+        if moved:
+            process = self.cluster.repairer("mover")
+            process.run(self._moving(process, moved))
+            self._step_while(lambda: process.busy)
+
+    async def _moving(self, process: RepairProcess, ledger_ids: list[LedgerId]) -> None:
+        await process.begin()
+        errands = Errands(process.ledgers, Pace(0.0), ReplicationConfig())
+        for ledger_id in ledger_ids:
+            with suppress(LogError):
+                metadata = await process.ledgers.describe(ledger_id)
+                members = metadata.last_fragment.bookies
+                writable = frozenset(map(BookieId, process.ledgers.environment.writable()))
+                quorum = metadata.quorum
+                leaves = members[: quorum.coverage]
+                lacks = tuple(Lack(each, Reason.MISPLACED, 0) for each in sorted(leaves))
+                errand = await errands.do(ledger_id, lacks, writable - set(members))
+                process.note(f"moved ledger {ledger_id}: {errand.finish}")
+                process.mark("moved_under_a_sleeper")
 
     def _check_disks(self) -> None:
         """The power fails once more; then every copy must be there."""

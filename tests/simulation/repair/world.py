@@ -190,7 +190,10 @@ class RepairWorld(World):
         seen = None if process is None else process.saw.seen.get(path)
         self.scheduler.note(by, f"unmarks {ledger_id}")
         self.scheduler.mark("ledger_unmarked")
-        repairs.happened.append(Unmarked(ledger_id, by, repairs.marks.pop(ledger_id), seen))
+        mark = repairs.marks.pop(ledger_id)
+        seen_at = 0 if process is None else process.saw.seen_at.get(path, 0)
+        was_confirmed = repairs.confirmed.get(ledger_id, 0) > seen_at
+        repairs.happened.append(Unmarked(ledger_id, by, mark, seen, was_confirmed))
 
     def _marked_lost(
         self, ledger_id: LedgerId, by: RepairProcess, before: Mark, after: Mark

@@ -61,28 +61,6 @@ def bounds_what_was_acknowledged_by_old_metadata(patch: Patch) -> None:
 
 
 @mutation(
-    "own bug",
-    logs=True,
-    drawn=False,
-    test=f"{_BELIEVED}::test_what_members_say_counts_only_while_the_metadata_name_them",
-)
-def bounds_what_was_acknowledged_by_who_has_left(patch: Patch) -> None:
-    """The metadata are read before the answers alone: who sleeps in between believes bookies that
-    have evicted the ledger. Not drawn: nothing repairs the ledgers of logs."""
-
-    async def read_last_stored(self: LedgerReader) -> EntryId:
-        metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
-        self._known.learn(metadata)
-        if metadata.last_entry is not None:
-            return metadata.last_entry
-        last = metadata.last_fragment
-        answers = await self._ask_all(last.bookies)
-        return EntryId(max(answers.last_entry, last.first_entry - 1))
-
-    patch.set(LedgerReader, "read_last_stored", read_last_stored)
-
-
-@mutation(
     "rule 14",
     logs=True,
     drawn=False,

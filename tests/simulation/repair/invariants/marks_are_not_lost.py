@@ -1,4 +1,5 @@
-"""Nobody deletes a mark that says more than who deletes it has read."""
+"""No mark is deleted that says more than its worker has read, nor one that was
+confirmed since: what that call is about, the worker may not have seen."""
 
 from tests.simulation.repair.oracle import Happening, Repairs, Unmarked
 
@@ -12,4 +13,6 @@ def broken(_repairs: Repairs, what: Happening) -> str | None:
     lost = what.mark.bookies - what.seen.bookies
     if lost:
         return f"{where}, and had not read that it names {', '.join(sorted(lost))}"
+    if what.was_confirmed:
+        return f"{where}, and had read it before somebody marked the ledger again"
     return None
