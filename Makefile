@@ -26,6 +26,7 @@ ZK ?=
 TLS ?=
 STORE ?=
 UPGRADE ?=
+MODULES ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -47,6 +48,8 @@ help:
 	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
 	@echo '                       repair: one seed, or those from a up to b'
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
+	@echo 'make mutations MODULES="ledger/protocol ..."   statements of these modules, deleted one at a time:'
+	@echo '                       those that no quick test misses'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n] [TLS=1]   real processes under real trouble, on three ZooKeepers;'
 	@echo '                       with TLS and roles, certificates are renewed every 30 s'
 	@echo 'make linearizable [SEEDS=0:400] [CHAOS_S=60] [SEED=n]   histories of simulated logs and of real'
@@ -197,8 +200,12 @@ sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
+ifneq ($(MODULES),)
+	$(PY) -m tests.mutants.deletion $(MODULES)
+else
 	$(PY) -m tests.mutants
 	$(PY) -m tests.simulation.mutations
+endif
 
 transcripts: $(STAMP)
 	$(PY) -m tests.transcripts

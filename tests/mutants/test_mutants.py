@@ -9,8 +9,10 @@ from functools import cache
 import pytest
 
 from tests.mutants import MUTANTS, Mutant, judging
+from tests.mutants.deletion import deletions
 from tests.mutants.judging import Outcome, judge
 from tests.mutants.mutant import ROOT
+from tests.mutants.survivors import JUDGED
 
 CAUGHT_AT_ONCE = (
     "takes batches in any order",
@@ -66,3 +68,41 @@ def test_what_no_test_notices_is_not_caught_and_what_has_no_place_does_not_run()
     assert judge(harmless).outcome is Outcome.MISSED
     misplaced = Mutant("has no place", "dlog/names.py", "nothing says so", "", test)
     assert judge(misplaced).outcome is Outcome.BROKEN
+
+
+def test_every_statement_of_a_function_can_be_deleted_but_what_says_nothing() -> None:
+    found = [
+        each
+        for each in deletions("ledger/protocol/retries.py")
+        if each.function == "Retries.try_again"
+    ]
+    assert [each.text for each in found] == [
+        "of = (type(what), what.index)",
+        "self._tries[of] = self._tries.get(of, 0) + 1",
+        "if self._tries[of] >= tries_max:",
+        "return False",
+        "self.put_off(what, now)",
+        "return True",
+    ]
+
+
+def test_every_survivor_that_was_judged_is_still_there() -> None:
+    there = {each.key for file in {key[0] for key in JUDGED} for each in deletions(file)}
+    assert set(JUDGED) <= there
+
+
+@pytest.mark.integration
+def test_a_deletion_that_no_test_misses_is_reported() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            *("-m", "tests.mutants.deletion", "ledger/protocol/retries.py"),
+            *("--tests", "tests/ledger/protocol/test_retries.py"),  # others know more of it
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "retries.py:31: Retries.try_again: self.put_off(what, now)" in done.stdout
+    assert "16 statements, 1 not missed, of them 0 judged" in done.stdout

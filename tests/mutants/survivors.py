@@ -1,0 +1,77 @@
+"""Statements whose deletion no quick test notices, each with the reason why that is right.
+
+Found and checked by `python -m tests.mutants.deletion`. A statement is named by its file, its
+function and its first line, so that it is still the same when others come before it. What the
+simulators alone would miss does not belong here: it wants a test.
+"""
+
+from typing import Final
+
+JUDGED: Final[dict[tuple[str, str, str], str]] = {}
+
+
+def _judged(why: str, file: str, function: str, *statements: str) -> None:
+    for statement in statements:
+        assert (file, function, statement) not in JUDGED, f"{statement} is judged twice"
+        JUDGED[file, function, statement] = why
+
+
+_UNSEEN: Final = "a value of before the first use: each is set before it is read"
+_ASSERTS: Final = "holds assertions alone"
+_NEVER: Final = "for the type checker: it does not come to this"
+_QUICKER: Final = "saves work; without it the same comes out"
+_NAMES: Final = "names the machine for whoever looks at it in a debugger"
+
+_ACKS = "ledger/protocol/acks.py"
+_judged(
+    _QUICKER,
+    *(_ACKS, "AckTracker.wants"),
+    "if not self._is_striped and first <= last:",
+    "return True",
+)
+
+_ABSENCES = "ledger/protocol/absences.py"
+_judged(
+    "an index is taken out of what is back when its writer goes on without it again",
+    *(_ABSENCES, "Absences.began_fragment"),
+    "self._back.clear()",
+)
+_judged(
+    "the plan that follows each choice sets it anew",
+    *(_ABSENCES, "Absences.to_leave"),
+    "self._leave_at = None",
+)
+
+_RECOVERY = "ledger/protocol/recovery.py"
+_judged(_NAMES, _RECOVERY, "Recovery.__init__", "self.ledger_id = ledger_id")
+_judged(_UNSEEN, _RECOVERY, "Recovery.__init__", "self._fencing: Fencing | None = None")
+_judged(_ASSERTS, _RECOVERY, "Recovery.step", "self.check()")
+_judged(_ASSERTS, _RECOVERY, "Recovery.check", "if self.phase is Phase.CLOSING:")
+_judged(_NEVER, _RECOVERY, "Recovery._metadata_written", "return []")
+_judged(_NEVER, _RECOVERY, "Recovery._metadata_read", "return []")
+_judged(_NEVER, _RECOVERY, "Recovery._read_on", "assert_never(event)")
+
+_WRITE_BACK = "ledger/protocol/write_back.py"
+_judged(
+    "a copy that is sent twice, to the bookie that is there now, does no harm",
+    *(_WRITE_BACK, "WriteBacks.send_again"),
+    "if not self._acks.is_current(sent.index, sent.generation):",
+    "return []",
+)
+_judged(_NEVER, _WRITE_BACK, "WriteBacks.chosen", "if not self._choosing:", "return []")
+
+_REPAIR = "bookie/autorecovery/protocol/replicating.py"
+_judged(_NAMES, _REPAIR, "Replication.__init__", "self.ledger_id = ledger_id")
+_judged(
+    _UNSEEN,
+    *(_REPAIR, "Replication.__init__"),
+    "self._eager = False",
+    "self._came: frozenset[BookieId] = frozenset()",
+    "self._mark: Mark | None = None",
+    "self._mark_version = -1",
+    "self._now_ms = 0",
+    "self._todo: list[_Work] = []",
+    "self._swapping: LedgerMetadata | None = None",
+    "self._moved: tuple[int, ...] = ()",
+    "self._new_round()",
+)
