@@ -160,8 +160,6 @@ class Recovery:
             return self._fail(Failure.DELETED)
         if self.phase in {Phase.MARKING, Phase.CLOSING}:
             return self._adopt(event.metadata, event.version)
-        if event.metadata.state is LedgerState.CLOSED:
-            return self._adopt(event.metadata, event.version)
         return []
 
     def _metadata_failed(self, now: float) -> list[RecoveryEffect]:

@@ -115,6 +115,10 @@ class World:
     def locked(self) -> bool:
         return self.locked_by is not None
 
+    @property
+    def _lock_is_lost(self) -> bool:
+        return self.locked_by != self.worker
+
     def lose_lock(self) -> None:
         """The session of who has it has ended."""
         self.locked_by = None
@@ -192,12 +196,12 @@ class World:
             case protocol.RecoverLedger():
                 return self._recover()
             case protocol.WriteMark(mark, version):
-                if self.mark is None or version != self.mark_version:
+                if self.mark is None or version != self.mark_version or self._lock_is_lost:
                     return protocol.MarkGrew()
                 self.mark, self.mark_version = mark, version + 1
                 return protocol.MarkStored()
             case protocol.DeleteMark(version):
-                if self.locked_by != self.worker:
+                if self._lock_is_lost:
                     return protocol.EffectFailed("the lock is lost")
                 if self.mark is not None and version != self.mark_version:
                     return protocol.MarkGrew()

@@ -1,17 +1,22 @@
 """The repair of one ledger, effect by effect."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 
 from bookie.autorecovery.protocol import replicating_events as protocol
+from bookie.autorecovery.protocol.replicating import SWAP_TRIES_MAX, Phase, Replication
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from ledger.ids import LedgerId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol.shared import MetadataRead
 from ledger.quorum import Quorum
+from ledger.requests import Status
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
 
+EffectT = TypeVar("EffectT", bound=protocol.ReplicationEffect)
 STRIPED: Final = Quorum(5, 3, 2)
 HOUR_MS: Final = 3_600_000
 
@@ -464,3 +469,96 @@ def test_who_missed_an_entry_and_comes_back_gets_it_at_once() -> None:
     assert Running(world).end().outcome is Outcome.DEFERRED  # nobody has said that it came
     assert Running(world, came="abc").end() == Finish(Outcome.DONE)
     assert world.is_whole()
+
+
+# What follows from single answers.
+
+
+def _up_to(world: World, kind: type[EffectT]) -> tuple[Replication, EffectT]:
+    """Return a repair that wants an effect of *kind* for the first time, and that effect."""
+    machine = Replication(LedgerId(1))
+    (effect,) = machine.step(protocol.Begin(), now=0)
+    while not isinstance(effect, kind):
+        (effect,) = machine.step(world.do(effect), now=0)
+    return machine, effect
+
+
+def _next(machine: Replication, event: protocol.ReplicationEvent) -> protocol.ReplicationEffect:
+    (effect,) = machine.step(event, now=0)
+    return effect
+
+
+def test_a_source_that_considers_nothing_is_not_read_for_ever() -> None:
+    machine, asked = _up_to(lost_member(), protocol.ReadFrames)
+    nothing = protocol.FramesRead(Status.OK, (), asked.first - 1)
+    assert isinstance(_next(machine, nothing), protocol.ReadLedger)  # and reads all, next time
+
+
+def test_a_source_that_refuses_defers_the_repair_and_says_why() -> None:
+    machine, asked = _up_to(lost_member(), protocol.ReadFrames)
+    effect = _next(machine, protocol.FramesRead(Status.WRONG_KEY, (), asked.first - 1))
+    assert isinstance(effect, protocol.WriteMark)
+    assert "a source refused: WRONG_KEY" in effect.mark.deferred_why
+
+
+def test_a_source_that_has_not_what_it_was_read_to_have_defers_the_repair() -> None:
+    world = lost_member()
+    machine, asked = _up_to(world, protocol.ReadFrames)
+    effect = _next(machine, protocol.FramesRead(Status.OK, (), asked.first - 1))
+    while not isinstance(effect, protocol.ReadFrames):
+        effect = _next(machine, world.do(effect))
+    effect = _next(machine, protocol.FramesRead(Status.OK, (), asked.first - 1))
+    assert isinstance(effect, protocol.WriteMark)
+    assert "a source has not any more what it had" in effect.mark.deferred_why
+
+
+def test_a_swap_of_a_closed_ledger_that_was_changed_is_made_with_copies_sent_anew() -> None:
+    """The new bookie may have offered what it got for eviction, and got rid of it."""
+    world = lost_member()
+    machine, swap = _up_to(world, protocol.WriteSwap)
+    effect = _next(machine, MetadataRead(world.metadata, swap.version + 1))
+    assert isinstance(effect, protocol.ReadLedger)
+
+
+def test_a_swap_of_an_open_ledger_that_was_changed_is_tried_again_so_many_times() -> None:
+    world = open_ledger()
+    machine, swap = _up_to(world, protocol.WriteSwap)
+    for tries in range(1, SWAP_TRIES_MAX):
+        effect = _next(machine, MetadataRead(world.metadata, swap.version + tries))
+        assert isinstance(effect, protocol.WriteSwap)
+        assert effect.version == swap.version + tries
+    effect = _next(machine, MetadataRead(world.metadata, swap.version + SWAP_TRIES_MAX))
+    assert isinstance(effect, protocol.ReadLedger)
+
+
+def test_where_somebody_else_has_put_another_bookie_nothing_is_swapped() -> None:
+    world = open_ledger()
+    machine, swap = _up_to(world, protocol.WriteSwap)
+    (a, e) = names("ae")
+    changed = metadata_of(world).replaced(0, 0, a, e)
+    assert isinstance(changed, LedgerMetadata)
+    effect = _next(machine, MetadataRead(changed, swap.version + 1))
+    assert isinstance(effect, protocol.ReadLedger)
+
+
+def test_a_mark_that_grew_before_it_was_deferred_is_left_as_it_is_now() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    machine, _ = _up_to(world, protocol.WriteMark)
+    assert _next(machine, protocol.MarkGrew()) == protocol.Unlock()
+    finish = _next(machine, protocol.Unlocked())
+    assert finish == Finish(Outcome.DEFERRED, "it was marked again meanwhile")
+    assert machine.phase is Phase.DONE
+
+
+def test_a_metadata_store_that_takes_no_mark_breaks_the_repair_off() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    machine, _ = _up_to(world, protocol.WriteMark)
+    assert _next(machine, protocol.EffectFailed("no answer")) == protocol.Unlock()
+    assert _next(machine, protocol.Unlocked()) == Finish(Outcome.BROKEN_OFF, "no answer")
+
+
+def test_a_recovery_that_is_refused_defers_the_repair_and_says_why() -> None:
+    machine, _ = _up_to(in_recovery(), protocol.RecoverLedger)
+    effect = _next(machine, protocol.RecoveryRefused("too few bookies"))
+    assert isinstance(effect, protocol.WriteMark)
+    assert "too few bookies" in effect.mark.deferred_why

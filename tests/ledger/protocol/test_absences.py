@@ -2,7 +2,7 @@
 
 import pytest
 
-from ledger.ids import EntryId
+from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import (
     ChooseReplacements,
@@ -333,3 +333,40 @@ def test_behind_the_close_nothing_waits_for_a_mark_that_is_being_written() -> No
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 1, 1), AddsStored(1, 0, 1, 1))
     step(machine, CloseRequested(), AddsRefused(2, 1, 1, 1, Status.UNREACHABLE))
     assert step(machine, MetadataWritten(2))[0] == MarkLacks((), EntryId(1), missed=(D,))
+
+
+def test_a_bookie_that_was_listed_all_the_time_is_back_when_it_is_listed_again() -> None:
+    """It may have been cut off from the registry too: its process is the same."""
+    machine = writer()
+    step(machine, listed("abc"), AppendRequested(1, 10), AWAY_A)
+    step(machine, ReplacementsChosen(()), LacksMarked(MarkLacks((A,), EntryId(0))))
+    step(machine, AddsStored(1, 0, 0, 0), AddsStored(2, 0, 0, 0))
+    assert step(machine, listed("abc")) == []
+    assert step(machine, listed("bc")) == []
+    assert step(machine, listed("abc")) == [settled(1)]
+
+
+def test_nobody_is_left_while_there_is_no_other_bookie() -> None:
+    machine = writer()
+    step(machine, listed("abc"), listed("bc"))
+    assert step(machine, TimePassed(), now=10 * LEAVE_GONE_S) == []
+
+
+def test_who_takes_the_place_of_a_bookie_that_was_gone_is_not_left_with_it() -> None:
+    machine = writer()
+    step(machine, listed("abcd"), listed("bcd"))
+    step(machine, TimePassed(), now=LEAVE_GONE_S)
+    step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1), now=LEAVE_GONE_S)
+    assert machine.deadline() is None
+
+
+def test_a_bookie_that_went_later_is_left_later() -> None:
+    machine, e = writer(), BookieId("e")
+    step(machine, listed("abcd"))
+    step(machine, BookiesListed(dict.fromkeys((B, C, D, e), "1")), now=5.0)
+    step(machine, BookiesListed(dict.fromkeys((C, D, e), "1")), now=6.0)
+    assert step(machine, TimePassed(), now=5.0 + LEAVE_GONE_S) == [
+        ChooseReplacements((0,), (A, B, C), (A, B, C))
+    ]
+    step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1), now=5.0 + LEAVE_GONE_S)
+    assert machine.deadline() == 6.0 + LEAVE_GONE_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ledger.entry import encode_frame, mac_key
+from ledger.entry import encode_frame, encode_lac, mac_key
 from ledger.ids import BookieId
 from ledger.protocol import recovery_events
 from ledger.protocol.answers import (
@@ -10,6 +10,7 @@ from ledger.protocol.answers import (
     Found,
     RepairHint,
     fence_is_certain,
+    proven_lac,
     repair_hints,
     verified,
 )
@@ -117,3 +118,16 @@ def test_a_recovery_takes_for_an_answer_only_what_may_deny(status: Status) -> No
     assert event.unknown == (status is Status.UNKNOWN)
     unfenced = recovery_events.entries_read(asked, Found(status, considered=5))
     assert not unfenced.answered
+
+
+def test_the_last_add_confirmed_is_the_highest_that_a_verified_frame_carries() -> None:
+    assert verified(answer(frame(0), frame(1), frame(2)), 1, None).last_add_confirmed == 1
+
+
+def test_a_proof_that_is_missing_damaged_or_not_authenticated_proves_nothing() -> None:
+    proof = encode_lac(ledger_id=1, last_add_confirmed=7, length=8, mac=None)
+    authentic = encode_lac(ledger_id=1, last_add_confirmed=7, length=8, mac=MAC)
+    assert proven_lac(proof, 1, None) == proven_lac(authentic, 1, MAC) == 7
+    for wrong in (b"", proof[:-1], bytes([proof[0] ^ 1]) + proof[1:]):
+        assert proven_lac(wrong, 1, None) == -1
+    assert proven_lac(proof, 2, None) == proven_lac(proof, 1, MAC) == -1

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.end_search import READ_AHEAD_ENTRIES
-from ledger.protocol.recovery import Recovery
+from ledger.protocol.recovery import Phase, Recovery
 from ledger.protocol.recovery_events import (
     BaseRead,
     EntriesRead,
@@ -30,6 +30,7 @@ from ledger.protocol.shared import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
+    ReadMetadata,
     ReplacementsChosen,
     TimePassed,
     WriteMetadata,
@@ -420,3 +421,131 @@ def test_a_recovery_that_finds_nothing_doubts_nobody() -> None:
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0), has(1, 0))
     closed = MARKED.closed(EntryId(-1), 0)
     assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]
+
+
+# What a statement is for that nothing else noticed.
+
+EQUAL = replace(MARKED, quorum=Quorum(3, 3, 3))
+
+
+def reading_from(lac: int = -1) -> Recovery:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0, lac), fenced(1, lac))
+    return machine
+
+
+def closes(last: int, length: int) -> list[RecoveryEffect]:
+    return [WriteMetadata(MARKED.closed(EntryId(last), length), 1)]
+
+
+def test_an_answer_that_was_not_asked_for_is_no_negative() -> None:
+    """Of an earlier question, or given twice."""
+    machine = reading_from()
+    step(machine, has(1, 0))
+    assert step(machine, has(1, 0)) == []
+    assert step(machine, has(2, 5)) == []
+    assert step(machine, has(2, 0)) == closes(-1, 0)
+
+
+def test_a_bookie_that_cannot_give_the_base_does_not_undo_what_another_gave() -> None:
+    machine = reading_from(lac=4)
+    step(machine, BaseRead(0, 50), BaseRead(1, None), has(0, 5))
+    assert step(machine, has(1, 5)) == closes(4, 50)
+
+
+def test_who_has_answered_in_between_has_all_its_tries_again() -> None:
+    machine = reading_from()
+    assert step(machine, failed(0, 0)) == []
+    assert step(machine, TimePassed(), now=0.1) == reads(0, 0)
+    step(machine, has(0, 0, 10, considered=0), now=0.1)
+    assert step(machine, failed(0, 1), now=0.1) == []
+    assert reads(1, 0)[0] in step(machine, TimePassed(), now=0.2)
+
+
+def test_who_was_in_limbo_in_between_has_all_its_tries_again() -> None:
+    machine = reading_from()
+    step(machine, failed(0, 0))
+    step(machine, TimePassed(), now=0.1)
+    step(machine, EntriesRead(0, 0, answered=False, unknown=True), now=0.1)
+    step(machine, has(1, 0, 10, considered=0), now=0.1)
+    assert step(machine, failed(0, 1), now=0.1) == []
+    assert reads(1, 0)[0] in step(machine, TimePassed(), now=0.2)
+
+
+def test_each_entry_has_a_grace_of_its_own() -> None:
+    machine = recovery(EQUAL)
+    step(machine, RecoveryStarted(), fenced(0))
+    step(machine, has(0, 0), now=0.0)
+    assert machine.deadline() == CONFIG.grace_s
+    step(machine, has(1, 0, 10, considered=0), now=0.5)
+    assert machine.deadline() == 0.5 + CONFIG.grace_s
+
+
+def test_once_the_end_is_found_nothing_waits_for_the_grace() -> None:
+    machine = recovery(EQUAL)
+    step(machine, RecoveryStarted(), fenced(0))
+    step(machine, has(1, 0, 10, considered=0), has(0, 0))
+    step(machine, TimePassed(), now=CONFIG.grace_s)
+    assert machine.deadline() is None  # what was found is still written back
+
+
+def test_once_the_end_is_found_nobody_is_asked_again() -> None:
+    machine = reading_from()
+    step(machine, failed(2, 0), has(0, 0))
+    assert step(machine, has(1, 0)) == closes(-1, 0)
+    assert step(machine, TimePassed(), now=CONFIG.retry_s) == []
+
+
+def test_the_closing_cas_names_the_version_that_the_first_one_got() -> None:
+    machine = recovery(OPEN, 0)
+    step(machine, RecoveryStarted(), MetadataWritten(1))
+    assert machine.phase is Phase.FENCING
+    step(machine, fenced(0), fenced(1), has(0, 0))
+    assert step(machine, has(1, 0)) == closes(-1, 0)
+
+
+def test_a_fence_that_is_answered_late_does_not_begin_the_reading_again() -> None:
+    machine = reading_from()
+    step(machine, has(0, 0, 10, considered=0))
+    assert step(machine, fenced(2, lac=-1)) == []
+    assert machine.last_found == 0
+
+
+def test_a_metadata_store_that_does_not_answer_is_asked_again_after_a_pause() -> None:
+    machine = recovery(OPEN, 0)
+    step(machine, RecoveryStarted())
+    assert step(machine, MetadataFailed(), now=3.0) == []
+    assert machine.deadline() == 3.0 + CONFIG.retry_s
+    assert step(machine, TimePassed(), now=3.0 + CONFIG.retry_s) == [ReadMetadata()]
+    assert machine.deadline() is None
+
+
+def test_nothing_that_comes_after_the_end_changes_it() -> None:
+    closed = OPEN.closed(EntryId(4), 50)
+    machine = recovery(closed, 3)
+    step(machine, RecoveryStarted())
+    assert step(machine, MetadataRead(OPEN, 4)) == []
+    assert (machine.phase, machine.metadata) == (Phase.DONE, closed)
+
+
+def test_once_reading_has_begun_nobody_is_fenced_by_itself() -> None:
+    """Its reads fence it, if it comes back."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), silent(2), fenced(0), fenced(1))
+    assert step(machine, TimePassed(), now=CONFIG.retry_s) == []
+
+
+def test_a_bookie_that_has_another_key_is_not_asked_again() -> None:
+    machine = recovery()
+    stranger = LacRead(0, fenced=False, last_add_confirmed=-1, status=Status.WRONG_KEY)
+    assert step(machine, RecoveryStarted(), stranger) == []
+    assert machine.deadline() is None
+
+
+def test_what_a_replaced_bookie_refuses_late_fails_nobody() -> None:
+    machine = reading_from()
+    step(machine, has(0, 0, 10, 20, considered=1))
+    refused = WriteBackRefused(0, 0, 0, 0, Status.UNREACHABLE)
+    assert step(machine, refused) == [ChooseReplacements((0,), (A, B, C), (A, B, C))]
+    step(machine, ReplacementsChosen(((0, D),)))
+    assert step(machine, WriteBackRefused(0, 0, 1, 1, Status.UNREACHABLE)) == []
