@@ -91,8 +91,8 @@ class RepairFaults(Faults):
 
 
 class Sleep:
-    """A reader falls asleep, for hours, before or after a call within a question: of those to *port*
-    the one with that number."""
+    """A reader falls asleep, for hours, before or after a call within a question: of its calls to
+    *port* the one with that number."""
 
     def __init__(
         self,
