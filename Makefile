@@ -31,7 +31,7 @@ MODULES ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers linearizable chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -52,6 +52,8 @@ help:
 	@echo '                       those that no quick test misses'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n] [TLS=1]   real processes under real trouble, on three ZooKeepers;'
 	@echo '                       with TLS and roles, certificates are renewed every 30 s'
+	@echo 'make chaos-jepsen [CHAOS_S=600] [SEED=n] [ZK=1]   power failures with lost page caches, flipped bits,'
+	@echo '                       pauses, partitions, clock jumps, membership changes; a table of what became of records'
 	@echo 'make linearizable [SEEDS=0:400] [CHAOS_S=60] [SEED=n]   histories of simulated logs and of real'
 	@echo '                       processes, judged by Porcupine; then bugs that it has to find. Needs Go'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
@@ -250,6 +252,12 @@ fuzz: $(STAMP)
 
 chaos: $(STAMP)
 	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) $(if $(filter 1,$(TLS)),--tls)
+
+# Each nemesis comes at least once, also where that takes longer than CHAOS_S. Then disks that lie have to be found.
+chaos-jepsen: $(STAMP)
+	$(PY) -m tests.integration.chaos --jepsen --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
+	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
+	DLOG_TEST_JEPSEN=1 $(PY) -m pytest -q tests/integration/test_jepsen_chaos.py
 
 # Porcupine is fetched by Go, at the version and checksum of tests/linearizable/checker/go.mod and go.sum.
 linearizable: $(STAMP)

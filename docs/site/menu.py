@@ -16,7 +16,7 @@ MENU: Final[dict[str, tuple[str, ...]]] = {
         "api", "cli", "commands", "settings", "metrics", "errors", "formats", "formats-log",
         "stability",
     ),
-    "Beside others": ("comparison", "ancestor"),
+    "Beside others": ("comparison", "reliability", "ancestor"),
     "The project": ("changelog", "contributing"),
 }  # fmt: skip
 """Names of pages by heading. One that does not exist (yet) is left out."""

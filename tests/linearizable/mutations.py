@@ -13,7 +13,7 @@ from tests.linearizable.checker import Verdict, judge
 from tests.linearizable.simulation import simulate
 from tests.simulation.mutations import put_back
 
-SEEDS_MAX: Final = 60
+SEEDS_MAX: Final = 200
 
 BUGS: Final = {
     "takes_the_last_add_confirmed_for_a_barrier": "a stale end",

@@ -1,9 +1,11 @@
 """Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
 --repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load;
-with --record the run is written down for `make linearizable`.
+with --jepsen, `make chaos-jepsen`, power fails, bits flip, clocks jump; with --record the run is
+written down for `make linearizable`.
 
-Call: python -m tests.integration.chaos [--repair | --tls] [--seconds 600] [--seed 1]
-                                        [--zookeepers 3|1|0] [--record FILE]
+Call: python -m tests.integration.chaos [--repair | --tls | --jepsen | --record FILE]
+                                        [--seconds 600] [--seed 1] [--zookeepers 3|1|0]
+                                        [--only NEMESIS ...]
 """
 
 import argparse
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
+from tests.integration.chaos.jepsen_stage import JepsenStage
 from tests.integration.chaos.places import Places, entering
 from tests.integration.chaos.recording import RecordedStage
 from tests.integration.chaos.repair_stage import HELPER_OPTIONS, RepairStage
@@ -37,6 +40,8 @@ def main() -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--repair", action="store_true")
     kinds.add_argument("--tls", action="store_true")
+    kinds.add_argument("--jepsen", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[], help="nemeses, of --jepsen")
     kinds.add_argument("--record", type=Path, help="add its operations to this file")
     options = parser.parse_args()
     parent = os.environ.get(_INSIDE)
@@ -52,18 +57,23 @@ def main() -> int:
         return 1
     os.environ["DLOG_SESSION_TIMEOUT_S"] = SESSION_TIMEOUT_S
     os.environ.pop("DLOG_BOOKIE_TIMEOUT_S", None)  # bookies that stand still are noticed as usual
+    repairs = options.repair or options.jepsen
     plan = Plan(
         seconds=options.seconds,
         seed=options.seed,
         zookeepers=options.zookeepers,
-        bookies=options.bookies or (5 if options.repair else 4),
-        helpers=2 if options.repair else 0,
-        helper_options=HELPER_OPTIONS if options.repair else (),
-        truncates=options.record is None,
+        bookies=options.bookies or (5 if repairs else 4),
+        helpers=2 if repairs else 0,
+        helper_options=HELPER_OPTIONS if repairs else (),
+        truncates=options.record is None and not options.jepsen,
+        roll_age_s=10.0 if options.jepsen else 1.0,
+        nemeses=tuple(options.only),
         tls=options.tls,
     )
     kind: type[Stage] = Stage
-    if options.repair or options.record is not None:
+    if options.jepsen:
+        kind = JepsenStage
+    elif options.repair or options.record is not None:
         kind = RepairStage if options.repair else RecordedStage
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
         stage = kind(plan, Path(directory), Places(apart=parent is not None), why_not_apart)

@@ -53,7 +53,7 @@ Maker = Callable[[Stage, Random], Making]
 
 
 @asynccontextmanager
-async def _cut(place: Place, name: str) -> AsyncIterator[str]:
+async def cut(place: Place, name: str) -> AsyncIterator[str]:
     await place.cut()
     try:
         yield name
@@ -62,7 +62,7 @@ async def _cut(place: Place, name: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _stopped(pid_signal: Callable[[signal.Signals], None], name: str) -> AsyncIterator[str]:
+async def stopped(pid_signal: Callable[[signal.Signals], None], name: str) -> AsyncIterator[str]:
     pid_signal(signal.SIGSTOP)
     try:
         yield name
@@ -70,7 +70,7 @@ async def _stopped(pid_signal: Callable[[signal.Signals], None], name: str) -> A
         pid_signal(signal.SIGCONT)
 
 
-def _signal(process: BookieProcess | Server, number: signal.Signals) -> None:
+def signal_to(process: BookieProcess | Server, number: signal.Signals) -> None:
     if process.running:
         os.kill(process.pid, number)
 
@@ -95,12 +95,12 @@ def kill_writer(*, leading: bool) -> Maker:
 
 def stop_leader(stage: Stage, random: Random) -> Making:
     writer = _writer(stage, random, leading=True)
-    return _stopped(writer.signal, writer.life)
+    return stopped(writer.signal, writer.life)
 
 
 def cut_leader(stage: Stage, random: Random) -> Making:
     writer = _writer(stage, random, leading=True)
-    return _cut(writer.place, writer.life)
+    return cut(writer.place, writer.life)
 
 
 @asynccontextmanager
@@ -135,12 +135,12 @@ async def kill_all_bookies(stage: Stage, random: Random) -> AsyncIterator[str]:
 
 def stop_bookie(stage: Stage, random: Random) -> Making:
     process = random.choice(stage.cluster.processes)
-    return _stopped(lambda number: _signal(process, number), process.name)
+    return stopped(lambda number: signal_to(process, number), process.name)
 
 
 def cut_bookie(stage: Stage, random: Random) -> Making:
     place = random.choice(stage.cluster.places)
-    return _cut(place, place.name)
+    return cut(place, place.name)
 
 
 def zookeeper(mode: str, how: str) -> Maker:
@@ -157,10 +157,10 @@ def zookeeper(mode: str, how: str) -> Maker:
                 yield server.place.name
                 await server.start()
             case "stop":
-                async with _stopped(lambda number: _signal(server, number), "") as _:
+                async with stopped(lambda number: signal_to(server, number), "") as _:
                     yield server.place.name
             case _:
-                async with _cut(server.place, "") as _:
+                async with cut(server.place, "") as _:
                     yield server.place.name
 
     return making
@@ -176,12 +176,12 @@ async def kill_reader(stage: Stage, random: Random) -> AsyncIterator[str]:
 
 def stop_reader(stage: Stage, random: Random) -> Making:
     reader = random.choice(stage.readers)
-    return _stopped(reader.signal, reader.life)
+    return stopped(reader.signal, reader.life)
 
 
 def cut_reader(stage: Stage, random: Random) -> Making:
     reader = random.choice(stage.readers)
-    return _cut(reader.place, reader.life)
+    return cut(reader.place, reader.life)
 
 
 @asynccontextmanager
@@ -209,7 +209,7 @@ async def kill_auditor(stage: Stage, random: Random) -> AsyncIterator[str]:
 
 def stop_helper(stage: Stage, random: Random) -> Making:
     helper = random.choice(stage.helpers)
-    return _stopped(helper.signal, helper.life)
+    return stopped(helper.signal, helper.life)
 
 
 @dataclass(frozen=True, slots=True)

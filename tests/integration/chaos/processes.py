@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +32,11 @@ class Member:
         directory: Path,
         hear: Hear,
         tls: TlsSettings = OFF,
+        launch: Sequence[str] = (),
     ) -> None:
+        """*launch*: the module that runs its module, with its arguments; empty: none."""
         self.name = name
+        self._launch = launch
         self.place = place
         self.lives = 0
         self._tls = tls
@@ -63,7 +66,7 @@ class Member:
     async def start(self, module: str, *arguments: str) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self.place.command(python(module, *arguments)),
+                *self.place.command(python(*self._launch, module, *arguments)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -109,9 +112,13 @@ class Bookie(BookieProcess):
     """A bookie in a place of its own. It dies with us also while it is stopped."""
 
     place = Place("")
+    launch: Sequence[str] = ()
+    """As of a `Member`."""
 
     def _command(self) -> list[str]:
         command = [each for each in super()._command() if each != "--die-with-parent"]
+        module = command.index("bookie")
+        command[module:module] = self.launch
         command[command.index("--host") + 1] = self.place.host
         return self.place.command(command)
 
@@ -125,8 +132,11 @@ class Cluster(LocalCluster):
         places: list[Place],
         uri: str | None,
         certificates: Certificates | None = None,
+        launch: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
+        """*launch* says by what the bookie of a name is run."""
         super().__init__(directory, bookies=len(places), zookeeper=uri)
+        self._launch = launch
         self._made = certificates
         self.places = places
 
@@ -135,6 +145,17 @@ class Cluster(LocalCluster):
         assert not self._processes[index].running
         self._processes[index] = self._named(name, self.places[index])
         await self._start_bookies([self._processes[index]])
+
+    async def add_bookie(self, name: str, place: Place) -> None:
+        """Start one more bookie, called *name*, in *place*."""
+        self.places.append(place)
+        self._processes.append(self._named(name, place))
+        await self._start_bookies(self._processes[-1:])
+
+    async def drop_bookie(self, index: int) -> None:
+        """End a bookie that holds nothing any more, for good."""
+        await self.stop_bookie(index)
+        del self._processes[index], self.places[index]
 
     def _process(self, index: int) -> BookieProcess:
         return self._named(f"bookie-{index}", self.places[index])
@@ -151,5 +172,5 @@ class Cluster(LocalCluster):
             log_path=log_path,
             tls=tls,
         )
-        process.place = place
+        process.place, process.launch = place, self._launch(name)
         return process

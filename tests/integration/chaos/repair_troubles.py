@@ -7,8 +7,10 @@ that every entry has every copy before the next trouble begins.
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
@@ -94,7 +96,14 @@ async def machine_burns(scene: Scene, random: Random) -> None:
 
 
 async def leaves_in_order(scene: Scene, random: Random) -> None:
-    """A bookie that runs is emptied, by a command that is sometimes interrupted; then it stops."""
+    """A bookie that runs is emptied and stops, and another one comes."""
+    index = await is_emptied(scene, random)
+    await scene.cluster.replace_bookie(index, scene.new_name())
+
+
+async def is_emptied(scene: Scene, random: Random) -> int:
+    """Empty a bookie that runs, by a command that is sometimes interrupted, stop it, and have it
+    forgotten; return which."""
     index, bookie = _one(scene, random)
     scene.note(f"{bookie.name} is decommissioned")
     if random.random() < 0.5:
@@ -108,7 +117,7 @@ async def leaves_in_order(scene: Scene, random: Random) -> None:
         assert status == 0, printed
         assert _outcome(printed) == wanted, printed
         await scene.cluster.stop_bookie(index)
-    await scene.cluster.replace_bookie(index, scene.new_name())
+    return index
 
 
 async def entry_log_rots(scene: Scene, random: Random) -> None:
@@ -141,6 +150,16 @@ async def _rot(scene: Scene, random: Random, bookie: BookieProcess) -> list[tupl
             if bookie.name in fragment.bookies and end is not None:
                 wanted += [(segment.ledger_id, e) for e in range(fragment.first_entry, end + 1)]
     rotten = random.sample(wanted, min(ROTTEN_MAX, len(wanted)))
+    for path, offset in await places_of(scene, bookie, rotten):
+        flip(path, offset, 0xFF)
+    return rotten
+
+
+async def places_of(
+    scene: Scene, bookie: BookieProcess, entries: list[tuple[LedgerId, int]]
+) -> list[tuple[Path, int]]:
+    """Return where *entries*, ledger and entry, lie on the disk of a bookie that is stopped: file
+    and offset of a byte of each."""
     _, printed = await scene.dlog(
         "bookie", "index", "dump", "--dir", str(bookie.directory), "--entries", "--json"
     )
@@ -148,16 +167,17 @@ async def _rot(scene: Scene, random: Random, bookie: BookieProcess) -> list[tupl
         (bookie.directory / path_of(place["log"]), place["offset"] + HEADER_BYTES + 1)
         for ledger in map(json.loads, printed.splitlines())
         for place in ledger.get("places", ())
-        if (ledger["ledger"], place["entry"]) in rotten
+        if (ledger["ledger"], place["entry"]) in entries
     ]
-    assert len(places) == len(rotten), "all of them lie in entry logs"
-    for path, offset in places:
-        with path.open("r+b") as file:
-            file.seek(offset)
-            byte = file.read(1)[0]
-            file.seek(offset)
-            file.write(bytes([byte ^ 0xFF]))
-    return rotten
+    assert len(places) == len(entries), "all of them lie in entry logs"
+    return places
+
+
+def flip(path: Path, offset: int, bits: int) -> None:
+    """Change *bits* of one byte of a file, whoever has it open."""
+    with path.open("r+b", buffering=0) as file:
+        byte = os.pread(file.fileno(), 1, offset)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ bits]), offset)
 
 
 def _one(scene: Scene, random: Random) -> tuple[int, BookieProcess]:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,10 @@ class Plan:
     helpers: int = 0
     """Processes of repair."""
     helper_options: tuple[str, ...] = ()
+    roll_age_s: float = 1.0
     truncates: bool = True
+    nemeses: tuple[str, ...] = ()
+    """Of those of `nemeses`, by name; empty: all."""
     tls: bool = False
     """All have TLS but the metadata store, roles granted, certificates renewed all the while."""
 
@@ -181,12 +184,14 @@ class Stage:
         if plan.tls:
             self.certificates = Certificates(self._directory / "tls", plan.seed)
         places = [await make(f"bookie-{index}") for index in range(plan.bookies)]
-        self.cluster = Cluster(self._directory / "cluster", places, uri, self.certificates)
+        self.cluster = Cluster(
+            self._directory / "cluster", places, uri, self.certificates, self._launch
+        )
         await stack.enter_async_context(self.cluster)
         config = ClientConfig(tls=self._tls_of(STAGE))
         self._client = await LedgerClient.connect(self.cluster.uri, config)
         stack.push_async_callback(self._client.close)
-        settings = LogSettings(quorum=Quorum(3, 3, 2), roll_age_s=1.0)
+        settings = LogSettings(quorum=Quorum(3, 3, 2), roll_age_s=plan.roll_age_s)
         for kind, names, count in (
             ("writer", self.writers, plan.writers),
             ("reader", self.readers, plan.readers),
@@ -196,7 +201,7 @@ class Stage:
                 name = f"{kind}-{index}"
                 place = await make(name)
                 tls = self._tls_of(name)
-                member = Member(name, place, self._directory, self.hear, tls)
+                member = Member(name, place, self._directory, self.hear, tls, self._launch(name))
                 names.append(member)
                 stack.push_async_callback(member.kill)
         if self.certificates is not None:
@@ -214,6 +219,10 @@ class Stage:
             f"{len(self.ensemble.servers) if self.ensemble else 'no'} ZooKeepers, "
             f"{plan.bookies} bookies, {plan.writers} writers, {plan.readers} readers run"
         )
+
+    def _launch(self, _name: str) -> Sequence[str]:
+        """Return what runs the module of a process, with its arguments; empty: nothing does."""
+        return ()
 
     def _tls_of(self, name: str) -> TlsSettings:
         return OFF if self.certificates is None else self.certificates.of(name)
