@@ -13,6 +13,7 @@ from bookie.errors import PortInUse
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
+from bookie.identity.restore import honour
 from bookie.identity.stamp import identify, settle_doubt
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
@@ -93,10 +94,20 @@ class InProcessBookie:
                 address=self.address,
             )
             self._incarnation, self._cookie = identity.incarnation, identity.cookie
-            opening = partial(BookieStorage.open, self._disk, _STORAGE, doubt=identity.doubt or "")
+            restored = identity.restored
+            opening = partial(
+                BookieStorage.open,
+                self._disk,
+                _STORAGE,
+                doubt=identity.doubt or "",
+                restored="" if restored is None else restored.reason,
+            )
             storage = await asyncio.to_thread(opening)
             if identity.doubt is not None:
                 settle_doubt(Directories.single(self._disk))
+            if restored is not None:
+                ledgers = LedgerStore(self._store, self._namespace.layout)
+                await honour(ledgers, storage, Directories.single(self._disk), restored)
         except BaseException:
             await server.kill()
             raise

@@ -235,4 +235,7 @@ async def test_restore(tmp_path: Path) -> None:
         await made.run(backup)
         await made.write()
         printed = await made.run(restore)
+        await made.write()
+        whole = await made.run(f"dlog log verify {LOG}")
     assert f"{SEGMENTS * 10} records" in said(printed, "dlog log verify")
+    assert f"{2 * SEGMENTS * 10} records" in said(whole, "dlog log verify"), "it goes on"

@@ -41,6 +41,8 @@ FAULTS: Final = (
     "metadata_read_lagged",
     "one_way_partition",
     "session_expired",
+    "store_restored",
+    "restored_ledger_not_recovered",
 )
 OPENS: Final = (
     "opener_woke_after_hours",

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from bookie.identity.restore import accept_restore
+from ledger.errors import RecoveryFailed
 from ledger.ids import LedgerId
 from ledger.manager.layout import LEDGERS
 from ledger.metadata import LedgerMetadata, LedgerState
@@ -38,6 +39,8 @@ class StoreRestore:
         self._world = world
         self._backup: Tree | None = None
         self._below = 0
+        self._before: dict[LedgerId, LedgerMetadata] = {}
+        """What the store said of its ledgers at last."""
         self.results: list[Reconciled] = []
         random = Random(f"{world.scheduler.seed} restored")
         if random.random() < RESTORED:
@@ -54,6 +57,11 @@ class StoreRestore:
         """Stop all processes and bookies; let the store be what it was."""
         world, backup = self._world, self._backup
         assert backup is not None, "there is a backup"
+        self._before = {
+            ledger_id: history.recorded
+            for ledger_id, history in world.oracle.ledgers.items()
+            if history.is_there
+        }
         for process in world.processes:
             process.crash()
         for bookie in world.bookies.values():
@@ -85,6 +93,17 @@ class StoreRestore:
             for bookie in self._world.bookies.values()
             if not bookie.gone and bookie.name not in there
         ]
+
+    async def open_too_early(self, process: "Process") -> bool:
+        """Recover what is open by the ensembles that the store names, as whoever opens a log
+        before the operator has reconciled: nothing may be decided that is not certain."""
+        ledgers = process.ledgers
+        for ledger_id in [each async for each in ledgers.list()]:
+            try:
+                await ledgers.recover_without_password(ledger_id)
+            except RecoveryFailed:
+                self._world.scheduler.mark("restored_ledger_not_recovered")
+        return True
 
     async def reconcile(self, process: "Process") -> bool:
         gone = [bookie.name for bookie in self._world.bookies.values() if bookie.gone]
@@ -129,7 +148,7 @@ class StoreRestore:
             return f"it is still open: {said}"
         if metadata.last_entry < history.acknowledged:
             return f"it ends at {metadata.last_entry}, and {history.acknowledged} was acknowledged"
-        if {*history.recorded.last_fragment.bookies} - {*metadata.last_fragment.bookies}:
+        if len(self._before[ledger_id].fragments) > len(metadata.fragments):
             self._world.scheduler.mark("restored_ensemble_was_older")
         for entry_id in range(history.acknowledged + 1):
             bookies = metadata.fragment_of(entry_id).bookies

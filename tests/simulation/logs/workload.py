@@ -141,6 +141,8 @@ class LogSimulation(Stepped):
         self._must("accept the restore", restore.accept)
         restore.start_bookies()
         self._step_until_idle("bookies do not start after the restore", restore.starting)
+        if self.scheduler.chance(0.5):
+            self._must("open too early", restore.open_too_early)
         self._must("reconcile", restore.reconcile)
         self._must("write after the restore", restore.write)
         story = restore.broken()

@@ -17,6 +17,7 @@ from tests.simulation.logs.mutations import (
     naming,
     phases,
     reading,
+    restores,
     taking_over,
     writing,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "naming",
     "phases",
     "reading",
+    "restores",
     "taking_over",
     "writing",
 ]
