@@ -22,7 +22,13 @@ def gives_out_ids_that_bookies_know(patch: Patch) -> None:
     patch.set(LedgerStore, "leave_ids_below", leave_ids_below)
 
 
-@mutation("an older store", logs=True)
+@mutation(
+    "an older store",
+    logs=True,
+    drawn=False,
+    test="tests/bookie/identity/test_restore.py"
+    "::test_a_true_denial_is_no_evidence_of_the_end_and_a_list_is_complete",
+)
 def denies_with_the_ensemble_of_the_backup(patch: Patch) -> None:
     """As the bookies lost nothing, their true "no" ends a ledger that has an ensemble since then
     which the store does not name."""
