@@ -27,7 +27,7 @@ from ledger.reader import LedgerReader
 from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
 from ledger.requests import ReadQuery
-from ledger.security.certificates import Security
+from ledger.security.certificates import Security, own_names
 from ledger.security.choosing import is_secured
 from ledger.security.settings import OFF, TlsMode, TlsSettings
 from ledger.suspecting import Suspicions
@@ -262,6 +262,11 @@ class LedgerClient:
         query = ReadQuery(ledger_id, credentials.key, first, last, bytes_max=bytes_max)
         answer = await self._environment.transport.read(bookie, query)
         return verified(answer, ledger_id, credentials.checks)
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """All that bookies may know this process by."""
+        return own_names(self.security)
 
     @property
     def security(self) -> Security | None:

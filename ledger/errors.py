@@ -43,6 +43,7 @@
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
+    |  |  `- ConfirmedEntryMissing  ... as bookies say that an entry is confirmed which none has
     |  |- EndUncertain             not all bookies said all that they hold of a ledger
     |  |- BookiesMissing           bookies that the cluster knows are not there
     |  |- EntryUnavailable         no replica gave an entry, and some did not answer
@@ -563,6 +564,19 @@ class BookiesMissing(RemoteError):
             "them, and try again; one that is gone for good is left out with --without"
         )
         self.bookies = tuple(bookies)
+
+
+class ConfirmedEntryMissing(RecoveryFailed):
+    """Either its copies are lost or unavailable, or a bookie was told of it falsely."""
+
+    def __init__(self, ledger_id: int, entry_id: int, claimants: Sequence[str]) -> None:
+        self.entry_id, self.claimants = entry_id, tuple(claimants)
+        who = ", ".join(self.claimants) or "the metadata"
+        super().__init__(
+            ledger_id,
+            f"entry {entry_id} is confirmed, as {who} say, and no replica gives it; if none can "
+            f"come back, end it: dlog ledger close-at {ledger_id} ENTRY --below-confirmed",
+        )
 
 
 class EntryUnavailable(RemoteError):

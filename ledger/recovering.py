@@ -9,7 +9,14 @@ from typing import Final, assert_never
 from ledger import metrics
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment, repair_credentials
-from ledger.errors import KeyDiffers, LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed
+from ledger.errors import (
+    ConfirmedEntryMissing,
+    KeyDiffers,
+    LogError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    RecoveryFailed,
+)
 from ledger.ids import LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
@@ -111,7 +118,7 @@ class _Recovering:
                 if not self._result.done():
                     self._result.set_result(effect.metadata)
             case protocol.FailRecovery():
-                self._fail(self._error_of(effect.failure))
+                self._fail(self._error_of(effect))
             case _:
                 assert_never(effect)
 
@@ -170,8 +177,8 @@ class _Recovering:
         if not self._result.done():
             self._result.set_exception(error)
 
-    def _error_of(self, failure: protocol.Failure) -> LogError:
-        match failure:
+    def _error_of(self, failed: protocol.FailRecovery) -> LogError:
+        match failed.failure:
             case protocol.Failure.DELETED:
                 return NoSuchLedger(self._ledger_id)
             case protocol.Failure.WRONG_KEY:
@@ -186,9 +193,10 @@ class _Recovering:
             case (
                 protocol.Failure.NOT_COVERED
                 | protocol.Failure.UNDECIDED
-                | protocol.Failure.BASE_UNREADABLE
                 | protocol.Failure.NOT_ENOUGH_BOOKIES
             ):
-                return RecoveryFailed(self._ledger_id, failure.value)
+                return RecoveryFailed(self._ledger_id, failed.failure.value)
+            case protocol.Failure.BASE_UNREADABLE:
+                return ConfirmedEntryMissing(self._ledger_id, failed.claimed, failed.claimants)
             case _:
-                assert_never(failure)
+                assert_never(failed.failure)

@@ -14,7 +14,6 @@ from bookie.autorecovery.seen import Seen
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
-from ledger.security.certificates import own_names
 
 
 class OwnMarks:
@@ -65,7 +64,7 @@ class Errand:
 
 class Errands:
     def __init__(self, client: LedgerClient, pace: Pace, config: ReplicationConfig) -> None:
-        marks = Marks(client.store, own_names(client.security))
+        marks = Marks(client.store, client.identities)
         self._marks = OwnMarks(marks)
         self._surroundings = Surroundings(
             client.environment, self._marks, pace, config, Seen(marks)

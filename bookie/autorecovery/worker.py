@@ -27,7 +27,6 @@ from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, MetadataError
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
-from ledger.security.certificates import own_names
 
 PAUSE_S: Final = 1.0
 """After a scan that the metadata store ended."""
@@ -77,7 +76,7 @@ class Worker(Background):
         self._client = client
         self._config = config or WorkerConfig()
         self._now_ms = wall_clock_ms
-        self._marks = Marks(client.store, own_names(client.security))
+        self._marks = Marks(client.store, client.identities)
         self.pace = Pace(self._config.bytes_per_s)
         self._seen = Seen(self._marks)
         self.ledgers_max = self._config.ledgers_max

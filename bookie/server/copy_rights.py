@@ -9,6 +9,7 @@ Invariants:
     no entry is taken above the settled end of its fragment, nor below 0
     no entry is taken that the fragment's ensemble gives to other members than this bookie
     nothing is taken unless the ledger's lock names the client, and this bookie as its target
+    no last add confirmed is taken: a bookie holds a stripe, and cannot know that it is true
 """
 
 import time
@@ -35,6 +36,8 @@ class CopyEvidence:
 
     def why_not(self, run: AddRun, bookie: str, who: str) -> str:
         """Return why *bookie* does not take *run* of *who*; empty if it does."""
+        if run.explicit_lac:
+            return "only who may append says what is confirmed"
         lock = self.lock
         if lock is None:
             return "nobody repairs the ledger"

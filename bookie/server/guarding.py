@@ -142,12 +142,12 @@ class Door:
         """Return why some of *runs* are not taken, by their index.
 
         All are asked about at once: the adds of all ledgers on the stream wait for it."""
-        ledgers = sorted({(run.ledger_id, _is_copy(run)) for run in runs})
+        ledgers = sorted({(run.ledger_id, run.recovery) for run in runs})
         answers = await asyncio.gather(*(self._adds(*ledger) for ledger in ledgers))
         answered = dict(zip(ledgers, answers, strict=True))
         refused: dict[int, Status] = {}
         for index, run in enumerate(runs):
-            answer = answered[run.ledger_id, _is_copy(run)]
+            answer = answered[run.ledger_id, run.recovery]
             if isinstance(answer, CopyEvidence):
                 answer = self._copied(answer, run)
             if answer is not Status.OK:
@@ -188,12 +188,6 @@ class Door:
             return True
         self._guard.tell(self._rights, self._peer, Action.ORDER, None)
         return False
-
-
-def _is_copy(run: AddRun) -> bool:
-    """Whether *run* may be what repair copies. A last add confirmed never is: only the right to
-    add shows that it is true."""
-    return run.recovery and not run.explicit_lac
 
 
 def _log_change(before: Rules, after: Rules) -> None:

@@ -63,6 +63,11 @@ class EndSearch:
         self._config = config
 
     @property
+    def base(self) -> int:
+        """The highest entry that is confirmed, as bookies have said."""
+        return self._base
+
+    @property
     def base_is_unreadable(self) -> bool:
         return self.length is None and len(self._base_failed) >= self._quorum.write
 

@@ -44,6 +44,12 @@ class Fencing:
     def last_add_confirmed(self) -> int:
         return max(self._fenced.values())
 
+    @property
+    def claimants(self) -> tuple[BookieId, ...]:
+        """Who proved the highest last add confirmed."""
+        highest = self.last_add_confirmed
+        return tuple(self._ensemble[each] for each, lac in self._fenced.items() if lac == highest)
+
     def start(self) -> list[SendFence]:
         return [SendFence(index, bookie) for index, bookie in enumerate(self._ensemble)]
 

@@ -246,7 +246,7 @@ class Recovery:
         if self.phase is not Phase.READING or not (search.end_found and copies.all_confirmed):
             return []
         if search.base_is_unreadable:
-            return self._fail(Failure.BASE_UNREADABLE)
+            return self._fail_for_base(search.base)
         return [] if search.length is None else self._close()
 
     def _close(self) -> list[RecoveryEffect]:
@@ -284,6 +284,15 @@ class Recovery:
         if now >= search.grace_until:
             effects += self._decide(search, copies, now) + self._try_close(search, copies)
         return effects
+
+    def _fail_for_base(self, base: int) -> list[RecoveryEffect]:
+        """What some claim to be confirmed nobody gives. To end the ledger below it is not ours: it
+        may have been acknowledged, and be lost."""
+        self.phase = Phase.FAILED
+        fencing = self._fencing
+        is_claimed = fencing is not None and fencing.last_add_confirmed >= base
+        claimants = fencing.claimants if fencing is not None and is_claimed else ()
+        return [FailRecovery(Failure.BASE_UNREADABLE, base, claimants)]
 
     def _fail(self, failure: Failure) -> list[RecoveryEffect]:
         self.phase = Phase.FAILED

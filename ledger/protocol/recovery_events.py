@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ledger.ids import BookieId
+from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, fence_is_certain
 from ledger.protocol.shared import (
@@ -169,6 +169,10 @@ class Failure(Enum):
 @dataclass(frozen=True, slots=True)
 class FailRecovery:
     failure: Failure
+    claimed: int = NO_ENTRY
+    """With BASE_UNREADABLE: the entry that is confirmed, as some say, and that nobody gives."""
+    claimants: tuple[BookieId, ...] = ()
+    """Who says so."""
 
 
 Request = SendFence | SendRead | ReadBase | WriteBack

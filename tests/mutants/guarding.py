@@ -178,9 +178,9 @@ mutant(
 )
 mutant(
     "takes a last add confirmed for something that repair copies",
-    "bookie/server/guarding.py",
-    old="    return run.recovery and not run.explicit_lac\n",
-    new="    return run.recovery\n",
+    "bookie/server/copy_rights.py",
+    old="        if run.explicit_lac:\n",
+    new="        if False:\n",
     test=_COPIES,
 )
 mutant(

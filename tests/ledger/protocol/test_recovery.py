@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.end_search import READ_AHEAD_ENTRIES
@@ -211,13 +212,17 @@ def test_the_base_of_an_empty_tail_gives_the_length() -> None:
     assert step(machine, BaseRead(0, 77)) == [WriteMetadata(MARKED.closed(EntryId(4), 77), 1)]
 
 
-def test_an_unreadable_base_fails_instead_of_guessing() -> None:
+def test_an_unreadable_base_fails_instead_of_guessing_and_says_who_claims_it() -> None:
+    """It may be lost, or a last add confirmed that nobody can have written."""
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0, 4), fenced(1, 4), has(0, 5), has(1, 5))
     for _ in range(CONFIG.attempts_max - 1):
         step(machine, *(BaseRead(i, None) for i in range(3)))
     effects = step(machine, *(BaseRead(i, None) for i in range(3)))
-    assert effects == [FailRecovery(Failure.BASE_UNREADABLE)]
+    claimants = MARKED.last_fragment.bookies[:2]
+    assert effects == [FailRecovery(Failure.BASE_UNREADABLE, 4, claimants)]
+    told = str(ConfirmedEntryMissing(7, 4, claimants))
+    assert all(each in told for each in (*claimants, "entry 4", "dlog ledger close-at"))
 
 
 def test_an_ensemble_change_stays_local_until_the_close() -> None:

@@ -82,6 +82,15 @@ class SimEnvironment(Environment):
         return ensemble
 
 
+class SimClient(LedgerClient):
+    own_identities: tuple[str, ...] = ()
+    """Of the certificate that it would have."""
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return self.own_identities
+
+
 class Process:
     def __init__(self, world: "World", name: str, machine: Machine, address: str) -> None:
         """*address* is where other processes find it, as it believes."""
@@ -109,7 +118,7 @@ class Process:
             placement=choices.placement,
             quarantine=Quarantine(choices.quarantine),
         )
-        self.ledgers = LedgerClient(self.store, environment, owns_store=False)
+        self.ledgers = SimClient(self.store, environment, owns_store=False)
         self._running = 0
 
     def _make_store(self) -> LoopStore:

@@ -61,7 +61,7 @@ class SimTransport:
         def heard(status: Status | None) -> None:
             loop.call_soon(on_done, Status.UNREACHABLE if status is None else status)
 
-        stream.request(partial(target.add, run), heard)
+        stream.request(self._world.adding(self.process, target, run), heard)
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         await self._before(f"read from {bookie}")

@@ -1,13 +1,15 @@
 """One simulated world of logs: bookies, metadata store and network, and processes on them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bookie.storage.config import StorageConfig
 from leader.record import CandidateRecord
 from ledger.ids import BookieId
 from ledger.quorum import Quorum
-from ledger.requests import AddRun
+from ledger.requests import AddRun, Status
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import CALM_CHECKPOINT_S, Choices, Cluster
 from tests.simulation.host import Host
@@ -20,6 +22,9 @@ from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHI
 from tests.simulation.logs.serving import Serving
 from tests.simulation.logs.sockets import LOOPBACK, Machine
 from tests.simulation.scheduler import Scheduler
+
+Adding = Callable[[int, Callable[[Status], None]], None]
+"""Takes what came on a connection, and where to its answer goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,10 @@ class World(Cluster):
             self.scheduler.mark("death_noticed")
         elif lifeline is None or process.sockets.listens(lifeline.port):
             self.logs.deposed.append(f"{by} took the node of {name} away, which lives")
+
+    def adding(self, by: Process, target: SimBookie, run: AddRun) -> Adding:
+        """Return what *target* does with *run* of *by* when it arrives."""
+        return partial(target.add, run)
 
     def copied(self, by: Process, bookie: BookieId, run: AddRun) -> None:
         """Take note of what is sent to *bookie* by who recovers or repairs."""

@@ -13,6 +13,7 @@ from bookie.autorecovery.protocol.auditing import Auditor
 from bookie.autorecovery.protocol.decommissioning import Decommission
 from bookie.autorecovery.protocol.replicating import Replication, _Work
 from bookie.identity.cookie import Cookie
+from bookie.server.copy_rights import CopyEvidence
 from ledger import marking
 from ledger.environment import Environment
 from ledger.errors import NoSuchNode
@@ -30,10 +31,11 @@ from ledger.protocol.shared import (
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.registry import COOKIES
-from ledger.requests import HeldAnswer, ReadAnswer, Status
+from ledger.requests import AddRun, HeldAnswer, ReadAnswer, Status
 from tests.simulation import writing
 from tests.simulation.mutations.mutation import Patch, mutation
 
+_COPIES = "tests/bookie/server/test_copy_rights.py::test_a_copy_is_taken_if_it_is_settled_and_ours"
 _BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py"
 _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
 
@@ -429,3 +431,43 @@ def swaps_in_who_was_forgotten(patch: Patch) -> None:
         return effect
 
     patch.set(Replication, "_next", step)
+
+
+# Bookies: which copies they take of whom.
+
+
+@mutation("decision 88", repair=True)
+def takes_whatever_a_flag_calls_a_copy(patch: Patch) -> None:
+    """One bookie's certificate puts records into all logs."""
+    patch.set(CopyEvidence, "why_not", lambda *_: "")
+
+
+@mutation("decision 88", repair=True)
+def takes_copies_beside_the_repair_of_another_certificate(patch: Patch) -> None:
+    honest = CopyEvidence.why_not
+
+    def why_not(self: CopyEvidence, run: AddRun, bookie: str, who: str) -> str:
+        lock = self.lock
+        if lock is None:
+            return honest(self, run, bookie, who)
+        named = replace(lock, identities=(who,), targets=(bookie,))
+        return honest(replace(self, lock=named), run, bookie, who)
+
+    patch.set(CopyEvidence, "why_not", why_not)
+
+
+@mutation("decision 88", repair=True)
+def takes_a_last_add_confirmed_of_who_may_not_append(patch: Patch) -> None:
+    """No bookie can know that it is true; one that is not makes a log that nobody can open."""
+    honest = CopyEvidence.why_not
+
+    def why_not(self: CopyEvidence, run: AddRun, bookie: str, who: str) -> str:
+        return "" if run.explicit_lac else honest(self, run, bookie, who)
+
+    patch.set(CopyEvidence, "why_not", why_not)
+
+
+@mutation("decision 88", repair=True, test=_COPIES, drawn=False)
+def takes_copies_of_what_is_not_settled(patch: Patch) -> None:
+    """No repair sends any, and no lock names a forger."""
+    patch.set(CopyEvidence, "_why_not_settled", lambda *_: "")

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from ledger.entry import LAC_ENTRY, encode_frame, encode_lac
 from ledger.ids import BookieId
 from ledger.quorum import write_set
+from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
 from tests.simulation.disks_elsewhere import retire_name
 from tests.simulation.faults import Faults
@@ -27,10 +29,49 @@ class RepairFaults(Faults):
     def begin(self) -> None:
         super().begin()
         repair, faults_s = self._repair, self._repair.floor.faults_s
-        for count, fault in ((repair.aways, self._go_away), (repair.disks, self._lose_some_disk)):
+        faults = (
+            (repair.aways, self._go_away),
+            (repair.disks, self._lose_some_disk),
+            (repair.forgeries, self._forge),
+        )
+        for count, fault in faults:
             for _ in range(count):
                 at_s = self._random.uniform(0.0, faults_s)
                 self._scheduler.after(at_s, partial(self._strike, fault))
+
+    def _forge(self) -> None:
+        """Somebody with the certificate of a bookie sends a record, or a last add confirmed, of a
+        ledger that others write and repair."""
+        known = [one for one, each in self._world.oracle.ledgers.items() if each.is_there]
+        if not known:
+            return
+        ledger_id, random = self._random.choice(known), self._random
+        metadata = self._world.oracle.ledgers[ledger_id].recorded
+        end = metadata.last_fragment.first_entry + random.randrange(0, 12)
+        entry_id = random.randrange(0, end + 1)
+        is_lac = random.random() < 0.3
+        frame = (
+            encode_lac(ledger_id=ledger_id, last_add_confirmed=end + 1000, length=1)
+            if is_lac
+            else encode_frame(
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+                last_add_confirmed=entry_id - 1,
+                length=1,
+                payload=b"forged",
+            )
+        )
+        entries = [LAC_ENTRY if is_lac else entry_id]
+        run = AddRun(
+            ledger_id,
+            metadata.access_key,
+            entries,
+            [len(frame)],
+            frame,
+            recovery=True,
+            explicit_lac=is_lac,
+        )
+        self._world.forge(random.choice(self._bookies()), run)
 
     def _go_away(self) -> None:
         """A bookie is away for so long that its ledgers are marked, and comes back."""

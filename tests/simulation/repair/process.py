@@ -73,6 +73,9 @@ class RepairProcess(Process):
     def __init__(self, world: "RepairWorld", name: str, machine: Machine, address: str) -> None:
         super().__init__(world, name, machine, address)
         self.calls[REPAIR] = 0
+        self.identity = f"uri:dlog:bookie:{name}"
+        """Repair has the role of a bookie, and nothing more."""
+        self.ledgers.own_identities = (self.identity,)
         self.recovering: dict[LedgerId, None] = {}
         """What it recovers just now."""
         self.targets: dict[LedgerId, dict[BookieId, None]] = {}

@@ -45,6 +45,8 @@ class RepairProfile:
     """How many times a bookie is away for longer than the delay."""
     disks: int
     """How many disks are lost for good, at most, and never so many at a time that an entry is."""
+    forgeries: int
+    """How many messages somebody sends who has the certificate of a bookie, and repairs nothing."""
     leaving: int
     """How many bookies are emptied and stopped."""
     lags_s: tuple[float, ...]
@@ -100,6 +102,7 @@ def draw(random: Random) -> RepairProfile:
         stopped=random.choice((0.4, 0.9)),
         aways=random.choice((0, 1, 1, 2, 3)),
         disks=random.choice((0, 1, 1, 2, 3)),
+        forgeries=random.randrange(0, 30),
         leaving=random.choice((0, 0, 0, 1, 1, 2)),
         lags_s=random.choice(((0.0,), (0.0,), (0.0, 0.3), (0.0, 1.0))),
         collects=random.random() < 0.5,

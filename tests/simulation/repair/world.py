@@ -1,15 +1,18 @@
 """One simulated world with repair: bookies that may be emptied, and processes that repair."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from bookie.server.copy_rights import CopyEvidence
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark, Reason
-from ledger.marking import LOCKS, MARKS
+from ledger.marking import LOCKS, MARKS, RepairLock, path_of_lock
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
-from ledger.requests import AddRun
+from ledger.requests import AddRun, Status
 from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import SimBookie
 from tests.simulation.client import describe
@@ -19,7 +22,7 @@ from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import NO_LIFELINES
 from tests.simulation.logs.serving import Serving
 from tests.simulation.logs.sockets import Machine
-from tests.simulation.logs.world import Bookies, World
+from tests.simulation.logs.world import Adding, Bookies, World
 from tests.simulation.repair.oracle import (
     Copied,
     Forgotten,
@@ -34,6 +37,8 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import SimStore
 
 HEALED_CHECKPOINT_S: Final = 2.0, 20.0
+FORGER: Final = "uri:dlog:bookie:evil"
+FORGERS_CONNECTION: Final = -1
 _PREFIX: Final = "urL"
 
 
@@ -132,6 +137,47 @@ class RepairWorld(World):
             )
         )
 
+    # Who may copy what: the bookies ask the production rule, by what the store has just then.
+
+    def adding(self, by: Process, target: SimBookie, run: AddRun) -> Adding:
+        assert isinstance(by, RepairProcess)
+        if not run.recovery or LedgerId(run.ledger_id) in by.recovering:
+            return super().adding(by, target, run)  # with the role of a writer
+        return partial(self._add_copy, by, target, run)
+
+    def _add_copy(
+        self,
+        by: RepairProcess,
+        target: SimBookie,
+        run: AddRun,
+        connection: int,
+        reply: Callable[[Status], None],
+    ) -> None:
+        if reason := self._why_not_copied(target, run, by.identity):
+            self.scheduler.mark("copy_refused")
+            by.note(f"is refused a copy to {target.name}: {reason}")
+            reply(Status.ACCESS_DENIED)
+        else:
+            target.add(run, connection, reply)
+
+    def forge(self, target: SimBookie, run: AddRun) -> None:
+        """Send *run* with the certificate of a bookie that repairs nothing."""
+        if self._why_not_copied(target, run, FORGER):
+            self.scheduler.mark("forgery_refused")
+        elif target.host.up:
+            self.scheduler.mark("forgery_taken")
+            target.add(run, FORGERS_CONNECTION, _unheard)
+
+    def _why_not_copied(self, target: SimBookie, run: AddRun, who: str) -> str:
+        ledger_id = LedgerId(run.ledger_id)
+        history = self.oracle.ledgers.get(ledger_id)
+        if history is None or not history.is_there:
+            return "there is no such ledger"
+        path = path_of_lock(ledger_id)
+        is_locked = self.metadata.tree.exists(path) is not None
+        lock = RepairLock.decode(self.metadata.tree.get(path).value, path) if is_locked else None
+        return CopyEvidence(history.recorded, lock).why_not(run, target.name, who)
+
     def _reported(self, path: str, by: str) -> None:
         """A node has changed."""
         if path.startswith(f"{LEDGERS}/"):
@@ -223,3 +269,7 @@ def _ledger_of(path: str) -> LedgerId | None:
 def _said(mark: Mark) -> str:
     lacks = " ".join(f"{each.bookie}={each.reason.name}" for each in mark.lacks)
     return f"{lacks} attempts {mark.attempts} {mark.deferred_why}"
+
+
+def _unheard(_status: Status) -> None:
+    """A forger needs no answer."""
