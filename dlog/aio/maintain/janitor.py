@@ -167,7 +167,8 @@ class Janitor(Background):
             except LogError as error:
                 metrics.JANITOR_FAILURES.add()
                 self._failure = str(error)
-                _log.warning("janitor_pass_failed", error=str(error))
+                say = _log.warning if error.retryable else _log.error
+                say("janitor_pass_failed", error=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.interval_s):
                     await lost.wait()
