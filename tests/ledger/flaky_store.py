@@ -1,10 +1,11 @@
-"""A metadata store whose replies get lost: for what must survive that."""
+"""Metadata stores whose replies get lost, or are wrong: for what must survive that."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ledger.errors import LogError, MetadataUnavailable
+from ledger.errors import DamagedMetadata, LogError, MetadataUnavailable, NoSuchNode
 from ledger.metastore import ANY_VERSION, MetadataStore, Op, Session, Versioned, Watch
+from ledger.metastore.memory import MemoryStore
 
 _R = TypeVar("_R")
 
@@ -88,3 +89,35 @@ class FlakyStore:
 
     def _lost(self, operation: str) -> LogError:
         return MetadataUnavailable(self.uri, operation, 0.0)
+
+
+class LyingStore(MemoryStore):
+    """Leaves names out of lists, does not find nodes, and is found damaged, as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://lying", "lying")
+        self.unlisted: dict[str, int] = {}
+        """How many lists lack the node, by its path."""
+        self.unread: set[str] = set()
+        self.is_damaged = False
+
+    async def children(self, path: str) -> list[str]:
+        names = await super().children(path)
+        for name in list(names):
+            if self.unlisted.get(f"{path}/{name}", 0) > 0:
+                self.unlisted[f"{path}/{name}"] -= 1
+                names.remove(name)
+        return names
+
+    async def get(self, path: str) -> Versioned:
+        if path in self.unread:
+            raise NoSuchNode(path)
+        return await super().get(path)
+
+    async def exists(self, path: str) -> int | None:
+        return None if path in self.unread else await super().exists(path)
+
+    async def verify(self) -> None:
+        await super().verify()
+        if self.is_damaged:
+            raise DamagedMetadata("the store", "a test says so")

@@ -21,7 +21,7 @@ from ledger.manager.layout import LEDGERS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
-from tests.ledger.flaky_store import FlakyStore
+from tests.ledger.flaky_store import FlakyStore, LyingStore
 from tests.waiting import PATIENCE_S
 
 EACH_LAYOUT = pytest.mark.parametrize("layout", sorted(LAYOUTS))
@@ -292,6 +292,32 @@ async def test_the_absent_are_those_that_are_gone_and_no_others(layout: str) -> 
         never = LedgerId(7_000_000)
         assert await ledgers.absent([kept, gone, damaged, never]) == (gone, never)
         assert await ledgers.absent([]) == ()
+
+
+@EACH_LAYOUT
+async def test_no_ledger_is_absent_from_a_store_that_is_damaged(layout: str) -> None:
+    store = LyingStore()
+    await make_namespace(store, layout=layout)
+    ledgers = LedgerStore(store, layout)
+    kept, gone = await ledgers.create(METADATA), await ledgers.create(METADATA)
+    await ledgers.delete(gone)
+    store.is_damaged = True
+    assert await ledgers.absent([kept]) == ()
+    with pytest.raises(DamagedMetadata):
+        await ledgers.absent([kept, gone])
+    await store.close()
+
+
+@EACH_LAYOUT
+async def test_a_ledger_that_is_listed_and_not_found_is_hidden_and_not_deleted(layout: str) -> None:
+    store = LyingStore()
+    await make_namespace(store, layout=layout)
+    ledgers = LedgerStore(store, layout)
+    kept, gone = await ledgers.create(METADATA), await ledgers.create(METADATA)
+    await ledgers.delete(gone)
+    store.unread.add(LAYOUTS[layout].path(kept))
+    assert await ledgers.hidden([kept, gone]) == (kept,)
+    await store.close()
 
 
 async def test_a_list_or_a_read_over_two_sessions_is_no_answer() -> None:

@@ -4,6 +4,8 @@ from tests.mutants.mutant import mutant
 
 _JANITOR = "tests/dlog/aio/test_janitor.py::test_"
 _STORES = "tests/dlog/aio/test_namespace_stores.py::test_"
+_EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py::test_"
+_LIMBO = "tests/bookie/loss/test_limbo.py::test_"
 _VERIFYING = "tests/dlog/aio/test_verifying.py::test_"
 _TRIMMING = "tests/dlog/aio/test_trimming.py::test_"
 _GIVEN_UP = "tests/dlog/aio/test_what_is_given_up.py::test_"
@@ -49,6 +51,41 @@ mutant(
     old="    await ledgers.store.verify()\n",
     new="",
     test=_STORES + "a_pass_over_a_damaged_store_deletes_nothing",
+)
+mutant(
+    "takes ledgers for gone that a damaged store does not know",
+    "ledger/manager/ledger_store.py",
+    old="        if gone:\n            await self._store.verify()\n",
+    new="",
+    test="tests/ledger/test_manager.py::test_no_ledger_is_absent_from_a_store_that_is_damaged",
+)
+mutant(
+    "empties a bookie by what a damaged store does not say",
+    "bookie/autorecovery/decommissioning.py",
+    old="        await self._store.verify()  # what is not found there does not name the bookie\n",
+    new="",
+    test=_EMPTIED + "no_bookie_is_emptied_by_what_a_damaged_store_does_not_say",
+)
+mutant(
+    "passes over a ledger that is listed and not found",
+    "bookie/autorecovery/surveying.py",
+    old="    found |= dict.fromkeys(await ledgers.hidden(missing))\n",
+    new="",
+    test=_EMPTIED + "a_ledger_that_the_store_hides_counts_as_one_that_cannot_be_read",
+)
+mutant(
+    "ends the doubt of a ledger that is listed and not found",
+    "bookie/server/settling.py",
+    old="    found |= dict.fromkeys(await ledgers.hidden(missing))\n",
+    new="",
+    test=_LIMBO + "no_ledger_that_the_store_hides_leaves_a_limbo",
+)
+mutant(
+    "ends the limbo of a ledger that one list lacks",
+    "bookie/server/settling.py",
+    old="dict.fromkeys(await ledgers.absent(missing))",
+    new="dict.fromkeys(missing)",
+    test=_LIMBO + "no_ledger_that_the_store_hides_leaves_a_limbo",
 )
 mutant(
     "trims behind one list of consumers",

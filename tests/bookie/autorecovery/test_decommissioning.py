@@ -34,16 +34,22 @@ from bookie.autorecovery.protocol.decommissioning import (
     TurnReadOnly,
     Withdraw,
 )
+from bookie.autorecovery.surveying import parts_of
 from bookie.autorecovery.worker import Worker
 from bookie.disk.directories import Directories
 from bookie.errors import BookieRetired
 from bookie.identity.cookie import Cookie
 from bookie.identity.stamp import identify
-from ledger.errors import BookieForgotten
-from ledger.ids import BookieId, LedgerId
+from ledger.cluster import make_namespace
+from ledger.errors import BookieForgotten, DamagedMetadata
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.manager import LAYOUTS, LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.shared import TimePassed
+from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieRegistration, Retirement, register, retirement_of
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, kill, world
+from tests.ledger.flaky_store import LyingStore
 from tests.simulation.disk import SimDisk
 from tests.waiting import eventually
 
@@ -347,3 +353,36 @@ async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_retired() 
         await kill(cluster, client, name)
         assert await emptying.execute(Retire(version)) == Done()
         assert await retirement_of(client.store, name) is Retirement.EMPTIED
+
+
+async def test_no_bookie_is_emptied_by_what_a_damaged_store_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(3) as (cluster, client):
+        name = BookieId(cluster.bookies[0].name)
+        emptying = _Decommissioning(client, name, lambda _: None, _ask_read_only)
+        assert isinstance(await emptying.execute(ScanLedgers(mark=False)), LedgersScanned)
+
+        async def verify() -> None:
+            raise DamagedMetadata("the store", "a test says so")
+
+        monkeypatch.setattr(client.store, "verify", verify)
+        assert isinstance(await emptying.execute(ScanLedgers(mark=False)), EffectFailed)
+
+
+async def test_a_ledger_that_the_store_hides_counts_as_one_that_cannot_be_read() -> None:
+    store = LyingStore()
+    await make_namespace(store)
+    ledgers = LedgerStore(store, "longhierarchical")
+    fragment = Fragment(EntryId(0), (BookieId("a"),))
+    metadata = LedgerMetadata(
+        quorum=Quorum(1, 1, 1), fragments=(fragment,), access_key=b"k" * 16, creation_token=b"t"
+    )
+    kept, read = await ledgers.create(metadata), await ledgers.create(metadata)
+    layout = LAYOUTS["longhierarchical"]
+    store.unread.add(layout.path(kept))
+    assert [each async for part in parts_of(ledgers) for each in part] == [
+        (kept, None),
+        (read, metadata),
+    ]
+    await store.close()

@@ -17,14 +17,17 @@ from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import Settler, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
+from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
+from ledger.manager.layout import LAYOUTS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import HeldAnswer, HeldQuery, LacAnswer, ReadAnswer, ReadQuery, Status
 from tests.bookie.machine import JOURNALS, LEDGER_DIRECTORIES, Machine
 from tests.bookie.promises import KEY, SMALL, Promises, run_of
+from tests.ledger.flaky_store import LyingStore
 from tests.simulation.disk import SimDisk
 
 WHY = "a file is gone"
@@ -399,3 +402,30 @@ def test_an_older_state_of_the_namespace_ends_no_limbo() -> None:
 def test_accounts_of_a_new_directory_know_nothing() -> None:
     accounts = Accounts(SimDisk(0))
     assert (accounts.census, accounts.limbo, accounts.losses) == (None, None, [])
+
+
+async def test_no_ledger_that_the_store_hides_leaves_a_limbo() -> None:
+    store = LyingStore()
+    await make_namespace(store)
+    ledgers = LedgerStore(store, "longhierarchical")
+    open_here = LedgerMetadata(
+        quorum=Quorum(1, 1, 1), fragments=(Fragment(EntryId(0), (BookieId("a"),)),), access_key=KEY
+    )
+    ledger_id = await ledgers.create(replace(open_here, creation_token=b"t" * 16))
+    path = LAYOUTS["longhierarchical"].path(ledger_id)
+    doubtful = partial(doubtful_of, ledgers, "a")
+    limbo = Limbo(WHY)
+    store.unread.add(path)
+    limbo = (await look(limbo, ledgers, doubtful))(limbo)
+    assert list(limbo.doubtful) == [ledger_id], "it is listed"
+    limbo = (await look(limbo, ledgers, doubtful))(limbo)
+    assert list(limbo.doubtful) == [ledger_id], "it is listed still"
+    store.unread.clear()
+    over = limbo.still([])
+    store.unlisted[path] = 1
+    assert list((await look(over, ledgers, doubtful))(over).before) == [ledger_id]
+    store.is_damaged = True
+    for begun in (Limbo(WHY), over):
+        with pytest.raises(DamagedMetadata):
+            await look(begun, ledgers, doubtful)
+    await store.close()

@@ -28,12 +28,12 @@ from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
-from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.port import Versioned
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.ledger.flaky_store import LyingStore
 from tests.metering.happenings import left_by_its_leader
 from tests.patience import PATIENT
 from tests.waiting import ended
@@ -342,37 +342,11 @@ async def test_while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_de
     assert (await log_info("a", client=client)).records == 1
 
 
-class _LyingStore(MemoryStore):
-    """Leaves names out of lists, and does not find nodes, as a test says."""
-
-    def __init__(self) -> None:
-        super().__init__("memory://lying", "lying")
-        self.unlisted: dict[str, int] = {}
-        """How many lists lack the node, by its path."""
-        self.unread: set[str] = set()
-
-    async def children(self, path: str) -> list[str]:
-        names = await super().children(path)
-        for name in list(names):
-            if self.unlisted.get(f"{path}/{name}", 0) > 0:
-                self.unlisted[f"{path}/{name}"] -= 1
-                names.remove(name)
-        return names
-
-    async def get(self, path: str) -> Versioned:
-        if path in self.unread:
-            raise NoSuchNode(path)
-        return await super().get(path)
-
-    async def exists(self, path: str) -> int | None:
-        return None if path in self.unread else await super().exists(path)
-
-
 @pytest.mark.parametrize("renamed", [False, True])
 async def test_a_log_that_the_list_lacks_is_read_before_its_ledgers_are_orphans(
     renamed: bool,
 ) -> None:
-    store = _LyingStore()
+    store = LyingStore()
     cluster = FakeCluster()
     client = cluster.client(store)
     async with await Log.open("a", client=client) as log:
@@ -389,7 +363,7 @@ async def test_a_log_that_the_list_lacks_is_read_before_its_ledgers_are_orphans(
 
 
 async def test_a_log_that_is_listed_and_not_found_lets_no_ledger_count_as_orphan() -> None:
-    store = _LyingStore()
+    store = LyingStore()
     cluster = FakeCluster()
     client = cluster.client(store)
     async with await Log.open("a", client=client) as log:
@@ -412,7 +386,7 @@ async def test_a_node_that_is_left_empty_where_a_log_was_keeps_no_orphan() -> No
 
 
 async def test_retention_waits_for_a_consumer_that_one_list_lacks() -> None:
-    store = _LyingStore()
+    store = LyingStore()
     client = FakeCluster().client(store)
     settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
     async with await Log.open("a", client=client, settings=settings) as log:
