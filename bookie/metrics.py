@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import ledger.metrics
 from bookie.collector.collection import LogState
 from bookie.collector.collector import Collector
 from bookie.disk.port import DiskUsage
@@ -395,6 +396,7 @@ def expose(
     """Let *exposed* show a bookie that serves, and how ready it is, from now on."""
     running = Running(server, service, storage, keeper, collector, registrar)
     exposed.add(METRICS, running)
+    exposed.add(ledger.metrics.METRICS)
     exposed.readiness = running.readiness
 
 

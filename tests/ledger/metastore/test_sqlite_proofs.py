@@ -221,6 +221,27 @@ def test_a_node_that_its_index_does_not_find_is_damage_and_not_absent(
         assert tree.exists("/logs/l1") == 1
 
 
+def test_pages_of_indexes_that_a_disk_did_not_write_are_damage(tmp_path: Path) -> None:
+    """Each of them is whole, and both say what was so before."""
+    made(tmp_path)
+    before = (tmp_path / DATABASE).read_bytes()
+    tree = opened(tmp_path)
+    tree.create("/logs/l9", VALUE, owner=None, sequential=False)
+    tree.close()
+    running = Running(tmp_path)
+    now = bytearray((tmp_path / DATABASE).read_bytes())
+    for index, entry in (("node_by_parent", b"/logsl9"), ("sqlite_autoindex_node_1", b"/logs/l9")):
+        page = place_of(tmp_path, index, entry) // PAGE_BYTES * PAGE_BYTES
+        now[page : page + PAGE_BYTES] = before[page : page + PAGE_BYTES]
+    (tmp_path / DATABASE).write_bytes(now)
+    with running.tree() as tree:
+        for read in (tree.get, tree.exists):
+            with pytest.raises(DamagedMetadata, match="below /logs does not fit"):
+                read("/logs/l9")
+        with pytest.raises(DamagedMetadata):
+            tree.children("/logs")
+
+
 def test_a_session_ends_with_its_own_nodes_whatever_the_index_of_owners_says(
     tmp_path: Path,
 ) -> None:
