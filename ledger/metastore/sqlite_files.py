@@ -25,6 +25,7 @@ from ledger.metastore.sqlite_format import (
     FORMAT_WITHOUT_NAMES,
     check_format,
     check_place,
+    check_tables,
     file_is_empty,
     format_of,
     make,
@@ -99,6 +100,7 @@ class Database:
             mark = mark_of(witness)
             connection = self.connection("rw", timeout_s)
             undo.callback(connection.close)
+            check_tables(connection, where)
             check_place(read_state(connection, where), mark, witness, where)
             undo.pop_all()
         return SqlTree(connection, witness, where=where, timeout_s=timeout_s)

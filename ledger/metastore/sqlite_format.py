@@ -227,12 +227,16 @@ def check_format(connection: sqlite3.Connection, where: str) -> None:
         raise DamagedMetadata(where, f"its tables are gone, or of an earlier format; {RESTORE}")
 
 
-def _checked(connection: sqlite3.Connection, where: str) -> State:
-    tables = _SCHEMAS.get(format_of(connection, where), ())
+def check_tables(connection: sqlite3.Connection, where: str, version: int = FORMAT_VERSION) -> None:
+    """Raises `DamagedMetadata` if the tables are not those of this format."""
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     schema = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    if mode != "wal" or Counter(sql for (sql,) in schema) != Counter(tables):
+    if mode != "wal" or Counter(sql for (sql,) in schema) != Counter(_SCHEMAS.get(version, ())):
         raise DamagedMetadata(where, f"its tables are not those that were made; {RESTORE}")
+
+
+def _checked(connection: sqlite3.Connection, where: str) -> State:
+    check_tables(connection, where, format_of(connection, where))
     _check_structure(connection, where)
     return read_state(connection, where)
 

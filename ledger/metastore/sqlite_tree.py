@@ -245,7 +245,7 @@ class SqlTree:
         with self._writing():
             query = "SELECT path FROM node WHERE owner = ? ORDER BY path"
             for (path,) in self._connection.execute(query, (session_id,)).fetchall():
-                if self._found(path)[0].owner != session_id:
+                if not isinstance(path, str) or self._found(path)[0].owner != session_id:
                     raise self._damaged(f"node {path} is listed as of another session")
                 self._delete(path, ANY_VERSION)
             session = self._session(session_id)

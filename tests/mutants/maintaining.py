@@ -140,7 +140,7 @@ mutant(
 mutant(
     "ends at an outage",
     "dlog/aio/maintain/janitor.py",
-    old='                _log.warning("janitor_pass_failed", error=str(error))\n',
+    old='                say("janitor_pass_failed", error=str(error))\n',
     new="                raise\n",
     test=_JANITOR + "the_janitor_outlives_an_outage",
 )
