@@ -189,7 +189,7 @@ async def clocks_jump(stage: Arena, random: Random) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def bookies_change(stage: Arena, random: Random) -> AsyncIterator[str]:
-    """One joins; another one is emptied and forgotten; a third one gets another disk and name."""
+    """One joins; another one is emptied and retired; a third one gets another disk and name."""
     joined = await stage.join()
     yield f"{joined} joins, one leaves in order, one gets a new disk and name"
     await stage.cluster.drop_bookie(await is_emptied(stage, random))

@@ -83,7 +83,7 @@ async def disk_is_replaced(scene: Scene, random: Random) -> None:
 
 
 async def machine_burns(scene: Scene, random: Random) -> None:
-    """A machine is gone for good, and nobody says so; once repaired its name is forgotten."""
+    """A machine is gone for good, and nobody says so; once repaired its name is retired."""
     index, bookie = _one(scene, random)
     scene.cluster.kill_bookie(index)
     shutil.rmtree(bookie.directory)
@@ -91,7 +91,7 @@ async def machine_burns(scene: Scene, random: Random) -> None:
     await scene.audited_without(bookie.name)
     status, printed = await scene.dlog("bookie", "decommission", bookie.name, "--json")
     assert status == 0, printed
-    assert _outcome(printed) == "forgotten", printed
+    assert _outcome(printed) == "retired", printed
     await scene.cluster.replace_bookie(index, scene.new_name())
 
 
@@ -102,8 +102,8 @@ async def leaves_in_order(scene: Scene, random: Random) -> None:
 
 
 async def is_emptied(scene: Scene, random: Random) -> int:
-    """Empty a bookie that runs, by a command that is sometimes interrupted, stop it, and have it
-    forgotten; return which."""
+    """Empty a bookie that runs, by a command that is sometimes interrupted, stop it, and have
+    its name retired; return which."""
     index, bookie = _one(scene, random)
     scene.note(f"{bookie.name} is decommissioned")
     if random.random() < 0.5:
@@ -112,7 +112,7 @@ async def is_emptied(scene: Scene, random: Random) -> int:
         if process.returncode is None:
             process.kill()
         await process.communicate()
-    for wanted in ("empty", "forgotten"):
+    for wanted in ("empty", "retired"):
         status, printed = await scene.dlog("bookie", "decommission", bookie.name, "--json")
         assert status == 0, printed
         assert _outcome(printed) == wanted, printed
