@@ -75,3 +75,16 @@ _judged(
     "self._moved: tuple[int, ...] = ()",
     "self._new_round()",
 )
+
+_judged(_UNSEEN, _REPAIR, "Replication._new_round", 'self._wait_why = ""')
+_judged(_NEVER, _REPAIR, "Replication.deadline", "return None")
+_judged(_NEVER, _REPAIR, "Replication._next", "return None")
+_judged(_QUICKER, _REPAIR, "Replication._swap", "if not moved:")
+_judged(
+    "the answer that led here has said so already",
+    *(_REPAIR, "Replication._swap"),
+    "self._unseen = True",
+)
+
+_ANSWERS = "ledger/protocol/answers.py"
+_judged(_QUICKER, _ANSWERS, "proven_lac", "if not proof:")

@@ -137,8 +137,6 @@ class _Work:
     """Where the copy under way goes on."""
     failed: set[int] = field(default_factory=set)
     """Indexes of which a copy failed."""
-    is_placed: bool = False
-    """Whether it is known if another ensemble were better."""
 
     @property
     def is_empty(self) -> bool:
@@ -328,15 +326,12 @@ class Replication:
 
     def _may_be_misplaced(self, work: _Work) -> bool:
         """Return whether to look for a better ensemble: only where every source is there."""
-        if work.is_placed or work.is_empty:
-            return False
-        return self._situation.may_be_misplaced(work.fragment)
+        return not work.is_empty and self._situation.may_be_misplaced(work.fragment)
 
     def _placed(self, event: ReplacementsChosen) -> ReplicationEffect:
         """Move what another ensemble would hold better: the bookies that have it are all there, and
         keep it until the swap."""
         work = self._todo[0]
-        work.is_placed = True
         work.gone, work.targets = dict.fromkeys(dict(event.bookies), True), dict(event.bookies)
         if work.gone or self._situation.lacks_entries(work.fragment):
             return self._begin_looking(work)
@@ -403,8 +398,6 @@ class Replication:
             for copy in work.chosen.copies
             if copy.index not in work.gone or copy.index in work.targets
         ]
-        if work.copies:
-            work.position = work.copies[0].first
         return self._copy()
 
     def _copy(self) -> ReplicationEffect:

@@ -562,3 +562,53 @@ def test_a_recovery_that_is_refused_defers_the_repair_and_says_why() -> None:
     effect = _next(machine, protocol.RecoveryRefused("too few bookies"))
     assert isinstance(effect, protocol.WriteMark)
     assert "too few bookies" in effect.mark.deferred_why
+
+
+def test_a_source_that_leaves_an_entry_out_is_not_copied_from() -> None:
+    machine, asked = _up_to(lost_member(), protocol.ReadFrames)
+    gap = protocol.FramesRead(Status.OK, (asked.first, asked.first + 2), asked.first + 2)
+    assert isinstance(_next(machine, gap), protocol.ReadLedger)
+
+
+def test_a_swap_that_is_found_to_be_written_is_not_written_again() -> None:
+    """Its reply was lost."""
+    machine, swap = _up_to(open_ledger(), protocol.WriteSwap)
+    effect = _next(machine, MetadataRead(swap.metadata, swap.version + 1))
+    assert not isinstance(effect, protocol.WriteSwap)
+
+
+def test_a_marked_bookie_that_is_away_and_not_lost_is_waited_for() -> None:
+    """Others are asked meanwhile, and what they say is not taken for its answer."""
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a", Reason.MISSING)
+    world.lacks("b", Reason.MISSING)
+    world.of(names("b")[0]).discard(4)
+    finish = repair(world)
+    assert finish.outcome is Outcome.DEFERRED
+    assert "a cannot be asked now" in finish.why
+    assert 4 in world.of(names("b")[0])
+    assert world.copied == 1
+
+
+def test_a_marked_bookie_that_does_not_say_what_it_has_is_named() -> None:
+    world = World(ledger((0, "abc"), last=9), "abc").lacks("b", Reason.MISSING)
+    world.silent = set(names("b"))
+    assert "bookie b did not say what it has" in repair(world).why
+
+
+def test_after_an_attempt_in_vain_nothing_is_believed_that_was_not_read() -> None:
+    world = World(ledger((0, "abc"), last=9), "abc").lacks("b", Reason.MISSING)
+    assert world.mark is not None
+    assert not _up_to(world, protocol.Look)[1].thorough
+    world.mark = world.mark.deferred("in vain", now_ms=0)
+    world.lose_lock()
+    assert _up_to(world, protocol.Look)[1].thorough
+
+
+def test_a_mark_waits_from_when_the_ledger_was_read() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    machine, _ = _up_to(world, protocol.ReadLedger)
+    world.now_ms += HOUR_MS
+    effect = _next(machine, world.do(protocol.ReadLedger()))
+    while not isinstance(effect, protocol.WriteMark):
+        effect = _next(machine, world.do(effect))
+    assert effect.mark.not_before_ms > world.now_ms

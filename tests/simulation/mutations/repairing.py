@@ -46,14 +46,12 @@ _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
 @mutation(
     "own bug",
     repair=True,
-    drawn=False,
     test="tests/ledger/test_what_is_believed.py"
     "::test_what_members_say_counts_only_while_the_metadata_name_them",
 )
 def bounds_what_was_acknowledged_by_who_left(patch: Patch) -> None:
     """A reader that sleeps between the metadata and the answers believes bookies that have evicted
-    the ledger. It is drawn, once in hundreds of seeds: those that have evicted it must be the
-    first to answer."""
+    the ledger."""
 
     async def read_last_stored(self: LedgerReader) -> EntryId:
         metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
