@@ -88,3 +88,10 @@ _judged(
 
 _ANSWERS = "ledger/protocol/answers.py"
 _judged(_QUICKER, _ANSWERS, "proven_lac", "if not proof:")
+
+_judged(
+    "what decided the end decides it again",
+    *(_RECOVERY, "Recovery._decide"),
+    "if search.end_found:",
+    "return effects",
+)

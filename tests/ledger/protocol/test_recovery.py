@@ -554,3 +554,18 @@ def test_what_a_replaced_bookie_refuses_late_fails_nobody() -> None:
     assert step(machine, refused) == [ChooseReplacements((0,), (A, B, C), (A, B, C))]
     step(machine, ReplacementsChosen(((0, D),)))
     assert step(machine, WriteBackRefused(0, 0, 1, 1, Status.UNREACHABLE)) == []
+
+
+def test_a_fence_that_comes_after_the_failure_begins_nothing() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), silent(0), silent(1), silent(0))
+    assert step(machine, silent(1)) == [FailRecovery(Failure.NOT_COVERED)]
+    assert step(machine, fenced(0), fenced(1)) == []
+
+
+def test_a_fence_that_is_answered_while_it_closes_changes_nothing() -> None:
+    machine = reading_from()
+    step(machine, has(0, 0))
+    assert step(machine, has(1, 0)) == closes(-1, 0)
+    assert step(machine, fenced(2)) == []
+    assert machine.phase is Phase.CLOSING
