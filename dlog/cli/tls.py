@@ -74,18 +74,21 @@ def issue(
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address at which it is found; repeat it for several. Bookies "
-        "need it for operators.", show_default=False),
+        typer.Option(help="Name or address at which it is found; repeat it for several. Without "
+        "one it is for clients alone. Bookies need it for operators.", show_default=False),
     ] = None,
     uri: Annotated[
         list[str] | None,
         typer.Option(help="Name that is a URI, as SPIFFE's; repeat it for several.",
         show_default=False),
     ] = None,
-    days: Days = 365,
+    days: Days = 90,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Issue a certificate for one process, for both ends of connections, and its key."""
+    """Issue a certificate for one process, and its key.
+
+    It is for clients; with --host or --bookie for servers, too: bookies, whatever serves metrics, a
+    console, and applications that stand for election."""
     with _told():
         from dlog.tls import files
         from dlog.tls.authority import Wanted
@@ -96,6 +99,31 @@ def issue(
         )  # fmt: skip
         where = _directory(directory)
         pair = files.issue_to(where, name, wanted)
+    _print_pair(pair, where / f"{files.AUTHORITY}.pem", as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "dlog tls renew orders-writer --days 30",
+        "dlog tls renew bookie-1 --dir /etc/dlog/tls",
+    )
+)
+def renew(
+    name: Annotated[str, typer.Argument(help="Name of the files, as 'issue' was given it.")],
+    *,
+    directory: Directory = None,
+    days: Days = 90,
+    as_json: Json = False,
+) -> None:
+    """Renew a certificate: the same names, a new key, in the same files.
+
+    Processes that use the files take the new ones within seconds, without a restart. Where they are
+    copied from here, copy both."""
+    with _told():
+        from dlog.tls import files
+
+        where = _directory(directory)
+        pair = files.renew(where, name, days=days)
     _print_pair(pair, where / f"{files.AUTHORITY}.pem", as_json=as_json)
 
 

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ledger.security.names import bookie_uri
 
 CA_DAYS: Final = 3650
-DAYS: Final = 365
+DAYS: Final = 90
 DAYS_MAX: Final = 36_500
 _EARLY: Final = timedelta(minutes=5)
 """Clocks differ: what is issued now is valid on a machine that is a little behind."""
@@ -41,11 +41,16 @@ class Wanted:
     bookie: str = ""
     """The bookie whose certificate it is; empty: nobody's."""
     hosts: Sequence[str] = ()
-    """Names and addresses at which its owner is found."""
+    """Names and addresses at which its owner is found. Who has none is no server."""
     uris: Sequence[str] = ()
     days: float = DAYS
     begins_days: float = 0.0
     """From now; a little earlier, as clocks differ."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is for servers, too."""
+        return bool(self.bookie or self.hosts)
 
     @property
     def alternative_names(self) -> list[x509.GeneralName]:
@@ -75,12 +80,14 @@ def new_authority(name: str, *, days: float = CA_DAYS) -> Issued:
 
 
 def issue(authority: Issued, wanted: Wanted) -> Issued:
-    """Return a certificate for both ends of connections, and its key."""
+    """Return a certificate and its key: for clients, and for servers if somebody finds them."""
     signer = x509.load_pem_x509_certificate(authority.cert)
     signer_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signer_key, ec.EllipticCurvePrivateKey), "`new_authority` made it"
     key = ec.generate_private_key(ec.SECP256R1())
-    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if wanted.serves:
+        uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     of_signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key())
     builder = (

@@ -3,7 +3,8 @@
     ca.pem, ca-key.pem          the authority
     NAME.pem, NAME-key.pem      what it issued, one pair for each process
 
-Directories are made 0700, files 0600. Nothing is written over.
+Directories are made 0700, files 0600. Nothing is written over, but what is renewed: then a process
+that uses the files takes the new ones by itself.
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
 
 from dlog.tls.authority import Issued, Wanted, issue, new_authority
 from ledger.errors import CallerError
@@ -68,9 +70,9 @@ def init(directory: Path, name: str, *, days: float) -> Pair:
     return pair
 
 
-def issue_to(directory: Path, file_name: str, wanted: Wanted) -> Pair:
-    """Let the authority in *directory* issue a certificate. Raises `TlsFileError`, also if there
-    is one of that name."""
+def issue_to(directory: Path, file_name: str, wanted: Wanted, *, renews: bool = False) -> Pair:
+    """Let the authority in *directory* issue a certificate, in place of one if it *renews* that.
+    Raises `TlsFileError`, also if there is one of that name, or none to be renewed."""
     of_authority = Pair.of(directory, AUTHORITY)
     if not of_authority.key.exists():
         raise TlsFileError(directory, f"no authority is there; {_HOW_TO_BEGIN}")
@@ -79,12 +81,41 @@ def issue_to(directory: Path, file_name: str, wanted: Wanted) -> Pair:
     with _explained(of_authority.key):
         authority = Issued(of_authority.cert.read_bytes(), of_authority.key.read_bytes())
     pair = Pair.of(directory, file_name)
+    if renews and not pair.cert.exists():
+        raise TlsFileError(pair.cert, "there is none to be renewed; 'dlog tls issue' makes one")
     try:
         issued = issue(authority, wanted)
     except (ValueError, TypeError) as error:
         raise TlsFileError(pair.cert, f"it cannot be issued: {error}") from error
-    _write(pair, issued)
+    if not renews:
+        _write(pair, issued)
+        return pair
+    fresh = Pair.of(directory, f".{file_name}")
+    for path in (fresh.key, fresh.cert):
+        path.unlink(missing_ok=True)  # of a renewal that was interrupted
+    _write(fresh, issued)
+    with _explained(pair.cert):
+        fresh.key.replace(pair.key)
+        fresh.cert.replace(pair.cert)
     return pair
+
+
+def renew(directory: Path, file_name: str, *, days: float) -> Pair:
+    """Replace a certificate that the authority in *directory* has issued, and its key, by new ones
+    for the same names. Raises `TlsFileError`."""
+    path = Pair.of(directory, file_name).cert
+    with _explained(path):
+        content = path.read_bytes()
+    try:
+        found = x509.load_pem_x509_certificate(content)
+        [name] = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError as error:
+        raise TlsFileError(path, f"it is none of 'dlog tls issue': {error}") from error
+    names = _names(found)
+    uris = [each.value for each in names if isinstance(each, x509.UniformResourceIdentifier)]
+    hosts = [str(each.value) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
+    wanted = Wanted(name=str(name.value), hosts=hosts, uris=uris, days=days)
+    return issue_to(directory, file_name, wanted, renews=True)
 
 
 def show(path: Path) -> list[Shown]:
@@ -99,11 +130,7 @@ def show(path: Path) -> list[Shown]:
 
 
 def _shown(path: Path, found: x509.Certificate) -> Shown:
-    try:
-        extension = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        names: Sequence[str] = [f"{_kind(each)}:{each.value}" for each in extension.value]
-    except x509.ExtensionNotFound:
-        names = ()
+    names = [f"{_kind(each)}:{each.value}" for each in _names(found)]
     return Shown(
         str(path),
         found.subject.rfc4514_string(),
@@ -113,6 +140,13 @@ def _shown(path: Path, found: x509.Certificate) -> Shown:
         found.not_valid_after_utc,
         found.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def _names(found: x509.Certificate) -> Sequence[x509.GeneralName]:
+    try:
+        return list(found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return []
 
 
 def _kind(name: x509.GeneralName) -> str:

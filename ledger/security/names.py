@@ -6,7 +6,8 @@ A bookie is recognised by its name, if its certificate names one:
     spiffe://<domain>/.../bookie/<name> the same, for those who use SPIFFE
 
 Such a certificate is no other bookie's, wherever it is used. One that names no bookie must name the
-host of the address at which the bookie was looked for.
+host of the address at which the bookie was looked for. A process with a SPIFFE id of its own takes
+no bookie of another trust domain: bundles of a federation hold the authorities of others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,11 +115,19 @@ def bookies_named(certificate: Certificate) -> tuple[str, ...]:
     return tuple(name for uri in certificate.uris if (name := _bookie_in(uri)) is not None)
 
 
-def why_not_bookie(certificate: Certificate, bookie: str, host: str) -> str | None:
+def why_not_bookie(
+    certificate: Certificate, bookie: str, host: str, *, own: Certificate | None = None
+) -> str | None:
     """Return why whoever shows *certificate* at *host* is not *bookie*, empty: whichever bookie is
-    there; None: it is."""
+    there; None: it is. *own*: of the process that wants to know."""
     if certificate.flaw:
         return f"its certificate proves nothing: {certificate.flaw}"
+    domains = trust_domains(certificate)
+    if own is not None and domains and (of_own := trust_domains(own)) and not domains & of_own:
+        return (
+            f"its certificate is of the trust domain {', '.join(sorted(domains)[:_SHOWN_MAX])}, "
+            f"this process's of {', '.join(sorted(of_own)[:_SHOWN_MAX])}"
+        )
     named = bookies_named(certificate)
     if named and bookie:
         if bookie in named:
@@ -127,6 +136,12 @@ def why_not_bookie(certificate: Certificate, bookie: str, host: str) -> str | No
     if is_of_host(certificate, host):
         return None
     return f"its certificate is for {certificate}, and names neither {host} nor bookie {bookie}"
+
+
+def trust_domains(certificate: Certificate) -> frozenset[str]:
+    """Return those of the SPIFFE ids in *certificate*; mostly one, or none."""
+    ids = [uri[len(_SPIFFE) :] for uri in certificate.uris if uri.startswith(_SPIFFE)]
+    return frozenset(each.partition("/")[0].lower() for each in ids)
 
 
 def is_of_host(certificate: Certificate, host: str) -> bool:

@@ -13,7 +13,7 @@ from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes, is_secured
 from ledger.security.explaining import why_failed
-from ledger.security.names import why_not_bookie
+from ledger.security.names import Certificate, why_not_bookie
 from ledger.security.settings import TlsMode
 from ledger.security.taking import SHUTDOWN_S_MAX
 from ledger.transport.blocks import Blocks
@@ -111,6 +111,7 @@ class ClientConnection(Connection):
         """Who the bookie is, once it has said so."""
         self._hello = hello
         self._host = ""
+        self._own: Certificate | None = None
         self._on_frame, self._on_room, self._on_lost = on_frame, on_room, on_lost
         loop = asyncio.get_running_loop()
         self.welcomed: asyncio.Future[Welcome | Refusal] = loop.create_future()
@@ -125,9 +126,10 @@ class ClientConnection(Connection):
         """Whether it was made and is not freed yet."""
         return self._gone is not None and not self.is_lost
 
-    def expect_at(self, host: str) -> None:
-        """Take nobody at *host* for the bookie whose certificate is not the bookie's."""
-        self._host = host
+    def expect_at(self, host: str, own: Certificate) -> None:
+        """Take nobody at *host* for the bookie whose certificate is not the bookie's, as a process
+        with the certificate *own* sees it."""
+        self._host, self._own = host, own
 
     async def gone(self) -> None:
         """Wait until the connection is freed, if there ever was one."""
@@ -137,7 +139,8 @@ class ClientConnection(Connection):
     def made(self) -> None:
         self._gone = asyncio.get_running_loop().create_future()
         if self.certificate is not None:
-            reason = why_not_bookie(self.certificate, self._hello.bookie, self._host)
+            bookie, host = self._hello.bookie, self._host
+            reason = why_not_bookie(self.certificate, bookie, host, own=self._own)
             if reason is not None:
                 self._refuse(reason)
                 return
@@ -203,7 +206,7 @@ async def connect(
             if is_secured(mode, way.takes, name=bookie):
                 assert way.security is not None
                 context = way.security.client()
-                connection.expect_at(way.host)
+                connection.expect_at(way.host, way.security.certificate)
             await loop.create_connection(
                 lambda: connection,
                 way.host,

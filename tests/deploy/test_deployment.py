@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dlog.cli.app import app
+from ledger.security.certificates import Security, own_name
+from ledger.security.settings import TlsMode, TlsSettings
 from tests.bookie.processes import START_S_MAX, bookie
 
 ROOT: Final = Path(__file__).parents[2]
@@ -30,9 +33,12 @@ COMMANDS: Final = (
     ("autorecovery", "start"),
     ("janitor", "run"),
     ("init",),
+    ("console",),
     ("tls", "init"),
     ("tls", "issue"),
 )
+COMPONENTS: Final = ("bookie", "autorecovery", "janitor", "console", "operator")
+DIGEST: Final = f"sha256:{'0123456789abcdef' * 4}"
 
 
 def tool(name: str) -> str:
@@ -69,6 +75,7 @@ def test_every_option_in_what_is_deployed_is_one_of_a_command() -> None:
         "--home-dir",
         "--help",
         "--from",
+        "--build-arg",
     }  # of other programs
     for words in COMMANDS:
         shown = CliRunner().invoke(app, [*words, "--help"]).output
@@ -137,6 +144,76 @@ def test_the_compose_file_is_one_and_has_a_whole_cluster() -> None:
         assert "init" in services[name]["depends_on"]
     ids = [services["zk2"]["environment"]["ZOO_MY_ID"], services["bookie-2"]["command"][3]]
     assert ids == [2, "--id=bookie-2"]
+    mounted = {
+        name: {each["source"]: each["target"] for each in service.get("volumes", ())}
+        for name, service in services.items()
+    }
+    own = {name: f"{name}-tls" for name in ("bookie-1", "bookie-2", "autorecovery", "console")}
+    for name, volume in {**own, "init": "operator-tls", "dlog": "operator-tls"}.items():
+        if name in services:  # a profile that is not asked for is left out
+            secret = [each for each in mounted[name] if each.endswith("-tls")]
+            assert secret == [volume], "no other one's key"
+            assert services[name]["environment"]["DLOG_TLS"] == "required"
+    for name, service in services.items():
+        image = service["image"]
+        assert ":" in image.rpartition("/")[2], image
+        assert not image.endswith(":latest"), name
+
+
+def compose() -> Any:
+    path = DEPLOY / "container" / "compose.yaml"
+    return module("yaml").safe_load(path.read_text(encoding="utf-8"))["services"]
+
+
+@pytest.mark.integration
+def test_the_compose_file_issues_to_each_component_what_it_needs_and_keeps_no_authority(
+    tmp_path: Path,
+) -> None:
+    services = compose()
+    [_, option, script, name] = services["certificates"]["entrypoint"]
+    issued = tmp_path / "issued"
+    volumes = dict(each.split(":") for each in services["certificates"]["volumes"])
+    for target in volumes.values():
+        (issued / Path(target).name).mkdir(parents=True)
+    script = script.replace("$$", "$").replace("/issued", str(issued))
+    script = re.sub(r"[^\s\"]+(?=/authority)", str(tmp_path), script).replace("chown", ": chown")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(word: str) -> dict[Path, bytes]:
+        subprocess.run(["sh", option, script, name, word], env=environment, check=True, timeout=300)
+        return {path: path.read_bytes() for path in issued.rglob("*") if path.is_file()}
+
+    first = run("once")
+    assert run("once") == first
+    assert {path.name for path in first} == {"ca.pem", "cert.pem", "key.pem", "token"}
+    authority = (tmp_path / "authority" / "ca-key.pem").read_bytes()
+    assert authority not in first.values()
+    serving = {"bookie-1", "bookie-2", "bookie-3", "console"}
+    names = set()
+    for place in issued.iterdir():
+        ca, cert, key = (str(place / f"{each}.pem") for each in ("ca", "cert", "key"))
+        settings = TlsSettings(mode=TlsMode.REQUIRED, ca=ca, cert=cert, key=key)
+        security = Security(settings, serves=place.name in serving)
+        names.add(own_name(security))
+        lasts = datetime.fromtimestamp(security.certificate.expires_at, UTC) - datetime.now(UTC)
+        assert lasts <= timedelta(days=90)
+    bookies = {f"uri:dlog:bookie:bookie-{number}" for number in (1, 2, 3)}
+    assert names == bookies | {"cn:autorecovery", "cn:operator", "uri:urn:dlog:console"}
+    granted = set(re.findall(r"access grant (\S+)", services["init"]["entrypoint"][2]))
+    assert granted == names - bookies, "who is no bookie has what it needs from a grant"
+    renewed = run("renew")
+    assert renewed.keys() == first.keys()
+    assert all(renewed[path] != first[path] for path in first)
+
+
+def test_images_are_pinned_and_the_authority_is_not_mounted() -> None:
+    recipe = (DEPLOY / "container" / "Containerfile").read_text(encoding="utf-8")
+    assert set(re.findall(r"^FROM (\S+)", recipe, re.MULTILINE)) == {"${PYTHON}"}
+    for path in DEPLOY.rglob("*"):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert ":latest" not in text, path
+            assert "ca-key.pem:" not in text, path
 
 
 def rendered(*values: str) -> list[dict[str, Any]]:
@@ -150,7 +227,7 @@ def rendered(*values: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("secured", [False, True])
 def test_the_chart_renders_to_objects_that_kubernetes_knows(*, secured: bool) -> None:
     schemas = module("kubernetes_validate")
-    values = ("tls.secretName=t", "authSecret=a", "bookies.journal.storageClass=fast")
+    values = ("tls.enabled=true", "authSecret=a", "bookies.journal.storageClass=fast")
     objects = rendered(*(values if secured else ()))
     kinds = {(each["kind"], each["metadata"]["name"]) for each in objects}
     assert kinds == {
@@ -161,9 +238,11 @@ def test_the_chart_renders_to_objects_that_kubernetes_knows(*, secured: bool) ->
         ("Deployment", "r-janitor"),
         ("Deployment", "r-console"),
         ("Job", "r-init"),
+        ("NetworkPolicy", "r-bookie"),
+        ("NetworkPolicy", "r-beside"),
     }
     for each in objects:
-        schemas.validate(each, KUBERNETES, strict=True)
+        schemas.validate(each, KUBERNETES, strict=True)  # Kubernetes has no Certificate itself
     [bookies] = [each["spec"] for each in objects if each["kind"] == "StatefulSet"]
     [container] = bookies["template"]["spec"]["containers"]
     waits = container["lifecycle"]["preStop"]["exec"]["command"]
@@ -174,6 +253,84 @@ def test_the_chart_renders_to_objects_that_kubernetes_knows(*, secured: bool) ->
     [journal, ledgers] = [each["spec"] for each in bookies["volumeClaimTemplates"]]
     assert journal.get("storageClassName") == ("fast" if secured else None)
     assert "storageClassName" not in ledgers
+
+
+def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found = {
+        each["metadata"]["name"].removeprefix("r-"): each["spec"]["template"]["spec"]
+        for each in objects
+        if each["kind"] in ("StatefulSet", "Deployment", "Job")
+    }
+    found["operator"] = found.pop("init")
+    return found
+
+
+@pytest.mark.integration
+def test_each_component_of_the_chart_has_an_identity_of_its_own() -> None:
+    issuer = ("tls.issuer.kind=Issuer", "tls.issuer.name=dlog", "roles.clients[0]=x509:CN=orders")
+    objects = rendered("tls.enabled=true", "tls.secrets.console=elsewhere", *issuer)
+    pods = pods_of(objects)
+    assert pods.keys() == set(COMPONENTS)
+    wanted = {name: f"r-{name}-tls" for name in COMPONENTS} | {"console": "elsewhere"}
+    for name, pod in pods.items():
+        secrets = [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each]
+        assert secrets == [wanted[name]], "and nobody else's"
+        assert pod["enableServiceLinks"] is False
+        assert pod["automountServiceAccountToken"] is False
+    made = {each["spec"]["secretName"]: each["spec"] for each in of_kind(objects, "Certificate")}
+    assert made.keys() == set(wanted.values())
+    assert len({each["commonName"] for each in made.values()}) == len(COMPONENTS)
+    for name, secret in wanted.items():
+        serves = name not in ("console", "operator")
+        assert ("server auth" in made[secret]["usages"]) is serves
+        assert bool(made[secret].get("dnsNames")) is serves
+        assert not made[secret].get("isCA")
+    hosts = made[wanted["bookie"]]["dnsNames"]
+    assert hosts == [f"r-bookie-{number}.r-bookie.default.svc" for number in range(3)]
+    [container] = pods["operator"]["containers"]
+    roles = [each for each in container["args"] if "x509" in each]
+    assert roles == [
+        "--operator=x509:CN=r-operator",
+        "--bookie=x509:CN=r-bookie",
+        "--bookie=x509:CN=r-autorecovery",
+        "--client=x509:CN=r-janitor",
+        "--reader=x509:CN=r-console",
+        "--client=x509:CN=orders",
+    ]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+@pytest.mark.integration
+def test_nobody_reaches_a_pod_of_the_chart_but_who_is_named() -> None:
+    monitoring = "networkPolicy.metrics[0].namespaceSelector.matchLabels.name=monitoring"
+    for values in ((), (monitoring,)):
+        objects = rendered(*values)
+        policies = {
+            each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "NetworkPolicy")
+        }
+        bookie, beside = policies["r-bookie"], policies["r-beside"]
+        assert bookie["policyTypes"] == beside["policyTypes"] == ["Ingress"]
+        ports = [[port["port"] for port in each["ports"]] for each in bookie["ingress"]]
+        scraped = ["metrics"] if values else []
+        assert ports == [["clients", "operators"], ["clients"], *([scraped] if values else [])]
+        own, clients = bookie["ingress"][:2]
+        assert own["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "r"
+        assert clients["from"] == [{"podSelector": {"matchLabels": {"dlog-client": "true"}}}]
+        assert [each["ports"][0]["port"] for each in beside["ingress"]] == scraped
+    assert not of_kind(rendered("networkPolicy.enabled=false"), "NetworkPolicy")
+
+
+@pytest.mark.integration
+def test_an_image_is_the_one_of_its_digest_or_of_the_charts_version() -> None:
+    for values, image in (
+        ((f"image.digest={DIGEST}", "image.repository=a.example/dlog"), f"a.example/dlog@{DIGEST}"),
+        ((), "dlog:0.1.0"),
+    ):
+        for pod in pods_of(rendered(*values)).values():
+            assert [each["image"] for each in pod["containers"]] == [image]
 
 
 @pytest.mark.integration

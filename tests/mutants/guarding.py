@@ -387,3 +387,25 @@ mutant(
     new="        if False:",
     test=_ORDERS + "of_one_connection_so_many_orders_are_under_way_and_no_more",
 )
+mutant(
+    "takes a bookie of another trust domain",
+    "ledger/security/names.py",
+    old="(of_own := trust_domains(own)) and not domains & of_own:\n",
+    new="(of_own := trust_domains(own)) and not domains:\n",
+    test="tests/ledger/security/test_names.py::test_a_bookie_of_another_trust_domain_is_not_taken",
+)
+mutant(
+    "issues certificates of servers to clients",
+    "dlog/tls/authority.py",
+    old="    if wanted.serves:\n",
+    new="    if wanted.days:\n",
+    test="tests/dlog/tls/test_files.py::test_what_nobody_finds_is_for_clients_alone",
+)
+mutant(
+    "renews a certificate for the name of its owner alone",
+    "dlog/tls/files.py",
+    old="    wanted = Wanted(name=str(name.value), hosts=hosts, uris=uris, days=days)\n",
+    new="    wanted = Wanted(name=str(name.value), hosts=hosts, days=days)\n",
+    test="tests/dlog/tls/test_files.py::"
+    "test_a_renewed_certificate_has_the_same_names_and_another_key",
+)

@@ -60,6 +60,21 @@ def test_a_certificate_that_names_a_bookie_is_its_own_and_no_other_ones(uri: str
     )
 
 
+def test_a_bookie_of_another_trust_domain_is_not_taken() -> None:
+    """By no name: the authority of that domain may say what it likes of its own."""
+    found = shown(uris=("spiffe://other/bookie/b1", bookie_uri("b1")), dns=("host",))
+    own = shown(uris=("spiffe://prod/ns/x/writer",))
+    assert why_not_bookie(found, "b1", "host", own=own) == (
+        "its certificate is of the trust domain other, this process's of prod"
+    )
+    of_ours = shown(uris=("spiffe://PROD/bookie/b1",))
+    assert why_not_bookie(of_ours, "b1", "host", own=own) is None
+    assert why_not_bookie(of_ours, "b2", "host", own=own) is not None
+    for without in (None, shown(common_name="writer")):
+        assert why_not_bookie(found, "b1", "host", own=without) is None
+    assert why_not_bookie(shown(dns=("host",)), "b1", "host", own=own) is None
+
+
 def test_a_name_with_signs_of_its_own_is_quoted_in_the_uri() -> None:
     assert bookie_uri("rack 1/b") == "dlog:bookie:rack%201%2Fb"
     assert why_not_bookie(shown(uris=(bookie_uri("rack 1/b"),)), "rack 1/b", "") is None
