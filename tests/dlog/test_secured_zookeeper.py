@@ -66,7 +66,6 @@ from tests.waiting import PATIENCE_S, SESSION_S, eventually
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper]
 
 LOG: Final = "team/flights"
-BOOKIE: Final = BookieId("bookie-0")
 ROLES: Final[dict[str, tuple[Grant | None, Set[str]]]] = {
     # by the name of the certificate: what is granted, and what may so be done with a ledger of LOG
     "stranger": (None, set()),
@@ -98,6 +97,8 @@ class Scene:
     store: MetadataStore
     """With the certificate that made the namespace."""
     ledgers: LedgerStore
+    bookie: BookieId
+    """The one that there is; its name has an end that no other cluster's has."""
     tls: dict[str, TlsSettings]
 
     @asynccontextmanager
@@ -133,7 +134,7 @@ async def secured(directory: Path) -> AsyncIterator[Scene]:
         for grant in (grant for grant, _ in ROLES.values() if grant is not None):
             await change_rules(store, partial(Rules.granted, grant=grant), by="a test")
         ledgers = LedgerStore(store, (await open_namespace(store)).layout)
-        yield Scene(uri, store, ledgers, tls)
+        yield Scene(uri, store, ledgers, BookieId(cluster.bookies()[0].name), tls)
 
 
 def issued(authority: Path, name: str, client: TlsSettings) -> TlsSettings:
@@ -165,9 +166,9 @@ async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeep
         async with secured(tmp_path) as scene:
             async with scene.client("client") as client:
                 (found,) = client.bookies.available()
-                await bookies_go_by_the_grants(scene, found.address)
+                await bookies_go_by_the_grants(scene, found)
                 for name, (_, allowed) in ROLES.items():
-                    await may(scene, found.address, name, allowed)
+                    await may(scene, found, name, allowed)
                     await may_order(scene, found, name)
             await strangers_get_nothing_of_zookeeper(scene, tmp_path)
             await logs_are_written_and_read(scene)
@@ -179,39 +180,43 @@ async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeep
         pytest.skip(str(error))
 
 
-def transport_as(scene: Scene, address: str, name: str) -> SocketTransport:
-    security = Security(scene.tls[name])
-    return SocketTransport(lambda _: address, timeout_s=PATIENCE_S, security=security)
+def transport_as(scene: Scene, found: BookieRegistration, name: str) -> SocketTransport:
+    return SocketTransport(
+        lambda _: found.address,
+        timeout_s=PATIENCE_S,
+        security=Security(scene.tls[name]),
+        meant=lambda _: found.meant,
+    )
 
 
-async def bookies_go_by_the_grants(scene: Scene, address: str) -> None:
+async def bookies_go_by_the_grants(scene: Scene, found: BookieRegistration) -> None:
     """The last grant is the operator's."""
-    ledger_id = await made(scene.ledgers, BOOKIE, LOG)
-    transport = transport_as(scene, address, "operator")
+    ledger_id = await made(scene.ledgers, scene.bookie, LOG)
+    transport = transport_as(scene, found, "operator")
 
     async def known() -> bool:
-        return await do("held", transport, BOOKIE, ledger_id) is not Status.ACCESS_DENIED
+        return await do("held", transport, scene.bookie, ledger_id) is not Status.ACCESS_DENIED
 
     await eventually(known, "the bookie has heard of all grants")
     await transport.close()
 
 
-async def may(scene: Scene, address: str, name: str, allowed: Set[str]) -> None:
+async def may(scene: Scene, found: BookieRegistration, name: str, allowed: Set[str]) -> None:
     """Each operation is tried on a ledger of its own; what is refused leaves it as it was."""
-    transport = transport_as(scene, address, name)
-    writer = transport_as(scene, address, "writer")
+    transport = transport_as(scene, found, name)
+    writer = transport_as(scene, found, "writer")
     try:
         for operation in OPERATIONS:
-            ledger_id = await made(scene.ledgers, BOOKIE, LOG)
-            assert await add(writer, entry(ledger_id), bookie=BOOKIE) is Status.OK
+            ledger_id = await made(scene.ledgers, scene.bookie, LOG)
+            assert await add(writer, entry(ledger_id), bookie=scene.bookie) is Status.OK
             if operation == COPIES:
                 await closed(scene.ledgers, ledger_id, 1)
-                await locked(scene.ledgers, ledger_id, f"cn:{name}", targets=(BOOKIE,))
-            status = await do(operation, transport, BOOKIE, ledger_id)
+                await locked(scene.ledgers, ledger_id, f"cn:{name}", targets=(scene.bookie,))
+            status = await do(operation, transport, scene.bookie, ledger_id)
             expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
             assert status is expected, f"{name}: {operation}"
             if operation not in allowed:
-                assert await add(writer, entry(ledger_id, 1), bookie=BOOKIE) is Status.OK
+                assert await add(writer, entry(ledger_id, 1), bookie=scene.bookie) is Status.OK
     finally:
         await transport.close()
         await writer.close()
@@ -220,7 +225,8 @@ async def may(scene: Scene, address: str, name: str, allowed: Set[str]) -> None:
 async def may_order(scene: Scene, found: BookieRegistration, name: str) -> None:
     operator = BookieOperator(
         found.operator_address,
-        bookie=BOOKIE,
+        bookie=scene.bookie,
+        meant=found.meant,
         timeout_s=PATIENCE_S,
         security=Security(scene.tls[name]),
         takes=found.takes,
@@ -320,7 +326,7 @@ async def connected(scene: Scene, name: str) -> KazooClient:
 async def nobody_decides_who_may_do_what(scene: Scene, name: str) -> None:
     """But operators: neither by what says so, nor under the name of a bookie, nor by removing the
     node and making another one."""
-    decisive = ["access", "quotas", "renamed", "instance", "layout", f"cookies/{BOOKIE}"]
+    decisive = ["access", "quotas", "renamed", "instance", "layout", f"cookies/{scene.bookie}"]
     decisive += ["bookies", "bookies/decommissioning", "cookies", "logs", "leaders", "ledgers"]
     writable = {"logs", "leaders", "ledgers"}
     kazoo = await connected(scene, name)
@@ -338,7 +344,11 @@ async def nobody_decides_who_may_do_what(scene: Scene, name: str) -> None:
         with pytest.raises(NoAuthError):
             await asyncio.to_thread(kazoo.create, "/secured/mine")
         if name != "bookie-9":
-            for node in ("cookies/mine", "bookies/available/mine", f"bookies/readonly/{BOOKIE}"):
+            for node in (
+                "cookies/mine",
+                "bookies/available/mine",
+                f"bookies/readonly/{scene.bookie}",
+            ):
                 with pytest.raises(NoAuthError):
                     await asyncio.to_thread(kazoo.create, f"/secured/{node}")
     finally:
