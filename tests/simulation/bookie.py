@@ -48,7 +48,7 @@ from ledger.requests import (
     Status,
 )
 from tests.simulation.disk import PowerLost, SimDisk
-from tests.simulation.disks_elsewhere import in_window, stop_cleanly, told
+from tests.simulation.disks_elsewhere import TwoOfOneIdentity, in_window, stop_cleanly, told
 from tests.simulation.host import Host
 from tests.simulation.promises import Promises
 from tests.simulation.scheduler import Action, Timer
@@ -493,10 +493,13 @@ class SimBookie:
 
         async def looked() -> Claim:
             try:
-                return await lives.look(SimStore(self._cluster.metadata, self.host), self.claim)
+                claim = await lives.look(SimStore(self._cluster.metadata, self.host), self.claim)
             except MetadataError:
                 self.host.after(LOOK_S, self.look_again)
                 return self.claim
+            if self.is_forgotten:
+                raise TwoOfOneIdentity(self.name)  # it has read that its name is retired
+            return claim
 
         drive(looked(), self._told)
 

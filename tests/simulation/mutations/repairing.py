@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bookie.autorecovery import decommissioning as leaving
 from bookie.autorecovery import looking, marks, replicating
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
@@ -12,7 +13,10 @@ from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.auditing import Auditor
 from bookie.autorecovery.protocol.decommissioning import Decommission
 from bookie.autorecovery.protocol.replicating import Replication, _Work
+from bookie.errors import BookieSuperseded
+from bookie.identity import lives
 from bookie.identity.cookie import Cookie
+from bookie.identity.lives import Claim
 from bookie.server.copy_rights import CopyEvidence
 from ledger import marking
 from ledger.environment import Environment
@@ -20,7 +24,7 @@ from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
-from ledger.metastore.port import ANY_VERSION, MetadataStore
+from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
 from ledger.protocol.answers import Found
 from ledger.protocol.shared import (
     MetadataFailed,
@@ -387,6 +391,37 @@ def forgets_a_name_first(patch: Patch) -> None:
         return honest(self, seen)
 
     patch.set(Decommission, "_judge_bookie", judge)
+
+
+@mutation(
+    "own, rule 78",
+    repair=True,
+    test=f"{_EMPTIED}::test_the_name_of_an_emptied_bookie_is_never_free_again",
+)
+def frees_the_name_of_a_bookie_that_left(patch: Patch) -> None:
+    """As it was before: an empty bookie takes the name while the one of before sleeps."""
+
+    def deleted(path: str, _value: bytes, version: int) -> DeleteOp:
+        return DeleteOp(path, version)
+
+    patch.set(leaving, "SetOp", deleted)
+
+
+@mutation(
+    "own, rule 78",
+    repair=True,
+    test="tests/bookie/identity/test_lives.py::test_a_bookie_ends_when_its_name_is_retired",
+)
+def a_bookie_serves_on_that_woke_under_a_retired_name(patch: Patch) -> None:
+    honest = lives.look
+
+    async def look(store: Any, claim: Claim) -> Claim:
+        try:
+            return await honest(store, claim)
+        except BookieSuperseded:
+            return Claim(claim.cookie, (await store.get(claim.path)).version)
+
+    patch.set(lives, "look", look)
 
 
 @mutation("bk#4812", repair=True)

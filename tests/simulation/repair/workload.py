@@ -286,16 +286,13 @@ class RepairSimulation(Simulation):
         """The bookie is empty: it is stopped for good, and its name can be retired. Or somebody
         believes that it has stopped, and it stands still."""
         bookie = self.cluster.bookies[name]
-        if (
-            bookie.host.up
-            and not bookie.host.paused
-            and not self._healed
-            and self._random.random() < 0.5
-        ):
-            bookie.host.pause()
-            self.scheduler.mark("emptied_bookie_stands_still")
-        elif bookie.host.up:
-            bookie.crash()
+        if bookie.host.up and not bookie.host.paused:
+            if not self._healed and self._random.random() < 0.5:
+                bookie.host.pause()
+                bookie.host.asleep = True  # until its name is retired, whatever heals
+                self.scheduler.mark("emptied_bookie_stands_still")
+            else:
+                bookie.crash()
         bookie.gone = True
         self._leave_again(name)
 
@@ -305,7 +302,7 @@ class RepairSimulation(Simulation):
         self.scheduler.after(
             self._random.uniform(0.0, 5.0), partial(start_anew, self.cluster, name)
         )
-        if bookie.host.up and bookie.host.paused and not bookie.host.asleep:
+        if bookie.host.up and bookie.host.paused:
             self.scheduler.after(self._random.uniform(0.0, 5.0), partial(self._wake, bookie))
 
     def _wake(self, bookie: SimBookie) -> None:
