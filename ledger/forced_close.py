@@ -57,7 +57,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class BookieHolding:
     """What one bookie says of a ledger."""
 
     bookie: BookieId
@@ -98,7 +98,7 @@ class Evidence:
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
-    holdings: tuple[Holding, ...]
+    holdings: tuple[BookieHolding, ...]
 
     @property
     def first(self) -> int:
@@ -141,7 +141,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ForcedClose:
     """How a ledger was closed."""
 
     evidence: Evidence
@@ -174,7 +174,7 @@ async def gather_evidence(
     there = [BookieId(found.bookie) for found in environment.bookies.available()]
     bookies = dict.fromkeys((*members, *named, *there, *known))
 
-    async def ask(bookie: BookieId) -> Holding:
+    async def ask(bookie: BookieId) -> BookieHolding:
         is_member = bookie in members
         return await _holding(
             environment, credentials, metadata, bookie, is_member=is_member, fence=fence
@@ -192,7 +192,7 @@ async def force_close(
     credentials: Credentials | None = None,
     below_confirmed: bool = False,
     known: Collection[BookieId] = (),
-) -> Closed:
+) -> ForcedClose:
     """Close the ledger at *end*, or, if that is None, where complete evidence shows that it ends.
 
     *known*: bookies that must have been asked, whether they are registered or not. Raises
@@ -214,7 +214,7 @@ async def force_close(
             closed, short = await _closed(environment, keys, evidence, last)
             await environment.ledgers.write(ledger_id, closed, version)
             environment.doubt(ledger_id, closed.last_fragment.bookies)
-            return Closed(evidence, closed, short)
+            return ForcedClose(evidence, closed, short)
     raise MetadataUnavailable(
         environment.uri, f"the close of ledger {ledger_id}", 0.0, "others change it all the time"
     )
@@ -440,7 +440,7 @@ async def _holding(
     *,
     is_member: bool,
     fence: bool,
-) -> Holding:
+) -> BookieHolding:
     query = LacQuery(credentials.ledger_id, credentials.key, fence=fence and is_member)
     answer = await environment.transport.read_lac(bookie, query)
     first = metadata.last_fragment.first_entry
@@ -448,7 +448,7 @@ async def _holding(
     is_deleted = query.fence and answer.status is Status.NO_SUCH_LEDGER and not answer.fenced
     if query.fence and not (fence_is_certain(answer) or is_deleted):
         is_complete = False  # it may have taken more since
-    return Holding(
+    return BookieHolding(
         bookie,
         is_member,
         status,

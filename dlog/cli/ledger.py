@@ -22,7 +22,7 @@ from ledger.metadata import LedgerState
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import MarkedLedger
-    from ledger.forced_close import Evidence, Holding
+    from ledger.forced_close import BookieHolding, Evidence
     from ledger.metadata import LedgerMetadata
 
 app = typer.Typer(
@@ -256,7 +256,7 @@ def evidence_facts(evidence: "Evidence", end: int) -> list[dict[str, object]]:
 def shown_evidence(evidence: "Evidence", end: int) -> None:
     """Print what each bookie holds from the last fragment on, and what closing at *end* cuts."""
 
-    def said(holding: "Holding") -> str:
+    def said(holding: "BookieHolding") -> str:
         if not holding.answers:
             return "does not answer"
         if holding.is_deleted:
