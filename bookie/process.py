@@ -20,6 +20,7 @@ from bookie.collector.collector import Collector
 from bookie.collector.remembering import recall
 from bookie.config import BookieConfig
 from bookie.disk.directories import Directories
+from bookie.disk.reserve import Reserve
 from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
 from bookie.identity.cookie import read_cookie
 from bookie.identity.lives import LifeKeeper
@@ -87,6 +88,7 @@ async def run_bookie(
     config = replace(config, storage=storage)
     directories.lock()
     try:
+        await asyncio.to_thread(Reserve(directories).give_up)
         store = await open_store(
             config.uri,
             session_timeout_s=config.session_timeout_s,
@@ -226,12 +228,14 @@ async def _run(
         ),
         on_lost=living.look_soon,
     )
+    reserve = Reserve(directories)
+
     keeper = ReadOnlyKeeper(
         storage,
         directories,
         config.disk_limits,
         interval_s=config.disk_interval_s,
-        on_space=service.checkpoint_soon,
+        on_space=partial(_on_space, service, reserve),
         on_change=lambda read_only: registrar.set_read_only(
             read_only=read_only, reason="; ".join(keeper.reasons)
         ),
@@ -268,6 +272,7 @@ async def _run(
     ]
     try:
         keeper.look()
+        await asyncio.to_thread(reserve.keep)
         await collector.begin()
         await ports.start(service, operator)
         await registrar.start()
@@ -432,6 +437,11 @@ async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> N
             _log.warning("waits_for_another", bookie=bookie, address=found.address, s=timeout_s)
             warned = True
         await asyncio.sleep(_ALONE_POLL_S)
+
+
+def _on_space(service: BookieService, reserve: Reserve) -> None:
+    service.checkpoint_soon()
+    asyncio.get_running_loop().run_in_executor(None, reserve.keep)
 
 
 def _life(store: MetadataStore, identity: Identity, storage: BookieStorage) -> LifeKeeper:

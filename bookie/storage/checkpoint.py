@@ -41,14 +41,18 @@ class _Checkpoint:
 class Keeper:
     """See the module's docstring."""
 
-    def __init__(self, holdings: Holdings, journals: Journals, accounts: Accounts) -> None:
+    def __init__(
+        self, holdings: Holdings, journals: Journals, accounts: Accounts, marks: tuple[Mark, ...]
+    ) -> None:
+        """*marks*: where the next start would begin to replay each journal."""
         self._holdings = holdings
         self._accounts = accounts
         self._journals = journals
         self._one = threading.Lock()
         self._begun: _Checkpoint | None = None
-        self._marks = journals.positions()
-        self._no_space = ""
+        self._marks = marks
+        is_flushed = not holdings.ledgers.is_dirty
+        self._no_space = "" if is_flushed else "the start found no space for what is in the journal"
         self._frozen: StorageFailed | None = None
         self.seconds = Buckets(SECONDS)
         """How long each checkpoint took that had something to do."""

@@ -35,7 +35,7 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
-from bookie.journal.format import Kind, Record
+from bookie.journal.format import Kind, Mark, Record
 from bookie.journal.journals import Journals
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
@@ -88,6 +88,7 @@ class BookieStorage:
         holdings: Holdings,
         journals: Journals,
         accounts: Accounts,
+        marks: tuple[Mark, ...],
     ) -> None:
         self._config = config
         self._accounts = accounts
@@ -96,7 +97,7 @@ class BookieStorage:
         self._memory = holdings.memory
         self._lock = holdings.lock
         self._journals = journals
-        self._keeper = Keeper(holdings, journals, accounts)
+        self._keeper = Keeper(holdings, journals, accounts, marks)
         self._told_read_only = self._told_no_recovery = False
 
     @classmethod
@@ -116,6 +117,7 @@ class BookieStorage:
         store is older than it was. Each begins a limbo, which
         is durable before anything is served (`bookie.loss.limbo`). Raises `DirectoryInUse`, or a
         `FileDamaged` where a file is not as it was written; then nothing that matters has changed.
+        On a full disk it starts read-only, with what is in the journals in memory.
         """
         if not isinstance(directories, Directories):
             directories = Directories.single(directories)
@@ -134,17 +136,19 @@ class BookieStorage:
                 ledgers_in_memory_max=config.ledgers_in_memory_max,
                 entropy=entropy,
             )
-            ledgers, headers = replay.run()
+            replayed = replay.run()
             journals = Journals(
                 directories,
-                headers,
+                replayed.headers,
                 file_bytes_max=config.journal_file_bytes_max,
                 preallocate_bytes=config.journal_preallocate_bytes,
                 block_bytes=config.journal_block_bytes,
                 spares_max=config.journal_spares_max,
                 entropy=entropy,
             )
-            journals.advance(journals.positions())
+            marks = journals.positions() if replayed.is_flushed else replayed.marks
+            if replayed.is_flushed:
+                journals.advance(marks)
             journals.take_space()
             rolls = [directory.rolls for directory in ledger_directories]
             accounts.count(rolls, journals.positions(), journals.sizes())
@@ -157,11 +161,11 @@ class BookieStorage:
         holdings = Holdings(
             directories,
             ledger_directories,
-            ledgers,
-            Memory(recent_bytes_max=config.recent_bytes_max),
+            replayed.ledgers,
+            Memory(replayed.memtable, recent_bytes_max=config.recent_bytes_max),
             ReadCache(bytes_max=config.read_cache_bytes, ahead_bytes=config.read_ahead_bytes),
         )
-        return cls(config, holdings, journals, accounts)
+        return cls(config, holdings, journals, accounts, marks)
 
     # Adding and fencing.
 

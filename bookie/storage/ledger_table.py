@@ -170,6 +170,11 @@ class LedgerTable:
                 self._clean[header.ledger_id] = record
         self._evict()
 
+    def abandon_flush(self) -> None:
+        """Let the records that were begun be those of a later flush, as if nothing was written."""
+        self._dirty = self._flushing | self._dirty
+        self._flushing = {}
+
     def end_flush(self) -> None:
         """Requires that all that was begun is written."""
         assert not self._flushing, "every record that was begun was written"

@@ -27,9 +27,10 @@ class Recent:
 class Memory:
     """See the module's docstring."""
 
-    def __init__(self, *, recent_bytes_max: int) -> None:
+    def __init__(self, active: Memtable, *, recent_bytes_max: int) -> None:
+        """*active*: what a start could not flush."""
         self._recent_bytes_max = recent_bytes_max
-        self.active = Memtable()
+        self.active = active
         self.flushing: Memtable | None = None
         self.recent = Memtable()
 

@@ -6,6 +6,9 @@ move the marks there; remove the old files; take space for the new ones, which m
 old ones. A crash anywhere in it leaves a state from which the same works again (rule 64). What is
 found to be lost is remembered before anything hides it.
 
+On a full disk what is read stays in memory, all of it, and the marks stay where they are: a later
+checkpoint flushes it. That is no more than what was in memory before, as adds had been refused.
+
 Nothing that is read here is durable because it can be read: a killed process leaves behind what
 it wrote and did not sync, a failed sync what the system takes for written. What is acted upon is
 written again and synced first: the redo file, the end of the journal; and the directories are
@@ -18,7 +21,7 @@ from os import urandom
 from typing import Final, assert_never
 
 from bookie.disk.directories import Directories
-from bookie.disk.port import Disk
+from bookie.disk.port import Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import JournalDamaged, JournalMissing
 from bookie.index import format as index_format
@@ -34,10 +37,29 @@ from bookie.storage.ledger_directory import LedgerDirectory, Recovered
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from ledger.entry import trust_frames
+from ledger.log_events import get_logger
 
+_log = get_logger(__name__)
 _FIRST: Final = 1
 _NAMED_MAX: Final = 5
 """Lost ledgers that are named by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a start found."""
+
+    ledgers: LedgerTable
+    headers: list[FileHeader]
+    """Of the new file of each journal."""
+    memtable: Memtable
+    """What is not on the disk, as that was full."""
+    marks: tuple[Mark, ...]
+    """Where the next replay of each journal has to begin then."""
+
+    @property
+    def is_flushed(self) -> bool:
+        return not self.ledgers.is_dirty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +73,10 @@ class Replay:
     ledgers_in_memory_max: int
     entropy: Callable[[int], bytes]
 
-    def run(self) -> tuple[LedgerTable, list[FileHeader]]:
-        """Return the ledgers that are here and the new file of each journal.
+    def run(self) -> Replayed:
+        """Return what is here; the caller moves the marks to the new files if all of it is on disk.
 
-        The caller moves the marks there. Raises a `FileDamaged` where a disk is not as this
-        program left it."""
+        Raises a `FileDamaged` where a disk is not as this program left it."""
         census = self.accounts.census
         recovered = [
             directory.recover(Rolls() if census is None else census.rolls[at])
@@ -71,11 +92,11 @@ class Replay:
         for directory, each in zip(self.ledger_directories, recovered, strict=True):
             directory.begin(each)
         losses: list[str] = []
-        ends = self._replay(plans, ledgers, losses)
+        ends, memtable = self._replay(plans, ledgers, losses)
         self.accounts.lost(losses)
         rolls = [directory.rolls for directory in self.ledger_directories]
         self.accounts.count(rolls, ends, [0] * len(ends))
-        return ledgers, [
+        headers = [
             begin(
                 disk,
                 end.journal_id + 1,
@@ -86,6 +107,8 @@ class Replay:
             )
             for disk, end in zip(self.directories.journals, ends, strict=True)
         ]
+        marks = [Mark(each[0].header.journal_id, each[0].start) for each in plans]
+        return Replayed(ledgers, headers, memtable, tuple(marks))
 
     def _losses(self, recovered: Sequence[Recovered], *, is_counted: bool) -> list[str]:
         """Return what the census says was here and is not, as sentences.
@@ -117,10 +140,10 @@ class Replay:
 
     def _replay(
         self, plans: Sequence[Sequence[Segment]], ledgers: LedgerTable, losses: list[str]
-    ) -> list[Mark]:
-        """Do again what the journals say; return where each ends, add to *losses* what shows
-        that it went on from there."""
-        memtable = Memtable()
+    ) -> tuple[list[Mark], Memtable]:
+        """Do again what the journals say; return where each ends, and what found no space on the
+        disk. Add to *losses* what shows that it went on from there."""
+        memtable, is_full = Memtable(), False
         ends = []
         for at, (disk, segments) in enumerate(zip(self.directories.journals, plans, strict=True)):
             end = None
@@ -136,9 +159,9 @@ class Replay:
                         end = Mark(segment.header.journal_id, stop.value)
                         break
                     self._apply(record, ledgers, memtable, path)
-                    if memtable.size_bytes >= self.memtable_bytes_max:
-                        self._flush(memtable, ledgers)
-                        memtable = Memtable()
+                    if memtable.size_bytes >= self.memtable_bytes_max and not is_full:
+                        is_full = not self._flush(memtable, ledgers)
+                        memtable = memtable if is_full else Memtable()
             assert end is not None, "a journal that is not new has a file"
             counted = None if self.accounts.census is None else self.accounts.census.journals[at]
             if counted is not None and end < counted:
@@ -148,8 +171,9 @@ class Replay:
                     f"{end.journal_id:x}"
                 )
             ends.append(end)
-        self._flush(memtable, ledgers)
-        return ends
+        if not is_full and self._flush(memtable, ledgers):
+            memtable = Memtable()
+        return ends, memtable
 
     def _least_bytes(self, journal: int, segment: Segment) -> int:
         """Return how long a file was at the last census, if it was the newest then."""
@@ -195,13 +219,20 @@ class Replay:
         assert ledger is not None
         return ledger
 
-    def _flush(self, memtable: Memtable, ledgers: LedgerTable) -> None:
+    def _flush(self, memtable: Memtable, ledgers: LedgerTable) -> bool:
+        """Return whether there was space for it; else it is to be done again, as a whole."""
         ledgers.begin_flush()
         headers = [header_of(record) for record in ledgers.flushing()]
         flush = Flush(memtable, headers, self.directories, self.ledger_directories)
-        flush.run()
+        try:
+            flush.run()
+        except DiskFull as error:
+            _log.warning("replay_found_no_space", reason=str(error))
+            ledgers.abandon_flush()
+            return False
         ledgers.written(flush.stored)
         ledgers.end_flush()
+        return True
 
 
 def make_journal_directory(disk: Disk) -> None:

@@ -393,3 +393,35 @@ mutant(
     new='        difference = ""\n',
     test=_REBUILT + "lost_tombstones_are_reported_and_given_up",
 )
+
+_FULL = "tests/bookie/storage/test_storage.py::test_"
+
+mutant(
+    "moves the marks over what a full disk had no room for",
+    "bookie/storage/engine.py",
+    old="            if replayed.is_flushed:\n                journals.advance(marks)\n",
+    new="            journals.advance(journals.positions())\n",
+    test=_FULL + "power_lost_after_a_start_on_a_full_disk_loses_nothing[Loss.LOST]",
+)
+mutant(
+    "forgets what a full disk had no room for",
+    "bookie/storage/engine.py",
+    old="            Memory(replayed.memtable, recent",
+    new="            Memory(type(replayed.memtable)(), recent",
+    test=_FULL + "a_start_on_a_full_disk_serves_what_is_in_the_journals",
+)
+mutant(
+    "takes adds after a start that found no space",
+    "bookie/storage/checkpoint.py",
+    old='        self._no_space = "" if is_flushed else',
+    new='        self._no_space = "" if True else',
+    test=_FULL + "a_start_on_a_full_disk_serves_what_is_in_the_journals",
+)
+mutant(
+    "keeps the reserve on a full disk",
+    "bookie/disk/reserve.py",
+    old="                    disk.remove(PATH)\n                    disk.sync",
+    new="                    disk.sync",
+    test="tests/bookie/disk/test_reserve.py::test_"
+    "it_is_given_up_only_where_there_is_too_little_for_a_start",
+)

@@ -851,3 +851,69 @@ def test_adds_commits_checkpoints_and_reads_run_beside_each_other(
     for ledger_id in range(ledgers):
         assert list(entries_of(storage, ledger_id)) == list(range(150 * 8))
     storage.close()
+
+
+def on_a_full_disk(left_bytes: int) -> Promises:
+    """What is in the journals is more than the disk has room for."""
+    promises = Promises(SimDisk(0))
+    promises.config = replace(SMALL, memtable_bytes_max=16 * 1024)
+    promises.open()
+    promises.add(1, *range(40))
+    promises.fence(2)
+    promises.commit()
+    promises.checkpoint()
+    for ledger_id in (1, 3, 4):
+        promises.add(ledger_id, *range(40, 120))
+        promises.commit()
+    promises.fence(3)
+    promises.commit()
+    promises.storage.close()
+    promises.disk.capacity_bytes = promises.disk.used_bytes() + left_bytes
+    return promises
+
+
+def test_a_start_on_a_full_disk_serves_what_is_in_the_journals() -> None:
+    promises = on_a_full_disk(left_bytes=6000)
+    for _ in range(3):
+        promises.open()
+        assert promises.storage.read_only
+        promises.check()
+        assert promises.add(1, 120) in {Status.READ_ONLY, Status.TOO_MANY_REQUESTS}
+        promises.storage.checkpoint()
+        assert promises.storage.read_only
+        promises.check()
+        promises.storage.close()
+    promises.open()
+    promises.disk.capacity_bytes = None
+    promises.checkpoint()
+    promises.commit()
+    assert not promises.storage.troubles
+    assert promises.add(1, 120) is Status.OK
+    promises.commit()
+    promises.storage.close()
+    promises.open()
+    promises.check()
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_power_lost_after_a_start_on_a_full_disk_loses_nothing(loss: Loss) -> None:
+    promises = on_a_full_disk(left_bytes=6000)
+    promises.open()
+    promises.disk.crash(loss)
+    promises.open()
+    promises.check()
+    promises.disk.capacity_bytes = None
+    promises.checkpoint()
+    promises.disk.crash(loss)
+    promises.open()
+    promises.check()
+    assert not promises.storage.read_only
+
+
+def test_a_start_on_a_disk_without_any_space_is_refused_and_changes_nothing() -> None:
+    promises = on_a_full_disk(left_bytes=0)
+    with pytest.raises(StorageFailed, match="No space left"):
+        promises.open()
+    promises.disk.capacity_bytes = None
+    promises.open()
+    promises.check()
