@@ -219,9 +219,9 @@ async def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
     async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
-        for payload in (b"a", b"b", b"c"):
+        for payload in (b"a", b"b", b"c", b"d", b"e"):
             await writer.add(payload)
-        assert told_by(cluster, writer.ledger_id) == [NO_ENTRY, 0, 1]
+        assert told_by(cluster, writer.ledger_id) == [NO_ENTRY, 0, 1, 2, 3]
         await writer.close()
 
 

@@ -235,3 +235,18 @@ mutant(
     new="",
     test=_WRITES + "a_log_is_opened_and_written_while_one_of_three_bookies_is_read_only",
 )
+mutant(
+    "settles a fragment when one of those is back that it was written without",
+    _ABSENCES,
+    old="self._back.issuperset(self._lacking)",
+    new="not self._back.isdisjoint(self._lacking)",
+    test=_STEP + "a_fragment_is_settled_when_all_are_back_that_it_was_written_without",
+)
+mutant(
+    "lets the last add confirmed in entries stand still",
+    "ledger/writer.py",
+    old="        lac = self._machine.last_add_confirmed\n        entry_id",
+    new="        lac = min(self._machine.last_add_confirmed, 1)\n        entry_id",
+    test="tests/ledger/test_what_is_believed.py::test_"
+    "each_entry_tells_bookies_what_is_confirmed_by_then",
+)

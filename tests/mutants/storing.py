@@ -425,3 +425,20 @@ mutant(
     test="tests/bookie/disk/test_reserve.py::test_"
     "it_is_given_up_only_where_there_is_too_little_for_a_start",
 )
+
+_LIMBO = "tests/bookie/loss/test_limbo.py::test_"
+
+mutant(
+    "takes another roll for its own if it has come as far",
+    "bookie/loss/census.py",
+    old="            if expected is not None and number == expected.batch and seen != expected:\n",
+    new="            if False:\n",
+    test=_LIMBO + "a_roll_of_another_bookie_with_as_many_batches_is_a_loss[index/roll]",
+)
+mutant(
+    "compares all rolls with that of the first directory",
+    "bookie/storage/replay.py",
+    old="else census.rolls[at])",
+    new="else census.rolls[0])",
+    test=_LIMBO + "each_ledger_directory_has_its_own_roll_in_the_census",
+)

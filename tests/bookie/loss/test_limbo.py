@@ -13,6 +13,7 @@ from bookie.disk.directories import Directories
 from bookie.errors import StoreNotBelieved
 from bookie.index.format import path_of
 from bookie.loss.accounts import LIMBO_PATH, Accounts
+from bookie.loss.census import LOGS_PATH, ROLL_PATH, Roll, read_census
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import Settler, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
@@ -429,3 +430,49 @@ async def test_no_ledger_that_the_store_hides_leaves_a_limbo() -> None:
         with pytest.raises(DamagedMetadata):
             await look(begun, ledgers, doubtful)
     await store.close()
+
+
+@pytest.mark.parametrize("path", [ROLL_PATH, LOGS_PATH])
+def test_a_roll_of_another_bookie_with_as_many_batches_is_a_loss(path: str) -> None:
+    """Its number is that of the census; only its chain shows that it is another one."""
+    promises, other = used_bookie(), Promises(SimDisk(4))
+    other.open()
+    for _ in range(3):
+        other.add(1, *range(20))
+        other.commit()
+        other.checkpoint()
+    roll = Roll(other.disk, path)
+    roll.load(None)
+    mine = Roll(promises.disk, path)
+    mine.load(None)
+    while roll.place.batch < mine.place.batch:
+        roll.append()
+    promises.storage.close()
+    promises.disk.cut(path, 0)
+    promises.disk.damage(path, 0, other.disk.content(path))
+    promises.open()
+    assert promises.storage.limbo is not None
+    assert f"{path} is another one than was written" in promises.storage.limbo.reason
+
+
+def test_each_ledger_directory_has_its_own_roll_in_the_census() -> None:
+    """One that took another's would not miss a roll that is gone."""
+    machine = Machine(0, several=True)
+    promises = Promises(machine)
+    promises.open()
+    for entry in range(6):  # the first directory comes farthest
+        promises.add(2 * LEDGER_DIRECTORIES if entry % 2 else entry, entry)
+        promises.commit()
+        promises.checkpoint()
+    promises.storage.close()
+    census = read_census(machine.directories.main)
+    assert census is not None
+    places = [(rolls.index, rolls.logs) for rolls in census.rolls]
+    for disk, (index, logs) in zip(machine.directories.ledgers, places, strict=True):
+        roll, log_roll = Roll(disk), Roll(disk, LOGS_PATH)
+        assert roll.load(index)[1] == ""
+        assert log_roll.load(logs)[1] == ""
+        assert (roll.place, log_roll.place) == (index, logs)
+    assert len(set(places)) == len(places), "they came to different places"
+    promises.open()
+    assert promises.storage.limbo is None

@@ -3,7 +3,7 @@
 import pytest
 
 from ledger.ids import BookieId, EntryId
-from ledger.metadata import LedgerMetadata
+from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.shared import (
     ChooseReplacements,
     MetadataFailed,
@@ -28,6 +28,7 @@ from ledger.protocol.writer_events import (
     PublishLac,
     SendAdds,
 )
+from ledger.quorum import Quorum
 from ledger.requests import Status
 from tests.ledger.protocol.test_writer import METADATA, A, B, C, D, changed, step, writer
 
@@ -203,6 +204,22 @@ def test_a_fragment_without_a_confirmed_entry_is_not_settled() -> None:
     assert step(machine, listed("abc")) == [SendAdds(0, A, 1, 0, 0)]
     step(machine, AddsStored(0, 1, 0, 0))
     assert machine.phase is Phase.OPEN
+
+
+def test_a_fragment_is_settled_when_all_are_back_that_it_was_written_without() -> None:
+    """Of two that were away (Qw - Qa is 2) one alone would leave copies of the other to nobody."""
+    metadata = LedgerMetadata(
+        quorum=Quorum(4, 4, 2), fragments=(Fragment(EntryId(0), (A, B, C, D)),)
+    )
+    machine = writer(metadata)
+    step(machine, listed("cd"), AppendRequested(1, 10), AWAY_A, ReplacementsChosen(()))
+    step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(()))
+    step(machine, AddsStored(2, 0, 0, 0), AddsStored(3, 0, 0, 0))
+    assert machine.last_add_confirmed == 0
+    (publishes,) = step(machine, listed("acd"))
+    assert isinstance(publishes, PublishLac)
+    settled = metadata.with_ensemble(EntryId(1), (A, B, C, D))
+    assert step(machine, listed("abcd")) == [WriteMetadata(settled, 0)]
 
 
 def test_who_was_replaced_lacks_nothing_of_the_last_fragment() -> None:
