@@ -1,4 +1,4 @@
-"""Old bugs of several threads at one ledger's state, as stories: #3806, #4549, #4557.
+"""Old bugs of several threads at one ledger's state, as stories: #3806, #4549, #4557, and 4701.
 
 In the ancestor they were the client's: any thread touched a pending add (#3806),
 and what was moved out of a lock went by what it had seen under it (#4549, #4557). Here all that
@@ -8,11 +8,14 @@ The other half of #3806, an answer that overtakes its own question, is in `test_
 """
 
 import asyncio
+import sys
 import threading
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
+from bookie.disk.directories import Directories
 from bookie.server.core import AddSession, BookieCore
 from bookie.storage.engine import BookieStorage
 from ledger.requests import LacQuery, ReadQuery, Status
@@ -20,6 +23,7 @@ from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, entries_of, 
 from tests.simulation.disk import Loss, SimDisk
 from tests.simulation.scenarios.gate import HAS_READ, GatedDisk, change_number, fits
 from tests.simulation.scenarios.wire import BOOKIE, DEADLINE_S, served, transport_to
+from tests.waiting import PATIENCE_S
 
 
 def test_3806_everything_that_decides_about_a_ledger_runs_on_one_thread(
@@ -227,3 +231,52 @@ def test_4557_what_queues_while_the_journal_syncs_is_not_durable_with_it() -> No
     storage = BookieStorage.open(disk, SMALL)
     assert list(entries_of(storage, 1)) == [0]
     assert not storage.lac(1, KEY).fenced
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("where", ["nowhere", "on disk"])
+def test_4701_a_fence_and_an_add_that_meet_at_a_ledger_see_each_other(
+    where: str, hasty_threads: None
+) -> None:
+    """Two handles of one ledger, each with a lock of its own, let an add pass a fence. Here two
+    threads meet at ledgers that are not in memory: either the fence's reader finds the entry, or
+    the writer is refused."""
+    storage = BookieStorage.open(Directories.single(SimDisk(0)), SMALL)
+    ledgers = range(1, 61)
+    first = 0
+    if where == "on disk":
+        for ledger_id in ledgers:
+            storage.add(run_of(ledger_id, 0))
+        storage.commit()
+        storage.checkpoint()
+        first = 1
+    meeting = threading.Barrier(2)
+    statuses: dict[int, Status] = {}
+
+    def write() -> None:
+        for ledger_id in ledgers:
+            meeting.wait(PATIENCE_S)
+            statuses[ledger_id], _ = storage.add(run_of(ledger_id, first))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    found: dict[int, bool] = {}
+    for ledger_id in ledgers:
+        meeting.wait(PATIENCE_S)
+        status, _ = storage.fence(ledger_id, KEY)
+        assert status is Status.OK
+        answer = storage.read(ReadQuery(ledger_id, KEY, first, first))
+        found[ledger_id] = list(answer.entries) == [first]
+    writing.join()
+    acknowledged = {ledger_id: status is Status.OK for ledger_id, status in statuses.items()}
+    assert acknowledged == found
+    assert set(statuses.values()) <= {Status.OK, Status.FENCED}
+    storage.close()
