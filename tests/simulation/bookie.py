@@ -27,9 +27,11 @@ from bookie.identity.lives import Claim
 from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, accept_loss, identify, settle_doubt
 from bookie.index.format import SUFFIX as INDEX_SUFFIX
+from bookie.index.tombstones import FENCES_PATH
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
 from bookie.journal.recovery import read_mark
+from bookie.loss.census import LOGS_PATH, ROLL_PATH
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import doubtful_of, look
 from bookie.storage.config import StorageConfig
@@ -72,6 +74,8 @@ RECENT_BYTES: Final = 1000
 NEW_BYTES: Final = 200
 """Of commits in a journal that are worth to be lost."""
 NEWEST_JOURNAL: Final = "newest journal file"
+COUNTED: Final = "counted files"
+"""Fences and rolls: what is in them is nowhere else, and what they are is counted."""
 JOURNAL_END: Final = "end of the journal"
 INSTANCE: Final = "simulated"
 """Of the namespace, in every cookie."""
@@ -232,6 +236,9 @@ class SimBookie:
         journals = [path for path in files if path.endswith(FILE_SUFFIX)]
         indexes = [path for path in files if path.endswith(INDEX_SUFFIX)]
         ways = ["index files"] if indexes else []
+        counted = [path for path in (FENCES_PATH, ROLL_PATH, LOGS_PATH) if path in files]
+        if counted:
+            ways.append(COUNTED)
         mark = read_mark(self.disk.copy())
         assert mark is not None, "it has served"
         is_marked = path_of(mark.journal_id) == journals[-1]
@@ -247,6 +254,8 @@ class SimBookie:
         lost = journals[-1:]
         if way == "index files":
             lost = random.choice((indexes, random.sample(indexes, 1)))
+        elif way == COUNTED:
+            lost = random.sample(counted, 1)
         for path in lost:
             if way == JOURNAL_END:
                 kept = min(census.sizes[0], end.offset) if wanted else census.sizes[0]

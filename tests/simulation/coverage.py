@@ -28,6 +28,7 @@ FAULTS: Final = (
     "loss_accepted",
     "lost_end_of_the_journal",
     "lost_index_files",
+    "lost_counted_files",
     "lost_newest_journal_file",
     "host_isolated",
     "host_paused",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
 from bookie.index import ledger_index
+from bookie.index.tombstones import Tombstones
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.limbo import Limbo, Phase
@@ -98,6 +99,16 @@ def does_not_miss_index_files(patch: Patch) -> None:
 @mutation("rule 76, census")
 def does_not_tell_that_a_journal_file_follows(patch: Patch) -> None:
     patch.set(JournalWriter, "_announce_next", lambda _self, _old: None)
+
+
+@mutation(
+    "rule 76, census",
+    drawn=False,
+    test="tests/bookie/loss/test_files.py::"
+    "test_no_file_that_is_lost_cut_older_or_anothers_makes_a_bookie_say_a_wrong_no",
+)
+def takes_fences_and_tombstones_of_any_edition(patch: Patch) -> None:
+    patch.set(Tombstones, "difference", lambda _self, _counted: "")
 
 
 @mutation("rule 76, census")
