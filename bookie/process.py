@@ -228,14 +228,13 @@ async def _run(
         ),
         on_lost=living.look_soon,
     )
-    reserve = Reserve(directories)
 
     keeper = ReadOnlyKeeper(
         storage,
         directories,
         config.disk_limits,
         interval_s=config.disk_interval_s,
-        on_space=partial(_on_space, service, reserve),
+        on_space=partial(_on_space, service, Reserve(directories)),
         on_change=lambda read_only: registrar.set_read_only(
             read_only=read_only, reason="; ".join(keeper.reasons)
         ),
@@ -271,8 +270,7 @@ async def _run(
         *ports.guarding(),
     ]
     try:
-        keeper.look()
-        await asyncio.to_thread(reserve.keep)
+        await _look_at_disks(keeper, directories)
         await collector.begin()
         await ports.start(service, operator)
         await registrar.start()
@@ -437,6 +435,11 @@ async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> N
             _log.warning("waits_for_another", bookie=bookie, address=found.address, s=timeout_s)
             warned = True
         await asyncio.sleep(_ALONE_POLL_S)
+
+
+async def _look_at_disks(keeper: ReadOnlyKeeper, directories: Directories) -> None:
+    keeper.look()
+    await asyncio.to_thread(Reserve(directories).keep)
 
 
 def _on_space(service: BookieService, reserve: Reserve) -> None:
