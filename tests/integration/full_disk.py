@@ -18,6 +18,7 @@ from ledger.metastore import open_store
 from ledger.registry import BookieDirectory, find_registration
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import SmallBookie
 from tests.integration.test_bookie_chaos import BOOKIE, KEY, frame_of, metadata
 from tests.patience import patient_transport
@@ -38,7 +39,7 @@ class Scene:
         self.directory.symlink_to(disk / "data", target_is_directory=True)
         self.ballast = disk / "ballast"
         self.address = ""
-        self.transport = patient_transport(lambda _: self.address)
+        self.transport: SocketTransport
         self.acked: dict[LedgerId, dict[int, None]] = {}
         self.fenced: dict[LedgerId, None] = {}
         self.ledgers: LedgerStore
@@ -219,14 +220,18 @@ def told(what: str) -> None:
 async def main(disk: Path, other: Path) -> None:
     scene = Scene(disk, other)
     store = await open_store(scene.uri)
+    registry = BookieDirectory(store)
     try:
         namespace = await make_namespace(store)
         scene.ledgers = LedgerStore(store, namespace.layout)
+        await registry.start()
+        scene.transport = patient_transport(lambda _: scene.address, meant=registry.identity)
         await scene.start()
         await fills_up_slowly(scene)
         await fills_up_at_once(scene)
     finally:
         await scene.transport.close()
+        await registry.close()
         await store.close()
         scene.process.kill()
 
