@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from bookie.command import IDENTITY_LOST
 from bookie.config import BookieConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import RealDisk
@@ -526,7 +527,7 @@ def test_a_process_whose_identity_was_taken_ends(uri: str, tmp_path: Path) -> No
     with bookie(uri, tmp_path / "b") as process:
         name, _ = process.ready()
         asyncio.run(take(name))
-        assert process.popen.wait(PATIENCE_S) == 1
+        assert process.popen.wait(PATIENCE_S) == IDENTITY_LOST
         assert f"bookie {name} has lost its identity and ends" in process.output()
 
 

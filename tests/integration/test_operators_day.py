@@ -188,7 +188,7 @@ async def test_replace_a_disk(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         made.lose_disk()
         printed = await made.run(TASKS["Replace a disk, or a machine that is gone"][0])
-    assert "nothing names it, and its name is free" in said(printed, "dlog bookie replace")
+    assert "nothing names it, and its name is retired" in said(printed, "dlog bookie replace")
     where = said(printed, "dlog bookie where")
     assert "bookie-9" in where
     assert f"bookie-{LOST}" not in where
@@ -197,8 +197,8 @@ async def test_replace_a_disk(tmp_path: Path) -> None:
 async def test_replace_a_machine_that_works(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Replace a machine that still works"][0])
-    assert "stop it, then its name can be forgotten" in printed
-    assert "its name is free" in said(printed, "dlog bookie decommission")
+    assert "stop it, then its name can be retired" in printed
+    assert "its name is retired" in said(printed, "dlog bookie decommission")
 
 
 async def test_grow(tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ def test_ledgers_are_shown_read_and_recovered(shell: Shell) -> None:
     assert (shown["ensemble"], shown["write_quorum"], shown["ack_quorum"]) == (3, 3, 2)
     assert {"secret", "access_key"}.isdisjoint(shown)
     assert [fragment["first_entry"] for fragment in shown["fragments"]] == [0]
-    assert sorted(shown["fragments"][0]["bookies"]) == ["bookie-0", "bookie-1", "bookie-2"]
+    bookies = [each["bookie"] for each in shell.json("bookie", "list")]
+    assert sorted(shown["fragments"][0]["bookies"]) == bookies
     assert b"E=3 Qw=3 Qa=2" in shell.run("ledger", "show", ledger)
     entries = shell.json_lines("ledger", "read", ledger)
     assert [entry["entry"] for entry in entries] == list(range(len(entries)))
@@ -270,7 +271,8 @@ def test_ledgers_are_shown_read_and_recovered(shell: Shell) -> None:
 
 def test_bookies_are_listed(shell: Shell) -> None:
     found = shell.json("bookie", "list")
-    assert [bookie["bookie"] for bookie in found] == ["bookie-0", "bookie-1", "bookie-2"]
+    begins = [bookie["bookie"].rpartition("-")[0] for bookie in found]
+    assert begins == ["bookie-0", "bookie-1", "bookie-2"]
     assert all(bookie["address"].startswith("127.0.0.1:") for bookie in found)
     assert b"bookie-1" in shell.run("bookie", "list")
 
@@ -477,7 +479,7 @@ def test_up_tells_people_what_to_export_and_ends_all_at_ctrl_c(tmp_path: Path) -
         [listed] = shell.json("bookie", "list")
         assert listed["bookie"].startswith("bookie-0-")
         assert row.split()[0] == listed["bookie"]
-        [asked] = shell.json("bookie", "status", "bookie-0")
+        asked = shell.json("bookie", "status", "bookie-0")
         assert asked["bookie"] == listed["bookie"], "a name may be shortened"
         up.send_signal(signal.SIGINT)
         _, errors = up.communicate(timeout=TIMEOUT_S)
