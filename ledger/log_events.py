@@ -1,40 +1,51 @@
-"""Log events of all packages: structlog's names and fields, through the standard library.
+"""Log events of all packages: an event with fields, through the standard library's `logging`.
 
-A library must not print: events go to standard `logging` loggers named after their modules, so
+A library must not print: events go to standard loggers named after their modules, so
 an application that set up logging gets them, and one that did not sees warnings at most.
 Programs of ours call `configure` once.
 """
 
 import logging
 import sys
-from typing import cast
-
-import structlog
+from typing import Final, final
 
 
-def _line(_logger: object, _method: str, fields: structlog.typing.EventDict) -> str:
-    """Render as ``event key=value ...``, with a traceback, if there is one, below."""
-    event, trace = fields.pop("event", ""), fields.pop("exception", None)
-    line = " ".join((str(event), *(f"{key}={value!r}" for key, value in fields.items())))
-    return line if trace is None else f"{line}\n{trace}"
+@final
+class EventLogger:
+    """Renders ``event key=value ...``. A field ``exc_info=True`` adds the traceback."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger: Final = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._log(logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: object) -> None:
+        """As `error`, with the traceback of the exception that is handled."""
+        self._log(logging.ERROR, event, {**fields, "exc_info": True})
+
+    def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        has_traceback = bool(fields.pop("exc_info", False))
+        line = " ".join((event, *(f"{key}={value!r}" for key, value in fields.items())))
+        self._logger.log(level, "%s", line, exc_info=has_traceback, stacklevel=3)
 
 
-_PROCESSORS: tuple[structlog.typing.Processor, ...] = (
-    structlog.stdlib.filter_by_level,
-    structlog.processors.format_exc_info,
-    _line,
-)
-
-
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+def get_logger(name: str) -> EventLogger:
     """Return the logger of module *name*; call it with an event name and fields."""
-    logger = structlog.wrap_logger(
-        logging.getLogger(name),
-        processors=_PROCESSORS,
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
-    return cast("structlog.stdlib.BoundLogger", logger)
+    return EventLogger(name)
 
 
 def configure(level: int = logging.INFO) -> None:

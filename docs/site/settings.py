@@ -20,8 +20,9 @@ from bookie.errors import InvalidSetting
 from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
 from dlog.aio.maintain.janitor import JanitorConfig
-from dlog.config import ENV_PREFIX, Settings
+from dlog.config import ENV_PREFIX
 from dlog.errors import InvalidSettings
+from dlog.process_settings import ProcessSettings
 from dlog.settings import SETTING_NAMES, LogSettings, parse_settings, settings_facts
 from docs.site.attributes import attribute_docs
 from docs.site.markdown import code, table
@@ -94,7 +95,7 @@ def page() -> str:
 
 
 def _of_a_process() -> str:
-    docs = attribute_docs(Settings)
+    docs = attribute_docs(ProcessSettings)
     rows = [
         (
             code(f"{ENV_PREFIX}{name.upper()}"),
@@ -104,7 +105,7 @@ def _of_a_process() -> str:
             ", ".join(_bounds(info.metadata)),
             docs[name],
         )
-        for name, info in Settings.model_fields.items()
+        for name, info in ProcessSettings.model_fields.items()
     ]
     return table(("environment", "in the file", "unit", "default", "allowed", "what it says"), rows)
 

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from dlog import Log, LogClosed
-from dlog.config import Settings
+from dlog.process_settings import ProcessSettings
 from dlog.settings import SETTING_NAMES
 from dlog.testing import cluster
 from tests.simulation.mutations import MUTATIONS
@@ -28,7 +28,9 @@ def test_every_proof_that_the_table_names_exists() -> None:
 
 
 def test_there_are_as_many_settings_as_the_table_says() -> None:
-    assert f"{len(Settings.model_fields)} of a process, {len(SETTING_NAMES)} of a log" in TABLE
+    assert (
+        f"{len(ProcessSettings.model_fields)} of a process, {len(SETTING_NAMES)} of a log" in TABLE
+    )
 
 
 def test_a_read_of_an_empty_log_ends_and_one_that_waits_is_ended_by_closing() -> None:

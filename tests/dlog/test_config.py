@@ -110,7 +110,7 @@ def test_a_name_close_to_a_known_one_is_refused(name: str, monkeypatch: pytest.M
 def test_a_variable_of_something_else_is_warned_of_once(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dlog.config._warned", set())
+    monkeypatch.setattr("dlog.process_settings._warned", set())
     monkeypatch.setenv(name, "tcp://10.0.0.1:3181")
     load()
     load()

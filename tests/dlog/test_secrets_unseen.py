@@ -27,8 +27,9 @@ import dlog.metrics
 import leader
 import ledger
 from dlog.cli.app import app
-from dlog.config import InvalidConfig, Settings, load
+from dlog.config import InvalidConfig, load
 from dlog.console.pages import Access
+from dlog.process_settings import ProcessSettings
 from ledger.client import LedgerClient
 from ledger.errors import LogError
 from ledger.metastore import zookeeper_link
@@ -148,9 +149,9 @@ def test_no_dataclass_shows_a_field_that_is_a_secret_by_its_name() -> None:
 
 
 def test_settings_show_neither_the_namespaces_options_nor_commands_and_files_of_keys() -> None:
-    given = dict.fromkeys(Settings.model_fields, SECRET)
+    given = dict.fromkeys(ProcessSettings.model_fields, SECRET)
     given |= {"uri": WITH_SECRET}
-    made = Settings.model_construct(
+    made = ProcessSettings.model_construct(
         uri=given["uri"], tls_key=given["tls_key"], key_command=given["key_command"]
     )
     assert SECRET not in repr(made)

@@ -13,8 +13,8 @@ import pytest
 from typer.main import get_command
 
 from dlog.cli.app import app
-from dlog.config import Settings
 from dlog.installed import formats
+from dlog.process_settings import ProcessSettings
 from dlog.settings import SETTING_NAMES
 from docs.site import api, commands, errors, settings
 from docs.site.dead_links import dead_links
@@ -90,7 +90,7 @@ def every_command(words: str, command: Any) -> Any:
 
 def test_every_setting_has_what_it_says_and_what_is_allowed() -> None:
     page = settings.page()
-    for name in Settings.model_fields:
+    for name in ProcessSettings.model_fields:
         assert re.search(rf"^\| `DLOG_{name.upper()}` \| `{name}` \|.*\w.* \|$", page, MULTILINE), (
             name
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from bookie.index.format import DIRECTORY as INDEX
@@ -96,7 +95,6 @@ class Cluster:
     def dlog(self, *arguments: str) -> str:
         runner = CliRunner(env={"DLOG_URI": self.uri, "COLUMNS": "200"})
         result = runner.invoke(app, arguments, prog_name="dlog")
-        structlog.reset_defaults()
         assert result.exit_code == 0, result.output
         return result.stdout
 

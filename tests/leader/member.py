@@ -5,8 +5,6 @@ import json
 import sys
 import time
 
-import structlog
-
 from leader import campaign
 from ledger.metastore import open_store
 
@@ -16,7 +14,6 @@ def say(event: str, **facts: object) -> None:
 
 
 async def main(uri: str, log: str, candidate: str, session_timeout_s: float) -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = await open_store(uri, session_timeout_s=session_timeout_s, timeout_s=30.0)
     lease_s = session_timeout_s / 2
     say("standing")

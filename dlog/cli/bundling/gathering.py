@@ -23,9 +23,10 @@ from dlog.cli.bundling.redacting import REDACTED
 from dlog.cli.connections import check_there, opened_store
 from dlog.cli.health import report_of
 from dlog.cli.ledger import mark_facts
-from dlog.config import InvalidConfig, Settings, load, resolve_uri
+from dlog.config import InvalidConfig, load, resolve_uri
 from dlog.health.store import StoreFacts
 from dlog.installed import formats, other_dlog
+from dlog.process_settings import ProcessSettings
 from ledger.attendance import KnownBookie, attendance
 from ledger.cluster import open_namespace
 from ledger.concurrently import for_each
@@ -139,7 +140,7 @@ def _libraries() -> Iterator[tuple[str, str]]:
 async def _settings(bundle: Bundle, wanted: Wanted) -> None:
     settings = load()
     facts: dict[str, object] = {}
-    for name, declared in Settings.model_fields.items():
+    for name, declared in ProcessSettings.model_fields.items():
         value = getattr(settings, name)
         facts[name] = value if declared.repr or value is None else REDACTED
     facts["uri"] = without_secrets(resolve_uri(wanted.uri))

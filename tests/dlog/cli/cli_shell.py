@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
 from typer.testing import CliRunner, Result
 
 import dlog
@@ -34,7 +33,6 @@ def logging_as_it_was() -> Iterator[None]:
         loops.removeFilter(of_interest)
         root.handlers[:] = handlers
         root.setLevel(level)
-        structlog.reset_defaults()
 
 
 def command(*arguments: str, code: int = 0) -> Result:

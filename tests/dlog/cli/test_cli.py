@@ -2,11 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 import typer
 from typer.testing import CliRunner, Result
 
@@ -20,12 +18,11 @@ from ledger.errors import NoSuchLedger
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    yield tmp_path
-    structlog.reset_defaults()  # a command lets it write to the stderr of its time
+    return tmp_path
 
 
 def dlog(*arguments: str) -> Result:

@@ -3,13 +3,11 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from bookie.disk.port import RealDisk
@@ -30,12 +28,10 @@ ONE = Quorum(1, 1, 1)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    yield
-    structlog.reset_defaults()
 
 
 @dataclass(frozen=True)

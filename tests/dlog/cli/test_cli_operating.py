@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 import dlog
@@ -40,7 +39,6 @@ class Cluster:
     def dlog(self, *arguments: str, code: int = 0) -> Result:
         runner = CliRunner(env={"DLOG_URI": self.uri, "COLUMNS": "200"})
         result = runner.invoke(app, ["bookie", *arguments], prog_name="dlog")
-        structlog.reset_defaults()
         assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
         return result
@@ -150,7 +148,6 @@ def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:
 def test_the_doctor_hears_what_bookies_say_of_themselves(cluster: Cluster) -> None:
     runner = CliRunner(env={"DLOG_URI": cluster.uri})
     found = json.loads(runner.invoke(app, ["doctor", "--json"]).stdout)
-    structlog.reset_defaults()
     for each in found["servers"]["bookies"]:
         assert each["reached_by_clients"]
         assert each["reached_by_operators"]
@@ -167,7 +164,6 @@ def test_a_record_is_traced_to_the_memory_and_the_files_of_its_bookies(cluster: 
     words = ["log", "trace", "orders", "--offset", "0"]
     found = json.loads(runner.invoke(app, [*words, "--json"]).stdout)
     text = runner.invoke(app, words).stdout
-    structlog.reset_defaults()
     for replica in found["replicas"]:
         assert replica["fault"] is None
         assert replica["ledger"] == "here"
@@ -293,7 +289,6 @@ def test_a_bookie_that_does_not_answer_is_told_and_the_others_are_shown(
 def missed(cluster: Cluster, name: str) -> bool:
     runner = CliRunner(env={"DLOG_URI": cluster.uri})
     found = json.loads(runner.invoke(app, ["status", "--json"]).stdout)
-    structlog.reset_defaults()
     [state] = [each["state"] for each in found["bookies"]["bookies"] if each["bookie"] == name]
     return str(state) == "away"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
@@ -63,10 +62,7 @@ class Shell:
     def invoke(self, *arguments: str, **more: str) -> Result:
         """Run ``dlog`` in this process: a second faster than to start one."""
         runner = CliRunner(env={**self.environment, **more})
-        try:
-            return runner.invoke(app, list(arguments), prog_name="dlog")
-        finally:
-            structlog.reset_defaults()
+        return runner.invoke(app, list(arguments), prog_name="dlog")
 
 
 @pytest.fixture(scope="module")
