@@ -17,7 +17,7 @@ Invariants:
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchNode
@@ -42,7 +42,7 @@ class RepairLock:
 
     worker: str
     """host:pid, for people."""
-    token: str
+    token: str = field(repr=False)
     """Random, of one worker."""
     identities: tuple[str, ...] = ()
     """All that the certificate of the worker may be known by; none without TLS."""
