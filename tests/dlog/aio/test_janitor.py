@@ -28,6 +28,7 @@ from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
+from ledger.clock import now_ms
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.memory import MemoryStore
@@ -409,9 +410,10 @@ async def test_retention_reaches_logs_without_a_writer() -> None:
         for _ in range(3):
             await log.append(b"x" * 100, timestamp_ms=1000)
             await log.roll()
-        await log.append(b"y", timestamp_ms=9_999_000)
+        later_ms = now_ms() + 10_000_000
+        await log.append(b"y", timestamp_ms=later_ms - 1000)
     node = ManifestNode(client.store, "a")
-    janitor = Janitor(client, now_ms=lambda: 10_000_000)
+    janitor = Janitor(client, now_ms=lambda: later_ms)
     assert (await janitor.run_once()).records_trimmed == 0
     manifest, version = await node.read()
     await node.write(replace(manifest, settings=LogSettings(retention_age_s=100)), version)

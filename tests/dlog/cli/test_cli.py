@@ -50,6 +50,7 @@ WITHOUT_CLUSTER = (
     ["up"],
     ["tls", "show"],
     ["key", "new"],
+    ["metadata", "copy"],
 )
 
 
