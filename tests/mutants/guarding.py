@@ -179,8 +179,8 @@ mutant(
 mutant(
     "takes a last add confirmed for something that repair copies",
     "bookie/server/copy_rights.py",
-    old="        if run.explicit_lac:\n",
-    new="        if False:\n",
+    old='            return "only who may append says what is confirmed"\n',
+    new='            return ""\n',
     test=_COPIES,
 )
 mutant(
