@@ -40,16 +40,7 @@ async def gather_servers(reach: Reach) -> ServersFacts:
         for each in reach.there.bookies
         if each.registration is not None
     ]
-    addresses = {BookieId(each.bookie): each.address for each in registered}
-    takes = {BookieId(each.bookie): each.registration.takes for each in registered}
-    meant = {BookieId(each.bookie): each.registration.meant for each in registered}
-    transport = SocketTransport(
-        addresses.get,
-        timeout_s=reach.timeout_s,
-        security=reach.security,
-        takes=takes.get,
-        meant=meant.get,
-    )
+    transport = reach.transport()
     found: dict[str, ServerFacts] = {}
 
     async def ask(bookie: _Registered) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlog.health.asking import gather_acls, gather_deletions, gather_servers
-from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_repair
+from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_openings, gather_repair
 from dlog.health.signs import Checked, Facts, Report
 from dlog.health.store import StoreFacts
 from ledger.attendance import attendance
@@ -37,6 +37,7 @@ CHECKS: Final = (
     Check("bookies", gather_bookies),
     Check("repair", gather_repair),
     Check("logs", gather_logs),
+    Check("openings", gather_openings),
     Check("servers", gather_servers, deep=True),
     Check("deletions", gather_deletions, deep=True),
     Check("acls", gather_acls, deep=True),

@@ -15,19 +15,24 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.bookies import BookieFacts, BookiesFacts
-from dlog.health.logs import LogsFacts
+from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
 from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
 from leader import contested_logs, current_leader, is_led
 from ledger.attendance import Attendance, KnownBookie
 from ledger.concurrently import for_each
+from ledger.environment import repair_credentials
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.levels import FIRST
 from ledger.manager import LedgerStore
 from ledger.mark import Mark
+from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import proven_lac
+from ledger.requests import LacQuery, Status
 from ledger.security.certificates import Security
+from ledger.transport.sockets import SocketTransport
 
 READS_MAX: Final = 50
 """Of the metadata store, at once."""
@@ -42,7 +47,9 @@ LISTED_MAX: Final = 1_000_000
 REASONS_MAX: Final = 10
 ELECTIONS_MAX: Final = 10_000
 MANIFESTS_MAX: Final = 1_000
-"""Of logs without a leader."""
+"""Of logs without a leader; and of all, for whether they can be opened."""
+OPEN_LOGS_MAX: Final = 200
+"""Of so many logs bookies are asked what they hold of open segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,21 @@ class Reach:
             BookieId(each.bookie)
             for each in self.there.bookies
             if each.registration is not None or each.damaged
+        )
+
+    def transport(self) -> SocketTransport:
+        """Return what asks the bookies that are registered, as clients do. The caller closes it."""
+        there = {
+            BookieId(each.bookie): (each.address, each.registration)
+            for each in self.there.bookies
+            if each.registration is not None
+        }
+        return SocketTransport(
+            {bookie: address for bookie, (address, _) in there.items()}.get,
+            timeout_s=self.timeout_s,
+            security=self.security,
+            takes={bookie: found.takes for bookie, (_, found) in there.items()}.get,
+            meant={bookie: found.meant for bookie, (_, found) in there.items()}.get,
         )
 
 
@@ -235,3 +257,62 @@ async def _left_open(
 
     await for_each(logs, look, at_once=READS_MAX)
     return tuple(sorted(left)), tuple(sorted(unread))
+
+
+async def gather_openings(reach: Reach) -> OpeningsFacts:
+    """Raises `MetadataUnavailable`."""
+    logs = await log_names(reach.store)
+    looked_at = sorted(logs)[:MANIFESTS_MAX]
+    open_ledgers: dict[str, list[tuple[LedgerId, LedgerMetadata]]] = {}
+
+    async def look(log: str) -> None:
+        try:
+            manifest, _ = await ManifestNode(reach.store, log).read(fresh=False)
+            found = [
+                (segment.ledger_id, (await reach.ledgers.read(segment.ledger_id))[0])
+                for segment in manifest.segments
+                if segment.sealed is None and not (manifest.sealed or manifest.dropped)
+            ]
+        except (NoSuchLog, NoSuchLedger, DamagedMetadata, InvalidName):
+            return  # deleted since; or another check says that it cannot be read
+        if any(metadata.state is not LedgerState.CLOSED for _, metadata in found):
+            open_ledgers[log] = found
+
+    await for_each(looked_at, look, at_once=READS_MAX)
+    blocked: dict[str, str] = {}
+    asked = sorted(open_ledgers)[:OPEN_LOGS_MAX]
+    transport = reach.transport()
+
+    async def ask(log: str) -> None:
+        for ledger_id, metadata in open_ledgers[log]:
+            claims = await _claims(transport, ledger_id, metadata) if log in asked else {}
+            reason = blocked_by(ledger_id, metadata, reach.registered, claims)
+            if reason is not None:
+                blocked[log] = reason
+
+    try:
+        await for_each(sorted(open_ledgers), ask, at_once=ASKS_MAX)
+    finally:
+        await transport.close()
+    return OpeningsFacts(
+        logs=len(logs),
+        looked_at=len(looked_at),
+        open=len(open_ledgers),
+        asked=len(asked),
+        blocked=tuple(sorted(blocked.items())),
+    )
+
+
+async def _claims(
+    transport: SocketTransport, ledger_id: LedgerId, metadata: LedgerMetadata
+) -> dict[str, tuple[int, int]]:
+    """Return, by member that answers, the last entry that it proves to be confirmed, and the last
+    one that it holds."""
+    keys = repair_credentials(ledger_id, metadata)
+    claims: dict[str, tuple[int, int]] = {}
+    for bookie in metadata.last_fragment.bookies:
+        answer = await transport.read_lac(bookie, LacQuery(ledger_id, keys.key))
+        if answer.status is Status.OK:
+            lac = proven_lac(answer.lac_proof, ledger_id, keys.checks)
+            claims[bookie] = lac, answer.last_entry
+    return claims

@@ -1,9 +1,11 @@
-"""Logs that nobody leads, and deletions that do not get on. Pure."""
+"""Logs without a leader, and logs that cannot be opened for writing. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dlog.health.signs import Gravity, Sign, counted, named
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.quorum import all_covered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +63,75 @@ class LogsFacts:
             "without_leader": list(self.leaderless),
             "unreadable": list(self.unread),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningsFacts:
+    """Whether a takeover could recover the last segments of logs."""
+
+    logs: int
+    looked_at: int
+    """Manifests that were read."""
+    open: int
+    """Of those: with a segment whose ledger is not closed."""
+    asked: int
+    """Of those: whose bookies were asked."""
+    blocked: tuple[tuple[str, str], ...] = ()
+    """Logs that cannot be opened now, and why."""
+
+    def signs(self) -> Iterator[Sign]:
+        for log, reason in self.blocked:
+            yield Sign(
+                Gravity.GRAVE,
+                "log-cannot-be-opened",
+                f"log {log} cannot be opened for writing: {reason}",
+                "Bring these bookies back. If that is impossible, or what they say cannot be true: "
+                "'dlog ledger close-at LEDGER ENTRY' shows what each bookie holds, and ends it.",
+            )
+
+    def summary(self) -> str:
+        return f"{counted(self.open, 'log')} with an open segment, {len(self.blocked)} blocked"
+
+    def unseen(self) -> Iterator[str]:
+        if self.looked_at < self.logs:
+            yield f"whether {self.logs - self.looked_at} more logs can be opened"
+        if self.asked < self.open:
+            yield f"what bookies hold of the open segments of {self.open - self.asked} more logs"
+
+    def shown(self) -> Mapping[str, object]:
+        return {
+            "logs": self.logs,
+            "looked_at": self.looked_at,
+            "open": self.open,
+            "asked": self.asked,
+            "blocked": [{"log": log, "reason": reason} for log, reason in self.blocked],
+        }
+
+
+def blocked_by(
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    registered: Collection[str],
+    claims: Mapping[str, tuple[int, int]],
+) -> str | None:
+    """Return why the ledger cannot be recovered now; None: nothing is known to be in the way.
+
+    *claims*: by bookie that answered, the last entry that it can prove to be confirmed, and the
+    last one that it holds."""
+    if metadata.state is LedgerState.CLOSED:
+        return None
+    members = metadata.last_fragment.bookies
+    there = [index for index, bookie in enumerate(members) if bookie in registered]
+    if not all_covered(there, metadata.quorum):
+        away = [bookie for bookie in members if bookie not in registered]
+        return f"of ledger {ledger_id} too few bookies are there; {named(away)} are away"
+    if claims.keys() >= set(members):
+        confirmed = max(lac for lac, _ in claims.values())
+        held = max(last for _, last in claims.values())
+        if confirmed > max(held, metadata.last_fragment.first_entry - 1):
+            who = [bookie for bookie, (lac, _) in claims.items() if lac > held]
+            return (
+                f"of ledger {ledger_id} entry {confirmed} is said to be confirmed, and no bookie "
+                f"holds an entry above {held}; {named(who)} say so"
+            )
+    return None

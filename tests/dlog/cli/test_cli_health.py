@@ -3,17 +3,23 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import dlog
 from bookie.autorecovery.marks import Marks
 from dlog.aio import Log
 from dlog.aio.store.manifests import ManifestNode
 from dlog.health import asking, gathering
 from dlog.health.checks import CHECKS
 from dlog.sync.loop_thread import LoopThread
+from ledger.client import LedgerClient
+from ledger.entry import encode_lac
+from ledger.environment import repair_credentials
+from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Reason, written_without
 from ledger.marking import mark_ledger
@@ -21,9 +27,10 @@ from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
 from ledger.registry import AVAILABLE, COOKIES, BookieRegistration, register
+from ledger.requests import AddRun, Status
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
-from tests.patience import patient_campaign
+from tests.patience import PATIENT, patient_campaign
 
 
 @pytest.fixture
@@ -46,6 +53,59 @@ def test_a_cluster_that_is_well_says_so(shell: CliShell) -> None:
     assert [each["state"] for each in found["bookies"]["bookies"]] == ["writable"] * 3
     assert found["not_looked_at"] == []
     assert found.keys() >= {check.name for check in CHECKS if not check.deep}
+
+
+def test_a_log_that_cannot_be_opened_is_named(shell: CliShell) -> None:
+    with dlog.Log.open("orders", uri=shell.uri) as log:
+        log.append(b"x")
+        assert shell.json("status")["openings"]["open"] == 1
+        shell.cluster.kill_bookie(0)
+        assert "log-cannot-be-opened" not in kinds(shell)
+        shell.cluster.kill_bookie(1)
+        signs = shell.json("status", code=1)["signs"]
+        (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")
+        assert sign["gravity"] == "grave"
+        assert "log orders cannot be opened for writing: of ledger" in sign["what"]
+        with suppress(dlog.LogError):
+            log.close(timeout_s=0)
+
+
+async def abandoned_with_a_false_lac(uri: str, lac: int) -> LedgerId:
+    """Write a log, and leave it; let one bookie believe that the entry *lac* is confirmed, as
+    whoever had a bookie's certificate could before a LAC took the right to add."""
+    client = await LedgerClient.connect(uri, PATIENT)
+    try:
+        log = await Log.open("orders", client=client)
+        await log.append_many([b"x"] * 10)
+        (ledger_id,) = log.writer.own_ledgers
+        await log.writer.abandon()
+        metadata = await client.describe(ledger_id)
+        key = repair_credentials(ledger_id, metadata).key
+        frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=9)
+        run = AddRun(ledger_id, key, [-1], [len(frame)], frame, explicit_lac=True)
+        done: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        bookie = metadata.last_fragment.bookies[0]
+        client.environment.transport.add(bookie, run, done.set_result)
+        assert await done is Status.OK
+        return ledger_id
+    finally:
+        await client.close()
+
+
+def test_a_ledger_with_a_lac_that_cannot_be_true_is_named_and_mended(shell: CliShell) -> None:
+    ledger_id = asyncio.run(abandoned_with_a_false_lac(shell.uri, 10**6))
+    with pytest.raises(ConfirmedEntryMissing, match="entry 1000000 is confirmed, as bookie"):
+        dlog.Log.open("orders", uri=shell.uri)
+    signs = shell.json("status", code=1)["signs"]
+    (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")
+    assert "entry 1000000 is said to be confirmed" in sign["what"]
+    told = shell.refused("ledger", "close-at", str(ledger_id), "0", "--yes")
+    assert "--below-confirmed" in told
+    shell.run("ledger", "close-at", str(ledger_id), "0", "--yes", "--below-confirmed")
+    with dlog.Log.open("orders", uri=shell.uri) as log:
+        assert log.append(b"y").offset == 10
+        assert "log-cannot-be-opened" not in kinds(shell)
+    assert shell.json("log", "count", "orders")["records"] == 11
 
 
 def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> None:
@@ -99,7 +159,9 @@ def test_marked_ledgers_are_counted_and_a_few_of_them_read(
         found = await marks.read(LedgerId(0))
         assert found is not None
         lost = found[0].deferred("nobody has it", now_ms=0, lost=((1, 2),))
-        await marks.write(LedgerId(0), lost, found[1])
+        assert await marks.lock(LedgerId(0))
+        assert await marks.write(LedgerId(0), lost, found[1])
+        await marks.unlock(LedgerId(0))
         await store.close()
 
     asyncio.run(mark())

@@ -6,11 +6,14 @@ import pytest
 
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.deletions import DeletionsFacts
-from dlog.health.logs import LogsFacts
+from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
 from dlog.health.store import StoreFacts
+from ledger.ids import BookieId, EntryId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.quorum import Quorum
 from ledger.wire import bookie_pb2 as pb
 
 THREE = tuple(BookieFacts(bookie=f"b{at}", address=f"h{at}:1") for at in range(3))
@@ -30,6 +33,7 @@ WELL: tuple[Facts, ...] = (
     LogsFacts(logs=3, elections=2, looked_at=2, led=2),
     ServersFacts(version="1.0", servers=(SERVER,)),
     DeletionsFacts(logs=3, looked_at=3, janitor="h:2", retained=1),
+    OpeningsFacts(logs=3, looked_at=3, open=1, asked=1),
 )
 
 
@@ -344,3 +348,47 @@ def test_logs_with_implausible_times_are_named() -> None:
     assert (sign.gravity, sign.kind) == (Gravity.WRONG, "implausible-times")
     assert "orders" in sign.what
     assert "a reason" in sign.what
+
+
+MEMBERS = tuple(map(BookieId, "abc"))
+OPEN = LedgerMetadata(
+    quorum=Quorum(3, 3, 2),
+    fragments=(
+        Fragment(EntryId(0), tuple(map(BookieId, "abd"))),
+        Fragment(EntryId(5), MEMBERS),
+    ),
+)
+HONEST = {"a": (8, 9), "b": (7, 9), "c": (-1, 8)}
+
+
+def test_a_log_whose_last_ledger_can_be_recovered_is_not_blocked() -> None:
+    assert blocked_by(7, OPEN, "abc", HONEST) is None
+    assert blocked_by(7, OPEN, "ab", {}) is None, "two of three cover"
+    fresh = dict.fromkeys("abc", (4, -1))
+    assert blocked_by(7, OPEN, "abc", fresh) is None, "all below the fragment is confirmed"
+    assert blocked_by(7, OPEN.closed(EntryId(9), 1), "", {}) is None
+
+
+def test_a_log_with_too_few_bookies_is_blocked_and_they_are_named() -> None:
+    reason = blocked_by(7, OPEN, "a", {})
+    assert reason is not None
+    assert "ledger 7" in reason
+    assert "b, c are away" in reason
+
+
+def test_a_log_with_a_confirmed_entry_that_nobody_holds_is_blocked_by_who_says_so() -> None:
+    reason = blocked_by(7, OPEN, "abc", {**HONEST, "b": (10**9, 9)})
+    assert reason is not None
+    assert "entry 1000000000 is said to be confirmed" in reason
+    assert "b say so" in reason
+    without_c = {"a": (8, 9), "b": (10, 9)}
+    assert blocked_by(7, OPEN, "abc", without_c) is None, "c may hold it"
+
+
+def test_a_log_that_cannot_be_opened_is_grave() -> None:
+    facts = OpeningsFacts(logs=9, looked_at=8, open=3, asked=2, blocked=(("orders", "a reason"),))
+    (sign,) = facts.signs()
+    assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "log-cannot-be-opened")
+    assert "log orders cannot be opened for writing: a reason" in sign.what
+    assert "dlog ledger close-at" in sign.action
+    assert len(list(facts.unseen())) == 2
