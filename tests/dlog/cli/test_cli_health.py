@@ -71,7 +71,7 @@ def test_a_log_that_cannot_be_opened_is_named(shell: CliShell) -> None:
 
 
 async def abandoned_with_a_false_lac(uri: str, lac: int) -> LedgerId:
-    """Write a log, and leave it; let one bookie believe that the entry *lac* is confirmed, as
+    """Write a log, and leave it; let its bookies believe that the entry *lac* is confirmed, as
     whoever had a bookie's certificate could before a LAC took the right to add."""
     client = await LedgerClient.connect(uri, PATIENT)
     try:
@@ -83,10 +83,10 @@ async def abandoned_with_a_false_lac(uri: str, lac: int) -> LedgerId:
         key = repair_credentials(ledger_id, metadata).key
         frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=9)
         run = AddRun(ledger_id, key, [-1], [len(frame)], frame, explicit_lac=True)
-        done: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-        bookie = metadata.last_fragment.bookies[0]
-        client.environment.transport.add(bookie, run, done.set_result)
-        assert await done is Status.OK
+        for bookie in metadata.last_fragment.bookies:  # whichever recovery asks
+            done: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+            client.environment.transport.add(bookie, run, done.set_result)
+            assert await done is Status.OK
         return ledger_id
     finally:
         await client.close()
