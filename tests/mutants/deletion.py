@@ -32,9 +32,13 @@ from tests.mutants.mutant import ROOT
 from tests.mutants.survivors import JUDGED
 
 ROOMS: Final = {
-    "ledger/protocol": ("tests/ledger/protocol",),
+    "ledger/protocol": ("tests/ledger/protocol", "tests/bookie/autorecovery/test_surveys.py"),
     "bookie/autorecovery/protocol": ("tests/bookie/autorecovery",),
-    "bookie/loss": ("tests/bookie/loss", "tests/bookie/storage"),
+    "bookie/loss": (
+        "tests/bookie/loss",
+        "tests/bookie/storage",
+        "tests/bookie/identity/test_restore.py",
+    ),
     "bookie/identity": ("tests/bookie/identity",),
 }
 """Which tests know a room: of these the quick ones."""
