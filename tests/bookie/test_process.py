@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -175,7 +175,12 @@ def test_several_journals_and_ledger_directories_keep_everything(uri: str, tmp_p
         with_transport(*ready, check_many)
         assert process.stop() == 0
     for name in ("j0", "j1"):
-        assert sorted(p.name for p in (tmp_path / name).iterdir()) == ["LOCK", "cookie", "journal"]
+        assert {p.name for p in (tmp_path / name).iterdir()} == {
+            "LOCK",
+            "cookie",
+            "journal",
+            "reserve",
+        }
     for name in ("l0", "l1", "l2"):
         assert list((tmp_path / name / ENTRY_LOGS).iterdir()), "each has its share"
     with bookie(uri, tmp_path / "b", *options[:-2]) as process:
@@ -349,10 +354,10 @@ def test_nobody_gets_the_directory_of_a_stopped_start_before_its_replay_has_ende
     replaying, may_end = threading.Event(), threading.Event()
     opened = BookieStorage.open
 
-    def slow(directories: Directories, config: StorageConfig, *, doubt: str) -> BookieStorage:
+    def slow(directories: Directories, config: StorageConfig, **options: Any) -> BookieStorage:
         replaying.set()
         assert may_end.wait(START_S_MAX)
-        return opened(directories, config, doubt=doubt)
+        return opened(directories, config, **options)
 
     async def scenario() -> None:
         config = BookieConfig(uri=await made(uri), directory=tmp_path / "b")

@@ -18,6 +18,7 @@ from dlog.headers import encode_headers
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
+from ledger.ids import BookieIdentity
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -39,6 +40,8 @@ from ledger.transport.handshake import (
     encode_answer,
     encode_hello,
 )
+from ledger.transport.orders import order_message, order_reply
+from ledger.wire import bookie_pb2 as pb
 
 KEPT: Final = Path(__file__).with_name("messages_1.json")
 PASSWORD: Final = b"password"
@@ -77,6 +80,12 @@ INFO: Final = InfoAnswer("b0", "incarnation", "instance", read_only=True)
 HELLO: Final = Hello(Purpose.ADDS, "b0", 1, 1)
 WELCOME: Final = Welcome(1, "b0", "incarnation")
 REFUSAL: Final = Refusal("here is bookie b1")
+IDENTITY: Final = BookieIdentity("instance", "identity", 7)
+HELLO_2: Final = Hello(Purpose.ADDS, "b0", 2, 2, IDENTITY)
+WELCOME_2: Final = Welcome(2, "b0", "incarnation", IDENTITY)
+REFUSAL_2: Final = Refusal("here is bookie b1", is_another=True)
+ORDER: Final = pb.SetReadOnlyRequest(read_only=True)
+ORDER_REPLY: Final = pb.OrderReply(set_read_only=pb.SetReadOnlyReply(read_only=True))
 VALUES: Final = (b"one", b"", b"three" * 40)
 KEYS: Final = (b"k", None, b"")
 TXIDS: Final = (5, None, 9)
@@ -93,6 +102,7 @@ def values() -> Mapping[str, bytes]:
         made.held_request(HELD),
         made.info_request(),
     )
+    order = order_message("set_read_only", ORDER)
     bodies = {
         Kind.ADD: made.batch_message(RUNS),
         Kind.ADDED: made.ack_message(1, 2, [Status.OK, Status.FENCED], held_ms=30),
@@ -102,17 +112,22 @@ def values() -> Mapping[str, bytes]:
         Kind.INFO: info,
         Kind.CANCEL: b"",
         Kind.NOT_KNOWN: b"",
+        Kind.ORDER: order,
     }
     answers = {
         "answer to READ": b"".join(made.read_reply(READ_ANSWER, read)),
         "answer to READ_LAC": made.lac_reply(LAC_ANSWER, lac),
         "answer to READ_HELD": made.held_reply(HELD_ANSWER, held),
         "answer to INFO": made.info_reply(INFO, info),
+        "answer to ORDER": order_reply(ORDER_REPLY, order),
     }
     return {
         "hello": encode_hello(HELLO),
         "welcome": encode_answer(WELCOME),
         "refusal": encode_answer(REFUSAL),
+        "hello, version 2": encode_hello(HELLO_2),
+        "welcome, version 2": encode_answer(WELCOME_2),
+        "refusal, version 2": encode_answer(REFUSAL_2),
         **{f"{kind.name}": framed(kind, body) for kind, body in bodies.items()},
         **{name: framed(Kind.ANSWER, body) for name, body in answers.items()},
         "entry with HMAC": FRAME,

@@ -26,6 +26,7 @@ from ledger.requests import Status
 from ledger.transport import messages
 from ledger.transport.framing import HEADER_BYTES, SCRATCH_BYTES, Budget, Frame, FrameReader, Kind
 from ledger.transport.handshake import decode_answer, decode_hello
+from ledger.transport.orders import order_answer, order_of
 from tests.kept import messages as written
 
 KEPT = {name: bytes.fromhex(value) for name, value in json.loads(written.KEPT.read_text()).items()}
@@ -54,6 +55,18 @@ def test_a_greeting_is_understood() -> None:
     assert decode_hello(KEPT["hello"]) == written.HELLO
     assert decode_answer(KEPT["welcome"]) == written.WELCOME
     assert decode_answer(KEPT["refusal"]) == written.REFUSAL
+
+
+def test_a_greeting_that_says_who_is_meant_is_understood() -> None:
+    assert decode_hello(KEPT["hello, version 2"]) == written.HELLO_2
+    assert decode_answer(KEPT["welcome, version 2"]) == written.WELCOME_2
+    assert decode_answer(KEPT["refusal, version 2"]) == written.REFUSAL_2
+
+
+def test_an_order_is_understood() -> None:
+    order = body("ORDER", Kind.ORDER)
+    assert order_of(order) == ("set_read_only", written.ORDER)
+    assert order_answer(body("answer to ORDER", Kind.ANSWER), order) == written.ORDER_REPLY
 
 
 def test_adds_and_their_acknowledgements_are_understood() -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import errno
+import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,10 +37,12 @@ from dlog.console import metrics as console_metrics
 from dlog.console.serving import ConsoleOptions, console
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
-from ledger.errors import LogError, NodeExists
+from ledger.errors import DamagedMetadata, LogError, NodeExists
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.metastore import open_store
 from ledger.metering.exposing import Exposed
+from ledger.metrics import METRICS as LEDGER_METRICS
 from ledger.quorum import Quorum
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from ledger.security.access import Grant, Role
@@ -79,6 +82,24 @@ async def certificates_are_renewed(cluster: WholeCluster, _: pytest.MonkeyPatch)
             put(directory, renewed)
             security.look()
             cluster.seen.look()
+
+
+@happening
+async def a_metadata_store_is_damaged(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as name:
+        store = await open_store(f"file://{name}/metadata")
+        exposed = Exposed()
+        exposed.add(LEDGER_METRICS, None)
+        cluster.seen.watch(exposed)
+        cluster.seen.look()
+        await store.create("/a", b"x")
+        with closing(sqlite3.connect(Path(name, "metadata", "metadata.sqlite"))) as database:
+            database.execute("UPDATE node SET value = x'00' WHERE path = '/a'")
+            database.commit()
+        with pytest.raises(DamagedMetadata):
+            await store.get("/a")
+        cluster.seen.look()
+        await store.close()
 
 
 @happening

@@ -33,7 +33,9 @@ def mark(shell: CliShell, *ledgers: int, lost: tuple[tuple[int, int], ...] = ())
             assert found is not None
             if lost:
                 deferred = found[0].deferred("no bookie has it", now_ms=0, lost=lost)
-                await marks.write(LedgerId(number), deferred, found[1])
+                assert await marks.lock(LedgerId(number))
+                assert await marks.write(LedgerId(number), deferred, found[1])
+                await marks.unlock(LedgerId(number))
         await store.close()
 
     asyncio.run(marking())
