@@ -345,8 +345,13 @@ class SimBookie:
         self._cluster.new_incarnation(self)
 
     def _loss_accepted(self) -> None:
-        """An operator says that this disk is all that is left: it comes back, in limbo."""
-        accept_loss(Directories.single(self.disk), "accepted")
+        """An operator says that this disk is all that is left: it comes back, in limbo. Where the
+        command meets an error of the disk, the operator gives the bookie up."""
+        try:
+            accept_loss(Directories.single(self.disk), "accepted")
+        except OSError as error:
+            self._refuses_to_start(f"its disk fails: {error.strerror}")
+            return
         self.has_lost_files = True
         self._cluster.scheduler.note(self.name, "its loss is accepted")
         self._cluster.scheduler.mark("loss_accepted")
