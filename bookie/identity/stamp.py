@@ -328,7 +328,8 @@ async def _count(
         write_cookie(one.disk, replace(one.cookie, tries=tries))
     claim: Claim | None = None
     while claim is None:  # others that write have but a few requests that may be late
-        life = replace(change(known), life=known.life + 1, token=token, clean=False)
+        life = change(known)
+        life = replace(life, life=life.life + 1, token=token, clean=False)
         path = f"{COOKIES}/{known.bookie}"
         try:
             claim = Claim(life, await store.set(path, life.encode(), version=node.version))

@@ -145,6 +145,13 @@ mutant(
     test=_RESTORE + "directories_of_different_starts_are_refused_beside_a_restored_store",
 )
 mutant(
+    "counts starts beside a restored store on from those that the store knows",
+    "bookie/identity/stamp.py",
+    old="        life = replace(life, life=life.life + 1, token=token, clean=False)\n",
+    new="        life = replace(life, life=known.life + 1, token=token, clean=False)\n",
+    test=_RESTORE + "data_from_before_a_restore_that_was_honoured_are_refused",
+)
+mutant(
     "copies a namespace without its deletions",
     "ledger/namespace_copy.py",
     old="    if not _counts(path):\n",

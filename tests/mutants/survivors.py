@@ -95,3 +95,36 @@ _judged(
     "if search.end_found:",
     "return effects",
 )
+
+_judged(
+    "what was written is read again, and is its own",
+    *("bookie/identity/lives.py", "report"),
+    "return Claim(changed, version)",
+)
+_judged(
+    "no instance, None or empty, is that of a bookie",
+    *("bookie/identity/lives.py", "_instance"),
+    'return ""',
+)
+_judged(
+    _UNSEEN,
+    "bookie/identity/registering.py",
+    "Registrar.__init__",
+    "self._announced = registration",
+)
+_judged(
+    "a registration that is there is left alone, and again",
+    *("bookie/identity/registering.py", "Registrar.start"),
+    "break",
+)
+_judged(
+    "saves a try that fails",
+    *("bookie/identity/registering.py", "Registrar._stay"),
+    "await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet",
+)
+_judged(
+    "a server that lags is asked until it has caught up",
+    *("bookie/identity/stamp.py", "_count"),
+    "await store.sync(path)",
+)
+_judged(_QUICKER, "bookie/identity/restore.py", "_end_life", "return")

@@ -44,7 +44,7 @@ from bookie.loss.census import PATH as CENSUS
 from bookie.storage.engine import BookieStorage
 from bookie.storage.ledger_directory import DIRECTORIES
 from ledger.errors import BookieForgotten, DamagedMetadata, MetadataUnavailable, NoSuchNode
-from ledger.metastore import open_store
+from ledger.metastore import ANY_VERSION, open_store
 from ledger.metastore.port import MetadataStore, Versioned
 from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL, run_of
@@ -811,6 +811,68 @@ def test_a_retired_name_never_serves_again() -> None:
                 await start(store, where)
 
     with_store("memory://identity-retired", test)
+
+
+def test_a_name_that_is_retired_just_before_its_cookie_is_created_never_serves() -> None:
+    async def test(store: MetadataStore) -> None:
+        await start(store, SimDisk(0))
+        node = Cookie.decode((await store.get(NODE)).value)
+        await store.set(NODE, replace(node, retired_ms=1, retired_why="wiped").encode())
+
+        class Unheard(Unreliable):
+            async def get(self, path: str) -> Versioned:
+                if path != NODE:
+                    raise NoSuchNode(path)  # no restore
+                return await super().get(path)
+
+        with pytest.raises(BookieRetired, match="b:1 is retired: wiped"):
+            await start(Unheard(store, "get"), SimDisk(0))
+
+    with_store("memory://identity-retired-first", test)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"retired_ms": 1, "retired_why": "wiped"}, BookieRetired),
+        ({"token": "a copy's", "address": "elsewhere:1"}, DataOutdated),
+    ],
+)
+def test_who_retires_a_name_or_takes_it_while_it_starts_is_heard(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        node = Cookie.decode((await store.get(NODE)).value)
+        changed, honest = replace(node, **change).encode(), store.set
+
+        async def late(path: str, value: bytes, version: int = ANY_VERSION) -> int:
+            if (await store.get(NODE)).value != changed:
+                await honest(NODE, changed)
+            return await honest(path, value, version)
+
+        store.set = late  # type: ignore[method-assign]
+        with pytest.raises(error, match=r"wiped|just been used at elsewhere:1"):
+            await start(store, disk)
+        assert (await store.get(NODE)).value == changed
+
+    with_store("memory://identity-meanwhile", test)
+
+
+def test_a_loss_is_accepted_of_whole_data_alone() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        await start(store, several.directories())
+        doubted = accept_loss(several.directories(), "why")
+        assert doubted == read_cookie(several.main)
+        assert doubted.doubt == "why"
+        several.ledgers[1] = SimDisk(9)
+        with pytest.raises(DataMissing, match=r"b:1.*it has no cookie"):
+            accept_loss(several.directories(), "another reason")
+        assert read_cookie(several.main) == doubted
+
+    with_store("memory://identity-doubt", test)
 
 
 def test_a_bookie_that_is_forgotten_while_it_starts_says_so() -> None:

@@ -1,7 +1,8 @@
 """A running bookie tells the store how far its data are, and ends when it lost its identity."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,12 +11,13 @@ from bookie.disk.directories import Directories
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
 from bookie.identity.cookie import Cookie
-from bookie.identity.lives import Claim, LifeKeeper, look
+from bookie.identity.lives import Claim, LifeKeeper, look, report, with_census
 from bookie.identity.stamp import identify
 from bookie.loss.census import Census
 from bookie.storage.engine import BookieStorage
+from ledger.backoff import Backoff
 from ledger.cluster import encode_instance
-from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.levels import Held
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub, MemoryStore
@@ -25,7 +27,7 @@ from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL
 from tests.ledger.lagging_store import LaggingStore
 from tests.simulation.disk import SimDisk
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import PATIENCE_S, eventually, settled, until
 
 NODE = f"{COOKIES}/b"
 
@@ -43,7 +45,8 @@ async def node(store: MetadataStore) -> Cookie:
 def with_life(
     test: Callable[[MetadataStore, LifeKeeper, "asyncio.Task[None]", MemoryHub], Awaitable[None]],
 ) -> None:
-    """Run *test* beside the life of a bookie of which there is nothing else."""
+    """Run *test* beside the life of a bookie of which there is nothing else, which waits for
+    nothing but what happens."""
 
     async def scenario() -> None:
         hub = MemoryHub()
@@ -59,7 +62,10 @@ def with_life(
                 await store.close()
                 await other.close()
 
-    asyncio.run(scenario())
+    with pytest.MonkeyPatch.context() as patch:
+        for pause in ("_REPORT_S_MIN", "_RETRY_S_MIN", "_RETRY_S_MAX"):
+            patch.setattr(lives, pause, 0.001)
+        asyncio.run(scenario())
 
 
 def census(number: int) -> Census:
@@ -76,7 +82,6 @@ async def until_told(store: MetadataStore, number: int) -> None:
     await eventually(told, f"the store knows of checkpoint {number}")
 
 
-@pytest.mark.slow
 def test_the_newest_checkpoint_is_told_also_after_the_store_was_away() -> None:
     async def test(
         store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", hub: MemoryHub
@@ -160,7 +165,6 @@ def test_a_bookie_reads_its_node_again_when_it_may_have_stood_still() -> None:
         with_life(test)
 
 
-@pytest.mark.slow
 def test_a_bookie_goes_on_when_another_store_does_not_know_it_or_its_node_is_damaged() -> None:
     """Its data are not worse for it; the next start says what is wrong."""
     missed = asyncio.Event()
@@ -205,7 +209,6 @@ def test_a_clean_end_is_told_with_its_last_checkpoint() -> None:
     with_life(test)
 
 
-@pytest.mark.slow
 def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() -> None:
     async def test(
         store: MetadataStore, living: LifeKeeper, _life: "asyncio.Task[None]", _hub: MemoryHub
@@ -231,3 +234,137 @@ async def test_a_server_that_lags_does_not_end_a_bookie() -> None:
     claim = await claimed(store, disk)
     assert await look(lagging, claim) == claim
     await store.close()
+
+
+async def test_a_node_is_written_only_if_it_changes_and_once_if_the_reply_was_lost() -> None:
+    store = await open_store("memory://lives-report")
+    claim = await claimed(store, SimDisk(0))
+    assert await report(store, claim, lambda cookie: cookie) is claim
+    changed = await report(store, claim, lambda cookie: replace(cookie, limbo="why"))
+    assert changed.version == claim.version + 1
+    assert changed == await look(store, claim)
+    again = await report(store, claim, lambda cookie: replace(cookie, limbo="why"))
+    assert again == changed, "the write was its own, and nothing is left to change"
+    assert with_census(claim.cookie, None) is claim.cookie
+    counted = with_census(claim.cookie, census(7))
+    for number in (6, 7):
+        assert with_census(counted, census(number)) is counted
+    await store.close()
+
+
+async def test_what_another_namespace_lacks_or_a_damaged_node_says_ends_no_bookie() -> None:
+    store = await open_store("memory://lives-look")
+    claim = await claimed(store, SimDisk(0))
+    await store.set(NODE, b"damaged")
+    with pytest.raises(DamagedMetadata):
+        await look(store, claim)
+    await store.delete(NODE)
+    with pytest.raises(NoSuchNode):
+        await look(store, claim)
+    await store.create(INSTANCE, encode_instance("another", Held()))
+    with pytest.raises(NoSuchNode):
+        await look(store, claim)
+    await store.close()
+
+
+async def test_an_identity_that_was_taken_before_the_watch_was_there_is_missed() -> None:
+    store = await open_store("memory://lives-taken")
+    living = LifeKeeper(store, await claimed(store, SimDisk(0)))
+    taken = replace(await node(store), token="another", address="elsewhere:1")
+    await store.set(NODE, taken.encode())
+    with pytest.raises(BookieSuperseded, match="under it at elsewhere:1"):
+        async with asyncio.timeout(PATIENCE_S):
+            await living.run()
+    await store.close()
+
+
+@asynccontextmanager
+async def life_of(name: str) -> AsyncIterator[tuple[MetadataStore, LifeKeeper, list[int]]]:
+    """Yield the life of a bookie that waits for its pauses to end, and the versions that it saw."""
+    store = await open_store(f"memory://{name}")
+    living = LifeKeeper(store, await claimed(store, SimDisk(0)))
+    looks: list[int] = []
+
+    async def looked(store: MetadataStore, claim: Claim) -> Claim:
+        looks.append(claim.version)
+        return await look(store, claim)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lives, "look", looked)
+        for pause in ("_REPORT_S_MIN", "_RETRY_S_MIN", "_RETRY_S_MAX"):
+            patch.setattr(lives, pause, 3600.0)
+        life = asyncio.create_task(living.run())
+        try:
+            await settled()
+            yield store, living, looks
+        finally:
+            life.cancel()
+            await asyncio.wait([life])
+            await store.close()
+
+
+async def test_a_life_waits_without_a_turn_and_leaves_no_task_behind() -> None:
+    async with life_of("lives-wait") as (_, living, looks):
+        tasks = len(asyncio.all_tasks())
+        for times in (1, 2, 3):
+            assert len(looks) == times
+            living.look_soon()
+            await settled()
+        assert len(asyncio.all_tasks()) == tasks
+
+
+async def test_checkpoints_that_follow_each_other_are_reported_together() -> None:
+    async with life_of("lives-together") as (store, living, looks):
+        for number in (1, 2, 3):
+            living.checkpointed(census(number))
+            await settled()
+            assert (await node(store)).checkpoint == 1
+        assert len(looks) == 2
+
+
+async def test_a_life_that_cannot_be_reported_is_logged_and_tried_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with life_of("lives-later") as (store, living, looks):
+        assert isinstance(store, MemoryStore)
+        store.cut()
+        for _ in range(3):
+            living.look_soon()
+            await settled()
+        assert len(looks) == 2
+        assert caplog.text.count("life_not_reported") == 1
+
+
+async def test_each_success_lets_the_next_failure_be_a_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resets: list[Backoff] = []
+
+    def reset(backoff: Backoff) -> None:
+        resets.append(backoff)
+
+    monkeypatch.setattr(Backoff, "reset", reset)
+    async with life_of("lives-backoff") as (store, living, _):
+        assert len(resets) == 1
+        await store.set(NODE, b"damaged")
+        living.look_soon()
+        await settled()
+        assert len(resets) == 1
+
+
+async def test_a_life_that_ends_stops_watching() -> None:
+    changes: list[asyncio.Task[None]] = []
+
+    def watched(store: MemoryStore, path: str) -> Watch:
+        found = watch(store, path)
+        changes.append(asyncio.create_task(found.changed()))
+        return found
+
+    watch = MemoryStore.watch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStore, "watch", watched)
+        async with life_of("lives-watch"):
+            assert [change.done() for change in changes] == [False]
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait(changes)
+    assert changes[0].cancelled()

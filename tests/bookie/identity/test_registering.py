@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie.identity import registering
 from bookie.identity.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
@@ -118,14 +119,88 @@ async def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
         watched.store.heal()
 
 
-@pytest.mark.slow
-async def test_a_first_registration_that_fails_is_told() -> None:
+@pytest.mark.parametrize(("is_lost", "tries"), [(True, 5), (False, 1)])
+async def test_a_first_registration_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, *, is_lost: bool, tries: int
+) -> None:
+    """A session that was lost is waited for a little."""
     watched = Watched()
     await watched.make_known()
-    watched.store.cut()
+    calls: list[BookieRegistration] = []
+
+    async def fails(store: MemoryStore, registration: BookieRegistration) -> None:
+        calls.append(registration)
+        raise MetadataUnavailable(store.uri, "create", 1.0)
+
+    monkeypatch.setattr(registering, "register", fails)
+    monkeypatch.setattr(registering, "_RETRY_S_MIN", 0.0)
+    if is_lost:
+        watched.store.cut()
     with pytest.raises(MetadataUnavailable):
         await watched.registrar.start()
+    assert calls == [ANNA] * tries
+    assert watched.registrar.trouble == "not registered"
     await watched.registrar.close()
+
+
+async def test_it_starts_in_the_list_where_it_belongs_by_then() -> None:
+    watched = Watched()
+    await watched.make_known()
+    watched.registrar.set_read_only(read_only=True, reason="full")
+    await watched.registrar.start()
+    assert await watched.lists() == (False, True)
+    await watched.registrar.close()
+    assert await watched.lists() == (False, False)
+    await watched.registrar.close()
+
+
+async def test_what_keeps_clients_from_finding_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    async with registered() as watched:
+        caplog.set_level("INFO")
+        assert watched.registrar.trouble == ""
+        multi = watched.store.multi
+
+        async def fails(ops: Sequence[Op]) -> None:
+            raise MetadataUnavailable("memory://cluster", "multi", 1.0)
+
+        watched.store.multi = fails  # type: ignore[method-assign]
+        watched.registrar.set_read_only(read_only=True)
+        await until(lambda: "not_registered" in caplog.text, "it has failed to move")
+        assert watched.registrar.trouble == "the registration could not be renewed"
+        watched.store.multi = multi  # type: ignore[method-assign]
+        await watched.until_in(available=False, read_only=True)
+        await until(lambda: watched.registrar.trouble == "", "it is found")
+        assert "registered_again bookie='anna' read_only=True" in caplog.text
+        watched.store.cut()
+        assert watched.registrar.trouble == "the session of the metadata store is lost"
+        await until(lambda: "registration_lost" in caplog.text, "it notices")
+        watched.store.heal()
+    assert watched.registrar.trouble == "not registered"
+
+
+async def test_what_is_not_its_own_any_more_is_not_taken_back() -> None:
+    async with registered() as watched:
+        await watched.registrar.close(take_back=False)
+        await watched.registrar.close()
+        assert await watched.is_registered()
+
+
+async def test_while_nothing_happens_it_waits_and_it_leaves_no_task_behind() -> None:
+    async with registered() as watched:
+        await settled()
+        tasks = len(asyncio.all_tasks())
+        for _ in range(3):
+            watched.registrar.set_read_only(read_only=False)
+            watched.other.wake([ANNA.path])
+            watched.store.wake([ANNA.path])
+            await settled()
+        for read_only in (True, False):
+            watched.registrar.set_read_only(read_only=read_only)
+            await watched.until_in(available=not read_only, read_only=read_only)
+            await settled()
+        assert len(asyncio.all_tasks()) == tasks
+        before = len(asyncio.all_tasks())
+    assert len(asyncio.all_tasks()) < before
 
 
 async def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,18 +13,20 @@ from bookie.errors import (
     BookiesThere,
     BookieSuperseded,
     DataCopied,
+    DataMissing,
     DataOutdated,
     StoreOutdated,
 )
-from bookie.identity.cookie import read_cookie
+from bookie.identity.cookie import Cookie, read_cookie
 from bookie.identity.lives import look
-from bookie.identity.restore import accept_restore, honour, read_restore
+from bookie.identity.restore import accept_restore, honour, read_restore, registered_bookies
 from bookie.identity.stamp import Identity, accept_loss, identify
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import doubtful_of
 from bookie.server.settling import look as look_at_store
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
+from ledger.errors import DamagedMetadata
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
 from ledger.metastore.memory import MemoryStore
@@ -33,6 +35,7 @@ from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import HeldQuery, LacAnswer, ReadQuery, Status
 from tests.bookie.loss.test_limbo import ledger
 from tests.bookie.promises import KEY, SMALL, run_of
+from tests.ledger.lagging_store import LaggingStore
 from tests.simulation.disk import SimDisk
 
 NAME = "a"
@@ -261,7 +264,93 @@ async def test_a_bookie_that_joined_after_the_backup_is_let_in_with_its_data() -
 async def test_a_bookie_that_is_new_after_the_restore_has_nothing_to_honour() -> None:
     async with world("restore-new") as made:
         await accept_restore(made.ledgers, WHY)
-        assert (await made.start()).limbo is None
+        for _ in range(2):
+            storage = await made.start()
+            assert storage.limbo is None
+            storage.close()
+
+
+async def test_one_directory_less_is_noticed_also_if_it_joined_after_the_backup() -> None:
+    async with world("restore-joined-less") as made:
+        backup = await made.backup()
+
+        async def start(*ledgers: SimDisk) -> Identity:
+            directories = Directories(made.disk, (made.disk,), ledgers)
+            try:
+                return await identify(
+                    made.store, directories, bookie=NAME, instance=made.instance, address="a:1"
+                )
+            finally:
+                directories.unlock()
+
+        first, second = SimDisk(1), SimDisk(2)
+        await start(first, second)
+        await made.put_back(backup)
+        await accept_restore(made.ledgers, WHY)
+        with pytest.raises(DataMissing, match="it has no cookie"):
+            await start(first, SimDisk(3))
+        assert (await start(first, second)).restored is not None
+
+
+async def test_a_server_that_lags_hides_neither_a_restore_nor_who_is_registered() -> None:
+    async with world("restore-lag") as made:
+        lagging = LaggingStore(made.store)
+        await lagging.fall_behind()
+        accepted = await accept_restore(made.ledgers, WHY)
+        assert await read_restore(lagging) == accepted
+        await lagging.fall_behind()
+        await made.start()
+        await register(made.store, BookieRegistration(NAME, "a:1", "x"))
+        assert await registered_bookies(lagging) == [NAME]
+
+
+async def test_a_word_ends_every_life_but_those_of_retired_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world("restore-lives") as made:
+        cookie = (await made.identify()).claim.cookie
+        other, retired = f"{COOKIES}/b", replace(cookie, bookie="b", retired_ms=1, retired_why="x")
+        await made.store.create(other, retired.encode())
+        children = made.store.children
+
+        async def with_one_that_goes(path: str) -> list[str]:
+            return [*await children(path), *(["c"] if path == COOKIES else [])]
+
+        made.store.children = with_one_that_goes  # type: ignore[method-assign]
+        accepted = await accept_restore(made.ledgers, WHY)
+        assert Cookie.decode((await made.store.get(other)).value) == retired
+        ended = Cookie.decode((await made.store.get(f"{COOKIES}/{NAME}")).value)
+        assert (ended.token, ended.tries) == (accepted.token, (cookie.token,))
+        made.store.children = children  # type: ignore[method-assign]
+        await made.start()
+        assert "restore_honoured" in caplog.text
+        await made.store.set(other, b"damaged")
+        with pytest.raises(DamagedMetadata, match=other):
+            await accept_restore(made.ledgers, WHY)
+
+
+async def test_data_from_before_a_restore_that_was_honoured_are_refused() -> None:
+    """Their start is a later one than the restored store knew, but not than it knows now."""
+    async with world("restore-honoured") as made:
+        older: list[SimDisk] = []
+        storage = await made.start()
+        backup = await made.backup()
+        for _ in range(3):
+            storage.close()
+            storage = await made.start()
+            older.append(made.disk.copy())
+        storage.close()
+        await made.put_back(backup)
+        await accept_restore(made.ledgers, WHY)
+        storage = await made.start()
+        assert storage.add(run_of(99, 0, recovery=True))[0] is Status.OK
+        storage.commit()
+        storage.close()
+        for disk in older:
+            with pytest.raises(DataOutdated, match="the cluster has seen start 5"):
+                await made.identify(disk)
+        again = await made.start()
+        assert list(again.read(ReadQuery(99, KEY, 0, 0)).entries) == [0]
 
 
 async def test_data_that_are_older_than_the_restored_store_are_refused() -> None:
