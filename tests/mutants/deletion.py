@@ -32,7 +32,7 @@ from tests.mutants.mutant import ROOT
 from tests.mutants.survivors import JUDGED
 
 ROOMS: Final = {
-    "ledger/protocol": ("tests/ledger/protocol", "tests/bookie/autorecovery/test_surveys.py"),
+    "ledger/protocol": ("tests/ledger/protocol",),
     "bookie/autorecovery/protocol": ("tests/bookie/autorecovery",),
     "bookie/loss": (
         "tests/bookie/loss",

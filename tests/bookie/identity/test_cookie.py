@@ -2,10 +2,12 @@
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from google_crc32c import value as crc32c
 
-from bookie.disk.port import DiskFull
+from bookie.disk.port import DiskFull, RealDisk
 from bookie.errors import CookieDamaged, StorageFailed
 from bookie.identity.cookie import PATH, Cookie, read_cookie, read_cookie_file, write_cookie
 from tests.simulation.disk import Loss, PowerLost, SimDisk
@@ -126,6 +128,23 @@ def test_a_cookie_stays_if_there_is_no_space_for_another(operation: str) -> None
         write_cookie(disk, OTHER)
     assert read_cookie(disk) == COOKIE
     assert disk.list("") == [PATH]
+
+
+def test_what_is_no_cookie_is_told_although_its_checksum_is_right() -> None:
+    disk, body = SimDisk(0), b"\x08\x63"
+    disk.create(PATH).write([VERSION_1[:8], crc32c(body).to_bytes(4, "little"), body], 0)
+    with pytest.raises(CookieDamaged, match="not a cookie of a version up to"):
+        read_cookie(disk)
+
+
+def test_no_file_of_a_cookie_stays_open(tmp_path: Path) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    disk, before = RealDisk(tmp_path), files()
+    write_cookie(disk, COOKIE)
+    assert read_cookie(disk) == COOKIE
+    assert files() == before
 
 
 @pytest.mark.parametrize("operation", ["open", "read"])

@@ -4,6 +4,8 @@ import pytest
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.absences import Absences
+from ledger.protocol.acks import AckTracker
 from ledger.protocol.shared import (
     ChooseReplacements,
     MetadataFailed,
@@ -156,6 +158,18 @@ def test_a_bookie_that_stores_again_settles_what_it_lacks() -> None:
     step(machine, AppendRequested(1, 10))
     effects = step(machine, AddsStored(0, 1, 1, 1))
     assert effects == [MarkLacks((A,), EntryId(0)), settled(1)]
+
+
+def test_a_bookie_that_was_back_and_is_gone_on_without_again_is_not_back() -> None:
+    """Its newer entries lack a copy, too."""
+    absences = Absences(AckTracker(METADATA.quorum, (A, B, C), confirmed=0), leave_gone_s=1.0)
+    absences.went_on_without([0, 1])
+    absences.stored(0)
+    absences.went_on_without([0])
+    absences.stored(1)
+    assert not absences.are_over
+    absences.stored(0)
+    assert absences.are_over
 
 
 def test_as_long_as_a_bookie_is_tried_in_vain_no_fragment_begins() -> None:

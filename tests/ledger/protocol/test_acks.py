@@ -57,6 +57,32 @@ def test_a_range_outside_the_stripe_counts_as_stored_without_being_sent() -> Non
     assert tracker.advance(0) == 0
 
 
+def test_what_one_bookie_does_not_hold_does_not_stop_the_others() -> None:
+    tracker = AckTracker(Quorum(3, 1, 1), bookies(3), confirmed=-1)
+    for entry in range(9):
+        takers = [index for index, _ in tracker.takers(range(3), entry, entry)]
+        assert takers == [entry % 3]
+        tracker.stored(entry % 3, 0, entry, entry)
+    assert tracker.advance(8) == 8
+
+
+def test_an_empty_range_is_wanted_by_nobody_and_a_long_one_by_all() -> None:
+    for quorum in (Quorum(3, 1, 1), Quorum(3, 3, 2)):
+        tracker = AckTracker(quorum, bookies(3), confirmed=-1)
+        assert not tracker.wants(0, 1, 0)
+        assert tracker.wants(1, 0, 2)
+
+
+def test_what_is_confirmed_takes_no_memory() -> None:
+    tracker = AckTracker(Quorum(3, 2, 2), bookies(3), confirmed=-1)
+    for entry in range(30):
+        for index in write_set(entry, tracker.quorum):
+            tracker.stored(index, 0, entry, entry)
+        assert tracker.advance(entry) == entry
+        for slot in tracker.slots:
+            assert list(slot.stored.between(0, entry)) == []
+
+
 def test_quorum_is_up_as_long_as_each_write_set_has_an_ack_quorum() -> None:
     tracker = AckTracker(Quorum(3, 3, 2), bookies(3), confirmed=-1)
     tracker.slots[0].down = True

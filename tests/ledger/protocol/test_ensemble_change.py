@@ -54,6 +54,18 @@ def test_those_picked_get_their_places_with_nothing_stored() -> None:
     assert change.failed == {2: Status.UNREACHABLE}
 
 
+def test_who_was_picked_gets_the_place_once() -> None:
+    acks = tracker()
+    change = EnsembleChange(acks)
+    change.fail(0, Status.UNREACHABLE)
+    change.replacing = {0: D}
+    assert change.put() == [0]
+    acks.stored(0, 1, 5, 9)
+    assert change.put() == []
+    assert 5 in acks.slots[0].stored
+    assert change.changed(METADATA).fragments[-1].bookies == (D, B, C)
+
+
 def test_a_revived_bookie_keeps_its_place_and_owes_everything() -> None:
     """Rule 27."""
     acks = tracker()

@@ -136,6 +136,42 @@ def test_a_quarantined_bookie_does_not_return_for_its_rack() -> None:
     ) == ((2, b3),)
 
 
+def test_as_many_are_replaced_as_there_are_others() -> None:
+    b0, b1, b2, b3, *_ = NAMES
+    for policy in (RandomPlacement(), RackAwarePlacement()):
+        assert policy.replacements(
+            Quorum(3, 3, 2), (b0, b1, b2), (0, 2), Pool((b1, b3)), Random(0), exclude=()
+        ) == ((0, b3),)
+
+
+def test_an_ensemble_is_better_only_if_its_write_sets_span_more_racks() -> None:
+    b0, b1, b2, b3, b4, b5, b6 = NAMES
+    racks = {b0: "r0", b1: "r0", b2: "r0", b3: "r0", b4: "r1", b5: "r1", b6: "r2"}
+    quorum, policy = Quorum(3, 3, 2), RackAwarePlacement()
+
+    def better(
+        *ensemble: BookieId, pool: Pool, exclude: tuple[BookieId, ...] = ()
+    ) -> dict[int, BookieId]:
+        return dict(policy.better(quorum, ensemble, pool, random, exclude=exclude))
+
+    exchanges: set[BookieId] = set()
+    for seed in range(30):
+        random, pool = Random(seed), Pool(NAMES, (), racks)
+        exchanged = better(b0, b1, b2, pool=pool)
+        assert len(exchanged) == 2, "one stays: fewer copies move"
+        assert {racks[bookie] for bookie in exchanged.values()} == {"r1", "r2"}
+        exchanges.update(exchanged.values())
+        (exchanged_once,) = better(b0, b1, b4, pool=pool).items()
+        assert exchanged_once in [(0, b6), (1, b6)]
+        assert better(b0, b4, b6, pool=pool) == {}
+        assert better(b0, b1, b4, pool=pool, exclude=(b6,)) == {}
+        assert better(b0, b1, b4, pool=Pool(NAMES, (b6,), racks)) == {}, "it is not urgent"
+        assert better(b0, b1, b2, pool=Pool(NAMES[:4], (), racks)) == {}
+        assert list(better(b0, b1, b2, pool=Pool((b3, b4), (), racks)).values()) == [b4]
+        assert RandomPlacement().better(quorum, (b0, b1, b2), pool, random, exclude=()) == ()
+    assert exchanges == {b4, b5, b6}, "any bookie of a rack"
+
+
 def test_without_racks_every_bookie_is_chosen_about_as_often() -> None:
     random, counts = Random(7), dict.fromkeys(NAMES, 0)
     for _ in range(700):

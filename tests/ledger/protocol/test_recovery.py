@@ -369,6 +369,14 @@ def test_a_recovery_that_bookies_do_not_allow_decides_nothing_and_says_why() -> 
     assert step(machine, denied(1)) == [FailRecovery(Failure.ACCESS_DENIED)]
 
 
+def test_a_recovery_that_may_not_write_back_says_so() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
+    step(machine, WriteBackRefused(1, 0, 0, 0, Status.ACCESS_DENIED), ReplacementsChosen(()))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.ACCESS_DENIED)]
+
+
 def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
