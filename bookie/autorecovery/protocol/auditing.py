@@ -153,6 +153,8 @@ class Auditor:
     def deadline(self) -> float | None:
         if self.phase is not Phase.IDLE:
             return None
+        if self._retry_at is not None:
+            return self._retry_at  # what was due before is due still
         times = [self._check_at]
         if not self._alarm:
             times += [
@@ -160,8 +162,6 @@ class Auditor:
                 for bookie, since in self._missing_since.items()
                 if bookie not in self._due
             ]
-        if self._retry_at is not None:
-            times.append(self._retry_at)
         if self._checking is None and not self._alarm:
             times += self._checks.values()
         return min(times)
@@ -171,8 +171,6 @@ class Auditor:
         match event:
             case AuditBegun():
                 assert self.phase is Phase.NEW, "it begins once"
-                self._check_at = now
-                self._checks = dict.fromkeys(CheckKind, now)
                 return self._see()
             case LedgersChecked() | CheckFailed():
                 return self._checked(now, failed=isinstance(event, CheckFailed))
@@ -241,8 +239,6 @@ class Auditor:
     def _learn_checks(self, seen: BookiesSeen, now: float) -> None:
         """Take note of when the next checks are due: others may have made the last ones."""
         for kind in CheckKind:
-            if kind is self._checking:
-                continue
             due = now
             if kind in seen.checked_ms:
                 pause_ms = self._config.pause_s(kind) * 1000

@@ -2,8 +2,10 @@
 
 import pytest
 
-from bookie.autorecovery.protocol.auditing import Auditor, Phase
+from bookie.autorecovery.protocol import auditing
+from bookie.autorecovery.protocol.auditing import RETRY_S, AuditConfig, Auditor, Phase
 from bookie.autorecovery.protocol.auditing_events import (
+    AuditBegun,
     AuditEffect,
     AuditEvent,
     AuditFailed,
@@ -19,8 +21,9 @@ from bookie.autorecovery.protocol.auditing_events import (
 )
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
-from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, Cluster
-from tests.bookie.autorecovery.repair_world import names
+from ledger.protocol.shared import TimePassed
+from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, LEDGERS, Cluster
+from tests.bookie.autorecovery.repair_world import ledger, names
 
 
 def recorded(cluster: Cluster) -> RecordPass:
@@ -226,6 +229,169 @@ def test_a_pass_that_failed_begins_again(kind: type[AuditEffect]) -> None:
     cluster.run(DELAY_S + 60)
     assert failed
     assert set(cluster.marked()) == {1, 4}
+
+
+@pytest.mark.parametrize("after_s", [0.0, CHECK_S])
+def test_a_store_that_fails_is_not_asked_all_the_time(after_s: float) -> None:
+    """Neither at the beginning, nor when the daily check is due."""
+    cluster = Cluster()
+    answer = cluster._answer
+    if after_s:
+        cluster.begin().run(after_s - 1)
+    asked: list[AuditEffect] = []
+
+    def failing(effect: AuditEffect) -> AuditEvent:
+        asked.append(effect)
+        return AuditFailed("the store is away")
+
+    cluster._answer = failing  # type: ignore[method-assign]
+    if after_s:
+        cluster.run(1)
+    else:
+        cluster.begin()
+    assert cluster.auditor.deadline() == cluster.now + RETRY_S
+    cluster.run(20 * RETRY_S)
+    assert len(asked) == 21
+    cluster._answer = answer  # type: ignore[method-assign]
+    cluster.run(RETRY_S)
+    assert recorded(cluster).alarm == ""
+
+
+def test_only_an_auditor_that_is_idle_has_a_deadline_and_takes_up_what_changes() -> None:
+    cluster = Cluster()
+    auditor = cluster.auditor
+    assert auditor.deadline() is None
+    [effect] = auditor.step(AuditBegun(), now=0.0)
+    assert auditor.deadline() is None
+    for event in (BookiesChanged(), TimePassed()):
+        assert auditor.step(event, now=0.0) == []
+    assert auditor.step(AuditFailed("away"), now=0.0) == []
+    assert effect == ReadBookies()
+    assert auditor.phase is Phase.IDLE
+
+
+@pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
+def test_bookies_that_change_while_it_is_busy_are_read_again(kind: type[AuditEffect]) -> None:
+    cluster = Cluster("abcdefgh").begin()
+    cluster.lose("a")
+    answer, changed = cluster._answer, list[AuditEffect]()
+
+    def changing(effect: AuditEffect) -> AuditEvent:
+        event = answer(effect)
+        if isinstance(effect, kind) and not changed and cluster.auditor.phase is not Phase.IDLE:
+            changed.append(effect)
+            assert cluster.auditor.step(BookiesChanged(), now=cluster.now) == []
+            cluster.leaving = "c"
+        return event
+
+    cluster._answer = changing  # type: ignore[method-assign]
+    cluster.now += DELAY_S
+    cluster.post(TimePassed())
+    assert changed
+    assert cluster.auditor.phase is Phase.IDLE
+    assert cluster.marked()[2] == {"c"}
+
+
+def test_a_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
+    """Its ledgers were repaired, and it has others since."""
+    cluster = Cluster().begin()
+    for turn in (1, 2):
+        cluster.lose("a")
+        cluster.run(DELAY_S)
+        assert cluster.passes() == turn
+        cluster.bring_back("a")
+
+
+def test_who_was_back_within_a_pass_is_not_marked_by_it() -> None:
+    """Parts of the list were read while nobody was missing."""
+    cluster = Cluster("abcdefgh").begin()
+    cluster.parts = 5
+    cluster.lose("a")
+    cluster.leaving = ""
+    answer, parts = cluster._answer, list[AuditEffect]()
+
+    def moving(effect: AuditEffect) -> AuditEvent:
+        if isinstance(effect, ReadLedgers):
+            parts.append(effect)
+            cluster.away = "h" if len(parts) == 1 else "a"
+            cluster.leaving = "h" if len(parts) == 1 else ""
+            if len(parts) == 2:
+                cluster.retired = "a"
+        return answer(effect)
+
+    cluster._answer = moving  # type: ignore[method-assign]
+    cluster.run(DELAY_S)
+    assert cluster.passes() == 2, "one of all ledgers since then"
+    assert set(cluster.marked()) == {1, 4}
+
+
+def test_a_name_that_came_back_counts_again_for_the_alarm() -> None:
+    """That no ledger named it was so before."""
+    cluster = Cluster("abcdefgh")
+    cluster.known, cluster.away = "abcdefghij", "efghij"
+    cluster.begin()
+    assert recorded(cluster).alarm == "", "no ledger names them"
+    assert cluster.passes() == 1
+    cluster.bring_back("efgh")
+    cluster.ledgers[6] = ledger((0, "efg"), last=9)
+    cluster.ledgers[7] = ledger((0, "hab"), last=9)
+    cluster.lose("aefgh")
+    assert recorded(cluster).alarm == "5 of 8 bookies are away"
+    assert cluster.passes() == 2, "it was found out again who is named"
+    cluster.bring_back("ah")
+    del cluster.ledgers[6], cluster.ledgers[7]
+    cluster.lose("ah")
+    assert cluster.passes() == 3
+
+
+def test_who_was_back_while_it_was_asked_who_is_named_is_not_taken_for_nameless() -> None:
+    cluster = Cluster("abcdefgh")
+    cluster.parts = 2
+    cluster.away = "cdefgh"
+    answer, parts = cluster._answer, list[AuditEffect]()
+
+    def moving(effect: AuditEffect) -> AuditEvent:
+        if isinstance(effect, ReadLedgers):
+            parts.append(effect)
+            cluster.away = "cdfgh" if len(parts) == 1 else "cdefgh"
+        return answer(effect)
+
+    cluster._answer = moving  # type: ignore[method-assign]
+    cluster.begin()
+    assert cluster.passes() == 2, "another finds out of the one that came back"
+
+
+def test_each_pass_counts_for_itself_and_one_that_found_nobody_marks_nothing() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.ledgers = {each: found for each, found in LEDGERS.items() if each in (1, 2, 3)}
+    cluster.ledgers[9] = None
+    for _ in range(2):
+        cluster.run(CHECK_S)
+        assert recorded(cluster) == RecordPass(
+            ledgers=4, marked=1, damaged=1, lost=names("a"), alarm=""
+        )
+    del cluster.ledgers[1]
+    markings = sum(isinstance(effect, MarkLedgers) for effect in cluster.effects)
+    cluster.run(CHECK_S)
+    assert sum(isinstance(effect, MarkLedgers) for effect in cluster.effects) == markings
+    assert recorded(cluster).ledgers == 3
+    cluster.bring_back("a")
+    cluster.run(CHECK_S)
+    assert recorded(cluster) == RecordPass(ledgers=0, marked=0, damaged=0, lost=(), alarm="")
+
+
+def test_no_more_than_some_ledgers_of_a_pass_are_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "URGENT_MAX", 1)
+    cluster = Cluster("abcdefgh").begin()
+    cluster.lose("abc")
+    cluster.run(DELAY_S)
+    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    assert len(marking.urgent) == 1
+
+
+def test_a_check_reads_what_takes_an_eighth_of_the_time_until_the_next() -> None:
+    assert AuditConfig(check_all_s=800.0, scrub_bytes_per_s=3.0).scrub_bytes_max == 300.0
 
 
 WEEK_S = 604_800.0
