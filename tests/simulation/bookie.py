@@ -37,7 +37,7 @@ from bookie.server.settling import doubtful_of, look
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.errors import BookieForgotten, MetadataError, MetadataUnavailable, StorageError
-from ledger.ids import BookieId
+from ledger.ids import BookieId, BookieIdentity
 from ledger.manager import LedgerStore
 from ledger.requests import (
     AddRun,
@@ -167,6 +167,12 @@ class SimBookie:
             self._cluster.scheduler.note(self.name, "moves to another disk")
             self._cluster.scheduler.mark("bookie_moved")
         on_done()
+
+    @property
+    def identity(self) -> BookieIdentity:
+        """What it says in a handshake, once it serves."""
+        cookie = self.claim.cookie
+        return BookieIdentity(cookie.instance, cookie.cookie, cookie.life)
 
     @property
     def service(self) -> SimService:

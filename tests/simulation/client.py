@@ -37,6 +37,8 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
+from ledger.transport.handshake import Purpose
+from tests.simulation.addresses import Listener, connects, meant
 from tests.simulation.host import Host
 from tests.simulation.network import Stream
 from tests.simulation.oracle import Choice
@@ -48,9 +50,11 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
+Answer = TypeVar("Answer", ReadAnswer, LacAnswer, HeldAnswer)
 
 ADD_TIMEOUT_S: Final = 1.0
 READ_TIMEOUT_S: Final = 1.0
+UNREAD: Final = ReadAnswer(Status.UNREACHABLE)
 
 
 class Client(Generic[Event, Effect]):
@@ -117,31 +121,61 @@ class Client(Generic[Event, Effect]):
     def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
         """Send *run* in order with the others to *bookie*."""
         stream = self._streams.get(bookie)
-        target = self.cluster.bookies[bookie]
-        if stream is None:
+        target = self.cluster.at_address(bookie, self.name)
+        if stream is None or not stream.leads_to(target.host):
+            before = stream
             stream = Stream(self.cluster.network, self.host, target.host, timeout_s=ADD_TIMEOUT_S)
             self._streams[bookie] = stream
+            if before is not None:
+                before.reset()
         run = replace(run, frames=self.cluster.network.carry(run.frames))
+        who = meant(self.cluster, bookie)
+
+        def handle(connection: int, reply: Callable[[Status], None]) -> None:
+            if not target.serves or connects(self.cluster, target, Purpose.ADDS, bookie, who):
+                target.add(run, connection, reply)
+            else:
+                reply(Status.UNREACHABLE)
+
         stream.request(
-            partial(target.add, run),
+            handle,
             lambda status: on_done(Status.UNREACHABLE if status is None else status),
         )
 
     def read(
         self, bookie: BookieId, query: ReadQuery, on_done: Callable[[ReadAnswer], None]
     ) -> None:
-        target = self.cluster.bookies[bookie]
+        target = self.cluster.at_address(bookie, self.name)
         self.cluster.network.request(
             self.host,
             target.host,
-            partial(target.read, query),
+            self._asked(bookie, target, partial(target.read, query), UNREAD),
             lambda answer: on_done(self._heard(answer)),
             timeout_s=READ_TIMEOUT_S + query.wait_ms / 1000,
         )
 
+    def _asked(
+        self,
+        bookie: BookieId,
+        target: Listener,
+        handle: "Callable[[Callable[[Answer], None]], None]",
+        unreachable: "Answer",
+    ) -> "Callable[[Callable[[Answer], None]], None]":
+        """Return what *target* does with a question to *bookie* that arrives: *handle*, if the
+        handshake of both ends says so. A bookie that does not serve yet says nothing."""
+        who = meant(self.cluster, bookie)
+
+        def arrived(reply: Callable[[Answer], None]) -> None:
+            if not target.serves or connects(self.cluster, target, Purpose.ASKS, bookie, who):
+                handle(reply)
+            else:
+                reply(unreachable)
+
+        return arrived
+
     def _heard(self, answer: ReadAnswer | None) -> ReadAnswer:
         if answer is None:
-            return ReadAnswer(Status.UNREACHABLE)
+            return UNREAD
         return replace(answer, frames=self.cluster.network.carry(answer.frames))
 
     def busy_streams(self) -> list[Stream[Status]]:
@@ -155,24 +189,24 @@ class Client(Generic[Event, Effect]):
     def read_lac(
         self, bookie: BookieId, query: LacQuery, on_done: Callable[[LacAnswer], None]
     ) -> None:
-        target = self.cluster.bookies[bookie]
+        target, unread = self.cluster.at_address(bookie, self.name), LacAnswer(Status.UNREACHABLE)
         self.cluster.network.request(
             self.host,
             target.host,
-            partial(target.read_lac, query),
-            lambda answer: on_done(answer or LacAnswer(Status.UNREACHABLE)),
+            self._asked(bookie, target, partial(target.read_lac, query), unread),
+            lambda answer: on_done(answer or unread),
             timeout_s=READ_TIMEOUT_S,
         )
 
     def read_held(
         self, bookie: BookieId, query: HeldQuery, on_done: Callable[[HeldAnswer], None]
     ) -> None:
-        target = self.cluster.bookies[bookie]
+        target, unread = self.cluster.at_address(bookie, self.name), HeldAnswer(Status.UNREACHABLE)
         self.cluster.network.request(
             self.host,
             target.host,
-            partial(target.read_held, query),
-            lambda answer: on_done(answer or HeldAnswer(Status.UNREACHABLE)),
+            self._asked(bookie, target, partial(target.read_held, query), unread),
+            lambda answer: on_done(answer or unread),
             timeout_s=READ_TIMEOUT_S,
         )
 

@@ -7,12 +7,13 @@ from typing import Final
 
 from bookie.storage.config import StorageConfig
 from ledger.errors import MetadataUnavailable
-from ledger.ids import BookieId, LedgerId
+from ledger.ids import BookieId, BookieIdentity, LedgerId
 from ledger.manager import LAYOUTS, Layout, LedgerStore
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement, RandomPlacement
 from ledger.protocol.quarantine import QuarantineConfig
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
+from tests.simulation.addresses import ForeignBookie, Listener
 from tests.simulation.bookie import SimBookie
 from tests.simulation.evicting import Evicting
 from tests.simulation.host import Host
@@ -75,6 +76,8 @@ class Cluster:
         for number, name in enumerate(names):
             self.racks[name] = f"r{number % choices.racks}"
         self.bookies = {name: SimBookie(self, name, storage) for name in names}
+        self.foreign: dict[BookieId, ForeignBookie] = {}
+        """Bookies that listen where one of ours was last, by its name."""
         self.on_new_bookie: Callable[[SimBookie], None] | None = None
         self.on_change: Callable[[LedgerId], None] | None = None
         """Called when a client begins to change a ledger's ensemble."""
@@ -120,6 +123,19 @@ class Cluster:
         self.scheduler.mark("new_incarnation")
         if self.on_new_bookie is not None:
             self.on_new_bookie(bookie)
+
+    def listen(self, name: BookieId, identity: BookieIdentity) -> None:
+        """Let a foreign bookie of that *name* and *identity* take the address of ours."""
+        self.foreign[name] = ForeignBookie(self, name, identity, self._storage)
+        self.scheduler.note(f"foreign {name}", f"listens: {identity}")
+        self.scheduler.mark("stranger_listened")
+
+    def at_address(self, bookie: BookieId, client: str) -> Listener:
+        """Return what answers where *client* looks for *bookie*."""
+        foreign = self.foreign.get(bookie)
+        if foreign is not None and foreign.is_reached(client):
+            return foreign
+        return self.bookies[bookie]
 
     def writer(self) -> WritingClient:
         """Return a writer that has no ledger yet."""

@@ -42,6 +42,8 @@ FAULTS: Final = (
     "recoverer_crashed",
     "recoverer_woke_after_hours",
     "session_expired",
+    "stranger_listened",
+    "stranger_refused",
     "writer_crashed",
     "writer_paused",
     "writer_woke_after_hours",

@@ -4,12 +4,13 @@ Each fault picks its victim when it strikes and ends some time later, at the lat
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from ledger.entry import ENTRIES_AHEAD_MAX, encode_frame
-from ledger.ids import LedgerId
+from ledger.ids import BookieId, BookieIdentity, LedgerId
 from ledger.requests import AddRun
 from tests.simulation.bookie import JOURNAL_END, NEWEST_JOURNAL, SimBookie
 from tests.simulation.cluster import Cluster
@@ -68,6 +69,11 @@ class Faults:
             kinds += [self._forge]
         if self._profile.moves:
             kinds += [self._move, self._start_copy]
+        for _ in range(self._profile.strangers):
+            at_s = self._random.uniform(
+                0.0, self._random.choice((0.3, 1.0)) * self._profile.faults_s
+            )
+            self._scheduler.after(at_s, partial(self._strike, self._let_stranger_listen))
         if not kinds:
             return
         for _ in range(self._profile.faults):
@@ -79,6 +85,8 @@ class Faults:
         self._healed = True
         self._scheduler.note("world", "heals")
         self._cluster.network.heal()
+        for name in list(self._cluster.foreign):
+            self._leave(name)
         for bookie in list(self._cluster.bookies.values()):
             bookie.disk.heal()
             damaged = bookie.name in self._cluster.oracle.lost_disks and not bookie.knows_its_loss
@@ -243,6 +251,33 @@ class Faults:
             end = self._random.choice((bookie.crash, bookie.crash, bookie.kill))
             end()
             self._later(4.0, partial(self._restart, bookie))
+
+    def _let_stranger_listen(self) -> None:
+        """A bookie of the same name takes the address of one of ours, which is down then, or stands
+        still. It is of another cluster; or of a copy of this cluster that is one of its own now; or
+        of this one, with other data, where somebody emptied a directory and forced the name, or in
+        an earlier life, a process that runs on although another one has its data."""
+        bookie = self._random.choice(self._bookies())
+        cookie = known(self._cluster, bookie.name)
+        if cookie is None or bookie.name in self._cluster.foreign:
+            return  # it has been nowhere
+        if bookie.host.up and not bookie.host.paused:
+            bookie.crash()
+            self._later(4.0, partial(self._restart, bookie))
+        ours = BookieIdentity(cookie.instance, cookie.cookie, cookie.life)
+        strangers = (
+            BookieIdentity("foreign", "foreign", cookie.life),
+            replace(ours, instance="copied"),
+            replace(ours, identity="emptied"),
+            replace(ours, life=cookie.life - 1),
+        )
+        self._cluster.listen(bookie.name, self._random.choice(strangers))
+        self._later(6.0, partial(self._leave, bookie.name))
+
+    def _leave(self, name: BookieId) -> None:
+        foreign = self._cluster.foreign.pop(name, None)
+        if foreign is not None:
+            foreign.host.crash()
 
     def _crash_at_work(self) -> None:
         """The power fails in the middle of what the bookie writes next."""

@@ -228,6 +228,10 @@ class Stream(Generic[Answer]):
             partial(self._arrive, connection, partial(handle, connection.number, reply)),
         )
 
+    def leads_to(self, target: Host) -> bool:
+        """Whether *target* is at the other end."""
+        return self._target is target
+
     @property
     def is_busy(self) -> bool:
         """Whether something is unanswered."""

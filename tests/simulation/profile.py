@@ -91,6 +91,8 @@ class Profile:
     choices: Choices
     away_first: int = 0
     """So many bookies go away, long enough for their sessions to end, before there are ledgers."""
+    strangers: int = 0
+    """So often a bookie of another cluster, or of other data, takes the address of one of ours."""
 
 
 def draw(random: Random) -> Profile:

@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ledger.ids import LedgerId
+from ledger.ids import BookieIdentity, LedgerId
 from ledger.protocol.acks import AckTracker
-from ledger.requests import HeldAnswer, HeldQuery, ReadQuery
+from ledger.requests import HeldAnswer, HeldQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.__main__ import main
+from tests.simulation.addresses import meant
 from tests.simulation.client import Client
 from tests.simulation.coverage import REQUIRED, missing
 from tests.simulation.mutations import MUTATIONS, put_back
@@ -42,6 +44,7 @@ FAST = [
     "forgets_its_fences_at_a_restart",
     "loses_the_fence_at_a_checkpoint",
     "accepts_other_bytes_under_the_same_id",
+    "does_not_compare_the_cluster",
     "moves_the_mark_before_the_flush",
     "does_not_sync_the_end_of_a_file_that_is_full",
     "stores_what_arrives_without_a_check",
@@ -142,6 +145,34 @@ def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
             assert answers[0].considered == 999
             asked += len(listed)
     assert asked > 0
+
+
+def test_only_the_bookie_that_is_meant_is_asked_at_its_address() -> None:
+    simulation = Simulation(3)
+    simulation.run()
+    cluster = simulation.cluster
+    ledger_id, history = next(iter(cluster.oracle.ledgers.items()))
+    name = history.recorded.last_fragment.bookies[0]
+    query = ReadQuery(ledger_id, history.recorded.access_key, 0, 0, fence=True)
+    ours = meant(cluster, name)
+    if cluster.bookies[name].host.up:
+        cluster.bookies[name].crash()
+
+    def answered_by(identity: BookieIdentity) -> Status:
+        cluster.listen(name, identity)
+        answers: list[ReadAnswer] = []
+        client = Client[object, object](cluster, "whoever reads", ledger_id)
+        client.read(name, query, answers.append)
+        while not answers:
+            assert cluster.scheduler.step()
+        return answers[0].status
+
+    assert answered_by(replace(ours, instance="foreign")) is Status.UNREACHABLE
+    assert answered_by(replace(ours, identity="emptied")) is Status.UNREACHABLE
+    assert answered_by(replace(ours, life=ours.life - 1)) is Status.UNREACHABLE
+    assert answered_by(ours) is not Status.UNREACHABLE
+    with put_back("does_not_compare_the_cluster"):
+        assert answered_by(replace(ours, instance="foreign")) is not Status.UNREACHABLE
 
 
 def test_seeds_differ() -> None:

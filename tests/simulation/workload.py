@@ -8,6 +8,7 @@ Safety is checked after every step, liveness once nothing is wrong any more.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -29,6 +30,8 @@ from tests.simulation.writing import WritingClient
 
 EVICTS: Final = 0.4
 """Of the seeds: bookies evict."""
+STRANGERS: Final = 0.25
+"""Of the seeds: other bookies of the same name listen at addresses of ours."""
 RECOVERIES_AFTER_HEALING_MAX: Final = 12
 """One a second: a bookie may have to find out that its session was lost, and begin another."""
 
@@ -45,7 +48,7 @@ class Simulation(Stepped):
         self.profile = profile or self._draw()
         self.cluster = self._make_cluster()
         self.cluster.on_change = self._delete_perhaps
-        # Apart from the others' lot: what is drawn after it stays as it is.
+        # Apart from the others' lot, as strangers: what is drawn after it stays as it is.
         self.cluster.evicts = Random(f"evicts {seed}").random() < EVICTS
         self._faults = self._make_faults()
         self._healed = False
@@ -54,7 +57,9 @@ class Simulation(Stepped):
         self._recoveries_after_healing: Counter[LedgerId] = Counter()
 
     def _draw(self) -> Profile:
-        return draw(self._random)
+        apart = Random(f"strangers {self.scheduler.seed}")
+        strangers = apart.randrange(1, 6) if apart.random() < STRANGERS else 0
+        return replace(draw(self._random), strangers=strangers)
 
     def _make_cluster(self) -> Cluster:
         return Cluster(

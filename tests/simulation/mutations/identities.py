@@ -9,6 +9,7 @@ from bookie.errors import BookieSuperseded
 from bookie.identity import lives, stamp
 from bookie.identity.cookie import Cookie, write_cookie
 from bookie.identity.lives import Claim
+from ledger.ids import BookieIdentity
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 from tests.simulation import disks_elsewhere
@@ -128,3 +129,36 @@ def a_lock_is_taken_for_proof_on_another_machine(patch: Patch) -> None:
         return replace(stamped, cookie=replace(cookie, system=disk.where()))
 
     patch.set(stamp, "_read", read)
+
+
+@mutation("own, rule 75")
+def does_not_compare_the_cluster(patch: Patch) -> None:
+    """Whoever has the right name and identity is believed, also one of a copy of the cluster."""
+    honest = BookieIdentity.why_not
+
+    def why_not(self: BookieIdentity, who: BookieIdentity, bookie: str) -> str | None:
+        return honest(self, replace(who, instance=self.instance), bookie)
+
+    patch.set(BookieIdentity, "why_not", why_not)
+
+
+@mutation("own, rule 75")
+def does_not_compare_the_data(patch: Patch) -> None:
+    """A bookie that was emptied is believed under its old name."""
+    honest = BookieIdentity.why_not
+
+    def why_not(self: BookieIdentity, who: BookieIdentity, bookie: str) -> str | None:
+        return honest(self, replace(who, identity=self.identity), bookie)
+
+    patch.set(BookieIdentity, "why_not", why_not)
+
+
+@mutation("own, rule 75")
+def does_not_compare_the_life(patch: Patch) -> None:
+    """A process is believed whose data another one has taken over."""
+    honest = BookieIdentity.why_not
+
+    def why_not(self: BookieIdentity, who: BookieIdentity, bookie: str) -> str | None:
+        return honest(self, replace(who, life=self.life), bookie)
+
+    patch.set(BookieIdentity, "why_not", why_not)
