@@ -342,6 +342,7 @@ def test_a_name_that_came_back_counts_again_for_the_alarm() -> None:
     del cluster.ledgers[6], cluster.ledgers[7]
     cluster.lose("ah")
     assert cluster.passes() == 3
+    assert recorded(cluster).alarm == "", "what was named before is so no more"
 
 
 def test_who_was_back_while_it_was_asked_who_is_named_is_not_taken_for_nameless() -> None:

@@ -353,18 +353,43 @@ async def test_each_success_lets_the_next_failure_be_a_first_one(
 
 
 async def test_a_life_that_ends_stops_watching() -> None:
-    changes: list[asyncio.Task[None]] = []
+    store = await open_store("memory://lives-watch")
+    living = LifeKeeper(store, await claimed(store, SimDisk(0)))
+    watches: list[Watch] = []
 
     def watched(store: MemoryStore, path: str) -> Watch:
-        found = watch(store, path)
-        changes.append(asyncio.create_task(found.changed()))
-        return found
+        watches.append(watch(store, path))
+        return watches[-1]
 
     watch = MemoryStore.watch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryStore, "watch", watched)
-        async with life_of("lives-watch"):
-            assert [change.done() for change in changes] == [False]
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.wait(changes)
-    assert changes[0].cancelled()
+        life = asyncio.create_task(living.run())
+        await settled()
+        change = asyncio.create_task(watches[0].changed())
+        life.cancel()
+        await asyncio.wait([life])
+        await settled()
+    assert change.cancelled()
+    await store.close()
+
+
+async def test_what_failed_is_tried_again_though_nothing_else_happens() -> None:
+    store = await open_store("memory://lives-again")
+    living = LifeKeeper(store, await claimed(store, SimDisk(0)))
+    looks: list[int] = []
+
+    async def fails(store: MetadataStore, claim: Claim) -> Claim:
+        looks.append(claim.version)
+        if len(looks) < 4:
+            raise MetadataUnavailable(store.uri, "get", 1.0)
+        return await look(store, claim)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lives, "look", fails)
+        patch.setattr(lives, "_RETRY_S_MAX", 0.0)
+        life = asyncio.create_task(living.run())
+        await until(lambda: len(looks) == 4, "it is tried again")
+        life.cancel()
+        await asyncio.wait([life])
+    await store.close()

@@ -9,6 +9,7 @@ import pytest
 
 from bookie.identity import registering
 from bookie.identity.registering import Registrar
+from ledger.backoff import Backoff
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
@@ -176,6 +177,33 @@ async def test_what_keeps_clients_from_finding_it_is_said(caplog: pytest.LogCapt
         await until(lambda: "registration_lost" in caplog.text, "it notices")
         watched.store.heal()
     assert watched.registrar.trouble == "not registered"
+
+
+async def test_after_a_failure_it_waits_and_after_a_success_no_longer_than_at_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resets: list[Backoff] = []
+
+    def reset(backoff: Backoff) -> None:
+        resets.append(backoff)
+
+    monkeypatch.setattr(Backoff, "reset", reset)
+    monkeypatch.setattr(registering, "_RETRY_S_MIN", 3600.0)
+    monkeypatch.setattr(registering, "_RETRY_S_MAX", 3600.0)
+    async with registered() as watched:
+        watched.registrar.set_read_only(read_only=True)
+        await watched.until_in(available=False, read_only=True)
+        await settled()
+        assert len(resets) == 1
+
+        async def fails(ops: Sequence[Op]) -> None:
+            raise MetadataUnavailable("memory://cluster", "multi", 1.0)
+
+        watched.store.multi = fails  # type: ignore[method-assign]
+        watched.registrar.set_read_only(read_only=False)
+        await until(lambda: "not_registered" in caplog.text, "it has failed to move")
+        await settled()
+        assert caplog.text.count("not_registered") == 1
 
 
 async def test_what_is_not_its_own_any_more_is_not_taken_back() -> None:
