@@ -15,7 +15,14 @@ from ledger.protocol.shared import (
     TimePassed,
     WriteMetadata,
 )
-from ledger.protocol.writer import DEGRADED_RETRY_S, LEAVE_GONE_S, Phase, Writer, WriterConfig
+from ledger.protocol.writer import (
+    DEGRADED_RETRY_S,
+    LEAVE_GONE_S,
+    METADATA_PATIENCE_S,
+    Phase,
+    Writer,
+    WriterConfig,
+)
 from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
@@ -23,6 +30,7 @@ from ledger.protocol.writer_events import (
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
+    FailWriter,
     FinishClose,
     LacksMarked,
     MarkingFailed,
@@ -288,6 +296,15 @@ def test_a_lost_reply_to_a_change_that_was_wished_for_is_found_out() -> None:
     machine = gone_on_without_a()
     step(machine, listed("abc"), MetadataFailed(), now=2.0)
     assert step(machine, TimePassed(), now=3.0) == [ReadMetadata()]
+
+
+def test_a_settling_change_has_all_the_patience_of_a_change() -> None:
+    machine = gone_on_without_a()
+    step(machine, listed("abc"), now=1000.0)
+    step(machine, MetadataFailed(), now=1000.0 + METADATA_PATIENCE_S - 1)
+    assert machine.phase is Phase.CHANGING
+    (failed,) = step(machine, TimePassed(), MetadataFailed(), now=1001.0 + METADATA_PATIENCE_S)
+    assert isinstance(failed, FailWriter)
 
 
 # What was in flight to a bookie when it failed.

@@ -29,6 +29,7 @@ from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
+    BookiesListed,
     CloseRequested,
     ConfirmAdds,
     Failure,
@@ -202,6 +203,81 @@ def test_fenced_is_terminal() -> None:
     assert step(machine, AddsRefused(1, 0, 0, 0, Status.FENCED)) == [FailWriter(Failure.FENCED)]
     assert step(machine, AddsStored(0, 0, 0, 0), AddsStored(2, 0, 0, 0)) == []
     assert step(machine, CloseRequested()) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"), [(Status.FENCED, Failure.FENCED), (Status.CONFLICT, Failure.CONFLICT)]
+)
+def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Failure) -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0))
+    assert step(machine, AddsRefused(2, 0, 0, 0, status)) == [FailWriter(failure)]
+    for event in (
+        AddsStored(1, 0, 0, 0),
+        AddsRefused(1, 0, 0, 0, Status.FENCED),
+        ReplacementsChosen(((2, D),)),
+        CloseRequested(),
+        TimePassed(),
+    ):
+        assert step(machine, event, now=1000.0) == []
+    assert (machine.phase, machine.last_add_confirmed) == (Phase.FAILED, NO_ENTRY)
+
+
+def replaced_c() -> Writer:
+    """Return a writer whose third bookie is D, and entry 0 is not confirmed."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(((2, D),)))
+    assert step(machine, MetadataWritten(1)) == [SendAdds(2, D, 1, 0, 0)]
+    return machine
+
+
+def test_what_a_replaced_bookie_says_is_not_of_the_one_in_its_place() -> None:
+    """Rule 8."""
+    machine = replaced_c()
+    assert step(machine, AddsRefused(2, 0, 0, 0, Status.FENCED)) == []
+    assert step(machine, AddsStored(0, 0, 0, 0), AddsStored(2, 0, 0, 0)) == []
+    assert step(machine, AddsStored(2, 1, 0, 0))[0] == ConfirmAdds(EntryId(0))
+
+
+def test_a_success_of_a_replaced_bookie_gives_a_busy_one_no_time() -> None:
+    machine, busy = replaced_c(), AddsRefused(2, 1, 0, 0, Status.TOO_MANY_REQUESTS)
+    assert step(machine, busy, AddsStored(2, 0, 0, 0)) == []
+    choose = ChooseReplacements((2,), (A, B, D), (A, B, D))
+    assert step(machine, busy, now=BUSY_PATIENCE_S) == [choose]
+
+
+def test_a_bookie_that_is_down_is_not_met_again() -> None:
+    machine, refused = writer(), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE)
+    step(machine, AppendRequested(1, 10), refused, ReplacementsChosen(()))
+    assert step(machine, refused) == []
+    assert machine.phase is Phase.OPEN
+
+
+def test_whom_nobody_asked_for_gets_no_place() -> None:
+    machine = writer()
+    assert step(machine, AppendRequested(1, 10), ReplacementsChosen(((2, D),))) == []
+    assert machine.phase is Phase.OPEN
+
+
+def test_who_registers_while_the_ensemble_changes_is_tried_behind_it() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, BookiesListed(dict.fromkeys((A, B, C, D), "2"))) == []
+    assert step(machine, ReplacementsChosen(((2, D),))) == [WriteMetadata(changed(0, A, B, D), 0)]
+
+
+def test_a_new_change_or_a_bookie_that_registers_takes_the_place_of_the_next_try() -> None:
+    for event in (
+        AddsRefused(1, 0, 0, 0, Status.UNREACHABLE),
+        BookiesListed(dict.fromkeys((A, B, C), "2")),
+    ):
+        machine = writer()
+        step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+        step(machine, ReplacementsChosen(()))
+        assert machine.deadline() == DEGRADED_RETRY_S
+        assert step(machine, event) != []
+        assert machine.deadline() is None
 
 
 def test_without_a_replacement_the_writer_goes_on_with_an_ack_quorum() -> None:
