@@ -38,7 +38,7 @@ RECOVERIES_AFTER_HEALING_MAX: Final = 12
 
 class Simulation(Stepped):
     command = "make sim"
-    steps_max = 200_000
+    steps_max = 400_000  # large entries and a tiny memory: each checkpoint takes one of them
     healed_s_max = 180.0
 
     def __init__(
