@@ -292,7 +292,7 @@ class Copier:
     """Copies entries of one ledger between bookies, each verified, its bytes unchanged."""
 
     environment: Environment
-    credentials: Credentials
+    credentials: Credentials = field(repr=False)
     quorum: Quorum
     length: int = 0
     """Of all payloads up to the last entry that was seen."""

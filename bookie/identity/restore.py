@@ -20,7 +20,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import Final, Protocol, TypeVar
 
@@ -56,7 +56,7 @@ class Blocking(Protocol):
 class Restore:
     """An operator's word that the store is older than it was, and that this is to be so."""
 
-    token: str
+    token: str = field(repr=False)
     """Random: another restore has another one."""
     accepted_ms: int
     reason: str

@@ -79,7 +79,7 @@ class Following:
             await opening(
                 handles.tail,
                 self.log,
-                start=self.position,
+                start=int(self.position),
                 beyond_end="wait",
                 client=self._ledgers,
             )

@@ -39,6 +39,7 @@ FILES = {
     "key new": "a file of keys",
     "tls init": "an authority's files",
     "tls issue": "an authority's files",
+    "tls renew": "an authority's files",
     "bookie index rebuild": "files of one bookie, which is stopped",
     "metadata copy": "nothing uses the namespace",
     "metadata accept-restore": "no bookie is there to write it down; the store has its reason",
