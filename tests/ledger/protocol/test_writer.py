@@ -172,6 +172,7 @@ def test_a_lost_reply_of_the_ensemble_cas_is_recognised_as_success() -> None:
     assert step(machine, MetadataFailed(), now=1.0) == []
     assert machine.deadline() is not None
     assert step(machine, TimePassed(), now=1.5) == [ReadMetadata()]
+    assert machine.deadline() is None
     new = changed(0, D, B, C)
     assert step(machine, MetadataRead(new, 1), now=1.5) == [SendAdds(0, D, 1, 0, 0)]
     assert machine.version == 1
@@ -196,6 +197,55 @@ def test_a_change_that_meets_a_recovery_ends_the_writer(stored: LedgerMetadata) 
     assert step(machine, MetadataRead(stored, 1)) == [FailWriter(Failure.FENCED)]
 
 
+def test_a_last_fragment_that_is_of_another_writer_ends_this_one() -> None:
+    """It is not overwritten: what that one confirmed is in it."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)))
+    other = MetadataRead(changed(0, E, B, C), 1)
+    assert step(machine, other) == [FailWriter(Failure.FENCED)]
+
+
+def test_what_the_metadata_store_says_unasked_changes_nothing() -> None:
+    for event in (MetadataWritten(7), MetadataRead(None, 0), MetadataRead(METADATA, 7)):
+        machine = writer()
+        assert step(machine, AppendRequested(1, 10), event) == []
+        assert (machine.phase, machine.version) == (Phase.OPEN, 0)
+    changing = writer()
+    step(changing, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    assert step(changing, MetadataWritten(7)) == []
+    assert changing.version == 0
+
+
+def test_a_bookie_in_the_place_of_a_busy_one_has_its_own_time() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.TOO_MANY_REQUESTS))
+    step(machine, AddsRefused(2, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(((2, D),)))
+    step(machine, MetadataWritten(1))
+    busy = AddsRefused(2, 1, 0, 0, Status.TOO_MANY_REQUESTS)
+    assert step(machine, busy, now=BUSY_PATIENCE_S) == []
+
+
+def test_who_was_replaced_before_the_writer_went_on_without_another_may_be_picked_again() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(((2, D),)), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    choose = ChooseReplacements((0,), (A, B, D), (A, B, D))
+    assert step(machine, MetadataWritten(1))[-1] == replace(choose, exclude=(A, B, D, C))
+    step(machine, ReplacementsChosen(()))
+    step(machine, TimePassed(), now=DEGRADED_RETRY_S)
+    refused = AddsRefused(0, 1, 0, 0, Status.UNREACHABLE)
+    assert step(machine, refused, now=DEGRADED_RETRY_S) == [choose]
+
+
+def test_a_writer_that_is_closed_has_the_metadata_that_say_so_and_no_deadline() -> None:
+    machine = writer()
+    step(machine, CloseRequested(), MetadataFailed(), now=1.0)
+    closed = METADATA.closed(NO_ENTRY, 0)
+    assert step(machine, MetadataWritten(1), now=1.1) == [FinishClose(closed, 1)]
+    assert (machine.metadata, machine.version, machine.deadline()) == (closed, 1, None)
+
+
 def test_fenced_is_terminal() -> None:
     """Rule 10, BK-795."""
     machine = writer()
@@ -211,7 +261,9 @@ def test_fenced_is_terminal() -> None:
 def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Failure) -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0))
+    step(machine, AddsRefused(1, 0, 0, 0, Status.TOO_MANY_REQUESTS))
     assert step(machine, AddsRefused(2, 0, 0, 0, status)) == [FailWriter(failure)]
+    assert (machine.failure, machine.deadline()) == (failure, None)
     for event in (
         AddsStored(1, 0, 0, 0),
         AddsRefused(1, 0, 0, 0, Status.FENCED),
