@@ -203,6 +203,8 @@ class Limbo:
         header, floor, lost = _HEADER_1, 0, 1
         if version == VERSION:
             header = _HEADER
+            if len(body) < header.size:
+                raise ValueError("it is cut short")
             *_, floor, lost = header.unpack_from(body)
         reason_end = header.size + reason_bytes
         before_end = reason_end + 8 * before
