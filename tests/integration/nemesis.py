@@ -103,7 +103,7 @@ class Nemesis:
 
     def _begin(self, fault: Fault) -> None:
         process = self._cluster.processes[fault.bookie]
-        link = self._network.link(fault.client, process.name)
+        link = self._network.link(fault.client, process.bookie)
         match fault.kind:
             case Kind.KILL:
                 self._cluster.kill_bookie(fault.bookie)
@@ -140,4 +140,4 @@ class Nemesis:
             case Kind.STOP:
                 os.kill(process.pid, signal.SIGCONT)
             case _:
-                self._network.link(fault.client, process.name).heal()
+                self._network.link(fault.client, process.bookie).heal()

@@ -74,14 +74,14 @@ def autorecovery(uri: str, log_path: Path) -> Iterator["subprocess.Popen[bytes]"
         process.wait()
 
 
-async def a_member(uri: str) -> int:
-    """Return the number of a bookie that holds entries of the first segment, and so most likely
+async def a_member(cluster: LocalCluster) -> int:
+    """Return the index of a bookie that holds entries of the first segment, and so most likely
     of others."""
-    client = await LedgerClient.connect(uri, PATIENT)
+    client = await LedgerClient.connect(cluster.uri, PATIENT)
     try:
         [first, *_] = sorted([ledger_id async for ledger_id in client.list()])
-        bookie = (await client.describe(first)).fragments[0].bookies[0]
-        return int(bookie.removeprefix("bookie-"))
+        member = (await client.describe(first)).fragments[0].bookies[0]
+        return [process.bookie for process in cluster.processes].index(member)
     finally:
         await client.close()
 
@@ -96,14 +96,14 @@ async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
                 await log.append(b"record %d" % number)
                 if number % 100 == 99:
                     await log.roll()
-            lost = await a_member(uri)
+            lost = await a_member(cluster)
             cluster.kill_bookie(lost)
             shutil.rmtree(cluster.processes[lost].directory)
             for number in range(RECORDS, RECORDS + 50):
                 await log.append(b"record %d" % number)
         with autorecovery(uri, tmp_path / "autorecovery.log") as process:
             await until(lambda: yields(process.pid), "the process yields the processor")
-            name = cluster.processes[lost].name
+            name = cluster.processes[lost].bookie
             store = await open_store(uri)
 
             async def healed() -> bool:

@@ -82,7 +82,7 @@ async def running(directory: Path, metadata: str | None) -> AsyncIterator[Run]:
     async with AsyncExitStack() as stack:
         cluster = LocalCluster(directory, bookies=BOOKIES, zookeeper=metadata)
         await stack.enter_async_context(cluster)
-        network = Network(process.name for process in cluster.processes)
+        network = Network(process.bookie for process in cluster.processes)
         clients = {
             name: await stack.enter_async_context(
                 network.client(name, cluster.uri, timeout_s=BOOKIE_TIMEOUT_S)

@@ -60,7 +60,7 @@ def test_a_bookie_killed_under_load_costs_nothing(tmp_path: Path, metadata: str 
         await add_all(writer, 0, 500)
         victim = writer.metadata.last_fragment.bookies[0]
         loading = asyncio.create_task(add_all(writer, 500, 5000))
-        cluster.kill_bookie([p.name for p in cluster.processes].index(victim))
+        cluster.kill_bookie([p.bookie for p in cluster.processes].index(victim))
         await loading
         # Two others may have confirmed all of it before its connection was found to be broken.
         await until(lambda: victim not in writer.metadata.last_fragment.bookies)

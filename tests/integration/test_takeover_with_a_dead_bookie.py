@@ -84,7 +84,7 @@ async def test_a_leader_that_dies_with_one_of_three_bookies_is_taken_over(
             await first.leads()
             second = stand()
             await second.stands()
-            dead = cluster.processes[1].name
+            dead = cluster.processes[1].bookie
             outage_s = []
             assert cluster.processes[1].pid is not None
             for pid in (cluster.processes[1].pid, first._popen.pid):
