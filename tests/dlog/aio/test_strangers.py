@@ -14,7 +14,9 @@ from dlog.testing import AsyncCluster, cluster
 from ledger import LedgerClient
 from ledger.entry import Digest, access_key, encode_frame, encode_lac, mac_key
 from ledger.errors import WrongPassword
-from ledger.ids import BookieId, LedgerId
+from ledger.ids import BookieId, BookieIdentity, LedgerId
+from ledger.metastore import open_store
+from ledger.registry import find_registration
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 from tests.ledger.serving import add
@@ -62,10 +64,26 @@ class Stranger:
         return {await add(self.transport, run, at) for run in runs for at in self.bookies}
 
 
+async def identities(made: AsyncCluster) -> dict[BookieId, BookieIdentity]:
+    """Return who each bookie is, as it registered."""
+    found = {}
+    store = await open_store(made.uri)
+    try:
+        for bookie in made.bookies:
+            registration = await find_registration(store, bookie.name)
+            assert registration is not None
+            assert registration.meant is not None
+            found[BookieId(bookie.name)] = registration.meant
+    finally:
+        await store.close()
+    return found
+
+
 @asynccontextmanager
 async def stranger(made: AsyncCluster, key: bytes = NOTHING) -> AsyncIterator[Stranger]:
+    meant = await identities(made)  # no secret: bookies tell it as they refuse
     addresses = {BookieId(each.name): each.address for each in made.bookies}
-    transport = patient_transport(addresses.get)
+    transport = patient_transport(addresses.get, meant=meant.__getitem__)
     try:
         yield Stranger(transport, tuple(addresses), key)
     finally:
