@@ -28,6 +28,7 @@ from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
+from ledger.registry import BookieDirectory
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import SmallBookie
@@ -262,12 +263,18 @@ class Chaos:
 @asynccontextmanager
 async def running(chaos: Chaos, lot: Random) -> AsyncIterator[Load]:
     store = await open_store(chaos.uri)
-    transport = SocketTransport(lambda _: chaos.address, timeout_s=CLIENT_TIMEOUT_S)
+    directory = BookieDirectory(store)
+    transport = SocketTransport(
+        lambda _: chaos.address, timeout_s=CLIENT_TIMEOUT_S, meant=directory.identity
+    )
     try:
         namespace = await make_namespace(store)
+        await directory.start()
+        directory.on_change(transport.check_identities)
         yield Load(transport, LedgerStore(store, namespace.layout), lot)
     finally:
         await transport.close()
+        await directory.close()
         await store.close()
         if chaos.process is not None:
             chaos.process.kill()
