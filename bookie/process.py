@@ -88,7 +88,7 @@ async def run_bookie(
     config = replace(config, storage=storage)
     directories.lock()
     try:
-        await asyncio.to_thread(Reserve(directories).give_up)
+        given_up = await asyncio.to_thread(Reserve(directories).give_up)
         store = await open_store(
             config.uri,
             session_timeout_s=config.session_timeout_s,
@@ -111,7 +111,7 @@ async def run_bookie(
                 BookieServer(OPERATOR_LIMITS, security=security),
                 security,
             )
-            await _run(config, directories, store, ports, on_ready, exposed)
+            await _run(config, directories, store, ports, on_ready, exposed, given_up)
         finally:
             await store.close()
     finally:
@@ -171,6 +171,7 @@ async def _run(
     ports: _Ports,
     on_ready: Callable[[str, str], None],
     exposed: Exposed,
+    given_up: frozenset[int],
 ) -> None:
     try:
         namespace = await open_namespace(store)
@@ -233,6 +234,7 @@ async def _run(
         storage,
         directories,
         config.disk_limits,
+        given_up=given_up,
         interval_s=config.disk_interval_s,
         on_space=partial(_on_space, service, Reserve(directories)),
         on_change=lambda read_only: registrar.set_read_only(

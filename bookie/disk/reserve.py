@@ -34,14 +34,18 @@ class Reserve:
         self._disks = directories.every()
         self._size_bytes = size_bytes
 
-    def give_up(self) -> None:
-        """Remove the files where there is too little space for a start."""
-        for disk in self._disks:
+    def give_up(self) -> frozenset[int]:
+        """Remove the files where there is too little space for a start; return the numbers of
+        those directories, which are no less full for it."""
+        given_up: set[int] = set()
+        for at, disk in enumerate(self._disks):
             with suppress(OSError):  # what needs the space reports it
                 if PATH in disk.list("") and disk.usage().free_bytes < self._size_bytes:
                     _log.warning("reserve_given_up", directory=disk.describe(""))
                     disk.remove(PATH)
+                    given_up.add(at)
                     disk.sync_directory("")
+        return frozenset(given_up)
 
     def keep(self) -> None:
         """Take the space, where it is not taken; on a disk that is nearly full half of what is

@@ -2,14 +2,17 @@
 
 Pure: measurements in, what follows from them out. A directory is *full* from the high
 mark on, or when less than the reserve is free; it stays so until it is below the low mark and
-has twice the reserve, so that a bookie does not change its mind with every file removed.
+has twice the reserve, so that a bookie does not change its mind with every file removed. One that
+gave up what it kept for a start (`bookie.disk.reserve`) is full until it can keep all of that
+again: the space is there for starts, and adds would take it from the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from bookie.disk.port import DiskUsage
+from bookie.disk.reserve import RESERVE_BYTES
 from bookie.errors import InvalidSetting
 
 
@@ -76,9 +79,13 @@ def level_of(before: Level, usage: DiskUsage | None, limits: DiskLimits) -> Leve
 class DiskWatch:
     """The levels of the directories of one bookie."""
 
-    def __init__(self, limits: DiskLimits, paths: Sequence[str]) -> None:
+    def __init__(
+        self, limits: DiskLimits, paths: Sequence[str], *, given_up: Collection[int] = ()
+    ) -> None:
+        """*given_up*: which directories gave up what they kept for a start."""
         self._limits = limits
         self._paths = tuple(paths)
+        self._given_up = set(given_up)
         self._levels = [Level.FINE] * len(paths)
         self._words = [""] * len(paths)
 
@@ -86,6 +93,11 @@ class DiskWatch:
         """Take note of what directory number *at* was found to be; return what changed by it."""
         path, before = self._paths[at], self._levels[at]
         now = level_of(before, usage, self._limits)
+        if at in self._given_up and usage is not None:
+            if usage.free_bytes < 2 * RESERVE_BYTES:
+                now = max(now, Level.FULL)
+            else:
+                self._given_up.discard(at)
         self._levels[at] = now
         self._words[at] = f"{path} {_words(usage)}"
         return LevelChanged(path, before, now, self._words[at]) if now is not before else None

@@ -7,7 +7,7 @@ directory, so that a restart does not forget it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -52,16 +52,18 @@ class ReadOnlyKeeper:
         directories: Directories,
         limits: DiskLimits,
         *,
+        given_up: Collection[int] = (),
         interval_s: float = 0.5,
         on_space: Callable[[], None] = lambda: None,
         on_change: Callable[[bool], None] = lambda _read_only: None,
     ) -> None:
-        """*on_space* is called when a disk is not full any more, *on_change* with what the
-        bookie has become: read-only or not."""
+        """*given_up*: see `DiskWatch`. *on_space* is called when a disk is not full any
+        more, *on_change* with what the bookie has become: read-only or not."""
         self._storage = storage
         self._main = directories.main
         self._disks = list(zip(directories.every(), places(directories), strict=True))
-        self._watch = DiskWatch(limits, [disk.describe("") for disk, _ in self._disks])
+        paths = [disk.describe("") for disk, _ in self._disks]
+        self._watch = DiskWatch(limits, paths, given_up=given_up)
         self._interval_s = interval_s
         self._on_space = on_space
         self._on_change = on_change

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.disk.port import DiskUsage
+from bookie.disk.reserve import RESERVE_BYTES
 from bookie.disk.watch import DiskLimits, DiskWatch, Level, LevelChanged, level_of
 from bookie.errors import InvalidSetting
 
@@ -76,6 +77,18 @@ def test_each_directory_that_is_full_is_a_reason_and_each_change_is_told_once() 
     assert list(watch.warnings) == ["/a is 91.0% full, 0 MiB are free"]
     assert watch.observe(1, used(0.1)) is not None
     assert not watch.reasons
+
+
+def test_what_a_start_was_given_is_no_space_for_adds_until_all_of_it_can_be_kept_again() -> None:
+    little, enough = (DiskUsage(1 << 30, 2 * RESERVE_BYTES - less) for less in (1, 0))
+    limits = DiskLimits(warn_share=1.0, high_share=1.0, low_share=1.0, reserve_bytes=10)
+    watch = DiskWatch(limits, ["/a", "/b"], given_up={1})
+    levels = []
+    for usage in (little, None, DiskUsage(1 << 30, 4), little, enough, little):
+        for at in range(2):
+            watch.observe(at, usage)
+        levels.append((len(watch.reasons), watch.is_exhausted))
+    assert levels == [(1, False), (2, False), (2, True), (1, False), (0, False), (0, False)]
 
 
 @given(st.lists(USAGES, max_size=20))

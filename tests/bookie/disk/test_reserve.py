@@ -34,7 +34,7 @@ def test_it_is_given_up_only_where_there_is_too_little_for_a_start() -> None:
     reserve.keep()
     full.capacity_bytes = full.used_bytes() + RESERVE_BYTES - 1
     empty.capacity_bytes = empty.used_bytes() + RESERVE_BYTES
-    reserve.give_up()
+    assert reserve.give_up() == {0}
     assert full.files() == []
     assert full.usage().free_bytes == 2 * RESERVE_BYTES - 1
     assert empty.files() == [PATH]
