@@ -22,7 +22,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def security(tmp_path: Path) -> Security:
-    return Security(put(tmp_path / "member", certificate("member", hosts=())))
+    # For servers, too, as others connect to it; of a name that is not that of its address.
+    issued = certificate("member", hosts=("elsewhere.example",))
+    return Security(put(tmp_path / "member", issued))
 
 
 async def test_the_end_of_a_process_with_tls_is_noticed(security: Security) -> None:
