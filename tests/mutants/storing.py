@@ -413,8 +413,8 @@ mutant(
 mutant(
     "keeps the reserve on a full disk",
     "bookie/disk/reserve.py",
-    old="                    disk.remove(PATH)\n                    disk.sync",
-    new="                    disk.sync",
+    old="                    disk.remove(PATH)\n                    given_up",
+    new="                    given_up",
     test="tests/bookie/disk/test_reserve.py::test_"
     "it_is_given_up_only_where_there_is_too_little_for_a_start",
 )
