@@ -103,7 +103,8 @@ class Scene:
         return sum(map(len, self.acked.values()))
 
     async def met_by_a_checkpoint(self) -> None:
-        """Return once a checkpoint has found no space."""
+        """Return once a checkpoint has found no space. Fences are taken until then, as a little
+        may fit into the last block of a file."""
         store = await open_store(self.uri)
         try:
             registration = await find_registration(store, BOOKIE)
@@ -113,6 +114,8 @@ class Scene:
         async with BookieOperator(registration.operator_address) as operator:
 
             async def met() -> bool:
+                await asyncio.to_thread(self.fill)
+                await self.fence(await self.ledgers.create(metadata(Random())))
                 reasons = (await operator.status()).reasons
                 return any("a checkpoint found no space" in reason for reason in reasons)
 

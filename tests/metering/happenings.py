@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -343,6 +344,28 @@ async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
                 await writer.add(PAYLOAD)
             await cluster.seen.until("dlog_bookie_journal_full", "0", 1)
         await reached(cluster, lambda: not journal.is_full, "there is space again")
+        await writer.abandon()
+
+
+@happening
+async def a_disk_is_slow(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    (journal,) = cluster.bookies[0].running.storage.journal_writers
+    is_quick, sync = threading.Event(), RealFile.sync
+
+    def slow(file: RealFile) -> None:
+        is_quick.wait()
+        sync(file)
+
+    async with cluster.client() as client:
+        writer = await client.create(Quorum(4, 4, 2))
+        with monkeypatch.context() as slowly:
+            slowly.setattr(RealFile, "sync", slow)
+            adding = writer.add(PAYLOAD)
+            try:
+                await reached(cluster, lambda: journal.queued_bytes > 0, "an add waits for a sync")
+            finally:
+                is_quick.set()
+        await adding
         await writer.abandon()
 
 
