@@ -89,11 +89,11 @@ class Unmarked:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A bookie begins to serve."""
+class Revived:
+    """The node of a retired name says that somebody has the name."""
 
     bookie: BookieId
-    is_retired: bool
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Bounded:
     bound: int
 
 
-Happening = Written | Copied | Fenced | MarkedLost | Unmarked | Served | Forgotten | Bounded
+Happening = Written | Copied | Fenced | MarkedLost | Unmarked | Revived | Forgotten | Bounded
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import SimBookie
 from tests.simulation.client import describe
 from tests.simulation.cluster import Choices
-from tests.simulation.disks_elsewhere import known
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import NO_LIFELINES
 from tests.simulation.logs.serving import Serving
@@ -28,7 +27,7 @@ from tests.simulation.repair.oracle import (
     Forgotten,
     MarkedLost,
     Repairs,
-    Served,
+    Revived,
     Unmarked,
     Written,
 )
@@ -102,10 +101,6 @@ class RepairWorld(World):
         return RepairProcess(self, name, machine, address)
 
     def serve(self, bookie: SimBookie) -> None:
-        cookie = known(self, bookie.name)
-        is_retired = cookie is not None and cookie.is_retired
-        is_left = bookie.name in self.repairs.forgotten
-        self.repairs.happened.append(Served(bookie.name, is_retired or is_left))
         if bookie.read_only:
             bookie.storage.set_read_only(read_only=True)
         serving = self._servings[bookie.name] = Serving(self, bookie, read_only=bookie.read_only)
@@ -199,6 +194,8 @@ class RepairWorld(World):
         tree = self.metadata.tree
         is_there = tree.exists(path) is not None
         if is_there and not pb.CookieNode.FromString(tree.get(path).value).emptied_ms:
+            if bookie in self.repairs.forgotten:
+                self.repairs.happened.append(Revived(bookie, by))
             return
         if bookie in self.repairs.forgotten:
             return

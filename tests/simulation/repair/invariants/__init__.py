@@ -9,7 +9,7 @@
 | nothing_unsettled_is_copied | only what is in the ledger for ever, and only what a place holds |
 | writers_are_fenced_only_after_grace_and_with_a_spare | else a fence costs a writer, for nothing |
 | marks_are_not_lost | nobody deletes a mark that says more than was looked at |
-| retired_names_never_serve | a name whose data were given up never serves again |
+| retired_names_never_serve | no start is counted for a name whose data were given up |
 | only_who_was_away_is_marked_as_lost | liveness is read after the ledgers |
 | only_what_lacks_is_copied | nothing goes to a bookie that was seen to have it |
 | forgotten_bookies_are_named_by_nobody | a name is forgotten last |

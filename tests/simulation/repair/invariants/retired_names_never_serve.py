@@ -1,9 +1,12 @@
-"""A name whose data were given up never serves again: it would deny what it had promised."""
+"""No start is counted for a name that was retired: it would deny what the name had promised.
 
-from tests.simulation.repair.oracle import Happening, Repairs, Served
+One that was counted before may serve until it reads its node; it denies nothing (decision 65).
+"""
+
+from tests.simulation.repair.oracle import Happening, Repairs, Revived
 
 
 def broken(_repairs: Repairs, what: Happening) -> str | None:
-    if isinstance(what, Served) and what.is_retired:
-        return f"{what.bookie} serves, and its name is retired"
+    if isinstance(what, Revived):
+        return f"{what.by} takes the name of {what.bookie}, which is retired"
     return None
