@@ -1,7 +1,7 @@
 """The face of the ledger layer: create, open, recover, delete and list ledgers."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Self
@@ -72,15 +72,17 @@ class ClientConfig:
 class LedgerClient:
     """One process's way to the ledgers of a namespace. Made by `connect`; close it."""
 
-    def __init__(self, store: MetadataStore, environment: Environment, *, owns_store: bool) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        environment: Environment,
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
         self.store = store
         self.ledgers: LedgerStore = environment.ledgers
         self.bookies: BookieDirectory = environment.bookies
         self._environment = environment
-        self._owns_store = owns_store
-        self._suspicions = Suspicions(store)
-        environment.suspect = self._suspicions.heard
-        environment.doubt = self._suspicions.doubted
+        self._close = close
 
     @classmethod
     async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:
@@ -138,7 +140,22 @@ class LedgerClient:
             quarantine=Quarantine(config.quarantine),
             security=security,
         )
-        return cls(store, environment, owns_store=owns_store)
+        suspicions = Suspicions(store)
+        environment.suspect = suspicions.heard
+        environment.doubt = suspicions.doubted
+
+        async def close() -> None:
+            await transport.close()
+            await suspicions.close()
+            await bookies.close()
+            if owns_store:
+                await store.close()
+
+        return cls(store, environment, close)
+
+    def shared(self, close: Callable[[], Awaitable[None]]) -> Self:
+        """Return a client of the same session and connections, which *close* lets go."""
+        return type(self)(self.store, self._environment, close)
 
     async def create(
         self,
@@ -284,11 +301,7 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Close connections; handles made by this client are of no use afterwards."""
-        await self._environment.transport.close()
-        await self._suspicions.close()
-        await self.bookies.close()
-        if self._owns_store:
-            await self.store.close()
+        await self._close()
 
     def credentials(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes

@@ -19,6 +19,7 @@ from benchmarks import ledger
 from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
 from benchmarks.logs.asking import metrics
+from benchmarks.logs.beginning import imports
 from benchmarks.logs.bench import QUICK, Bench, Sizes
 from benchmarks.logs.growing import many_logs, many_segments, many_writers
 from benchmarks.logs.promoting import promotion
@@ -35,6 +36,7 @@ SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {
     "segments": many_segments,
     "logs": many_logs,
     "metrics": metrics,
+    "imports": imports,
 }
 
 

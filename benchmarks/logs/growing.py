@@ -6,8 +6,10 @@ measured with them is real (open, append, roll, tail at the end): it looks at no
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,8 +40,9 @@ async def many_writers(bench: Bench, on: ledger.Bench) -> None:
     name, payload = f"{count:,} logs written by one process", bytes(RECORD_BYTES)
     started = time.perf_counter()
     logs: list[Log] = []
+    sockets, threads = _sockets(), threading.active_count()
     for numbers in _groups(count):
-        opening = (Log.open(f"writer {number}", client=on.client) for number in numbers)
+        opening = (Log.open(f"writer {number}", uri=on.cluster.uri) for number in numbers)
         logs += await asyncio.gather(*opening)
     bench.note(f"{name}: open each", (time.perf_counter() - started) / count * 1e3, "ms")
     appended, turns, started = 0, 0, time.perf_counter()
@@ -55,6 +58,9 @@ async def many_writers(bench: Bench, on: ledger.Bench) -> None:
     times = await lone_times(logs[count // 2], RECORD_BYTES, bench.sizes.seconds)
     bench.latency(f"{name}: lone append to one", times)
     bench.note(f"{name}: memory of that process", _resident_bytes() / 1e6, "MB")
+    bench.note(f"{name}: sockets for them", _sockets() - sockets, "")
+    bench.note(f"{name}: threads for them", threading.active_count() - threads, "")
+    bench.note(f"{name}: sessions", len({id(log.writer.node.store) for log in logs}), "")
     for numbers in _groups(count):
         await asyncio.gather(*[logs[number].close() for number in numbers])
 
@@ -174,6 +180,15 @@ def _groups(count: int, first: int = 0) -> Iterator[range]:
     end = first + count
     for start in range(first, end, _AT_ONCE):
         yield range(start, min(end, start + _AT_ONCE))
+
+
+def _sockets() -> int:
+    """Return how many sockets this process has open."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            count += descriptor.readlink().name.startswith("socket:")
+    return count
 
 
 def _resident_bytes() -> int:

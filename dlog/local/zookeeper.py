@@ -236,7 +236,6 @@ class ManagedZooKeeper:
             f"maxSessionTimeout={_SESSION_MS_MAX}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
-            "maxClientCnxns=0",
             "autopurge.snapRetainCount=3",
             "autopurge.purgeInterval=1",
         )

@@ -30,6 +30,11 @@ PROMISED = (
     "takeover, cold last segment of 0.002 GB",
     "5 logs written by one process: appends of 100 B",
     "5 logs written by one process: memory of that process",
+    "5 logs written by one process: sockets for them",
+    "5 logs written by one process: threads for them",
+    "5 logs written by one process: sessions",
+    "import dlog: processor",
+    "dlog --version: processor",
     *(
         f"{count}: {what}"
         for count in ("3 segments", "30 segments")

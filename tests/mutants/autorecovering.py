@@ -489,7 +489,7 @@ mutant(
 mutant(
     "hands nothing that readers found to repair",
     "ledger/client.py",
-    old="        environment.suspect = self._suspicions.heard\n",
+    old="        environment.suspect = suspicions.heard\n",
     new="",
     test=_SUSPECT + "a_damaged_replica_that_a_reader_met_is_marked",
 )

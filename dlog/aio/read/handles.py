@@ -135,7 +135,8 @@ async def consumer(
     patience_s = duration_s(wait_s, "wait_s")
     if on_trimmed not in get_args(OnTrimmed):
         raise InvalidValue("on_trimmed", on_trimmed, f"use {' or '.join(get_args(OnTrimmed))}")
-    ledgers = client if client is not None else await connect(uri)
+    # The lock goes with its session, so the session goes with its handle.
+    ledgers = client if client is not None else await connect(uri, alone=exclusive)
     try:
         return await Consumer.open(
             ledgers,

@@ -41,7 +41,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     cluster = FakeCluster()
     name = f"sync-{next(_numbers)}"
 
-    async def connect(_: str | None) -> Ledgers:
+    async def connect(_: str | None, *, alone: bool = False) -> Ledgers:
         return cluster.client(MemoryStore(f"memory://{name}", name))
 
     monkeypatch.setattr("dlog.aio.log.connect", connect)

@@ -12,6 +12,7 @@ from ledger.manager import LedgerStore
 from ledger.protocol.quarantine import Quarantine
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, BookieDirectory, BookieRegistration
+from ledger.suspecting import Suspicions
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.requests import Request
@@ -118,7 +119,9 @@ class Process:
             placement=choices.placement,
             quarantine=Quarantine(choices.quarantine),
         )
-        self.ledgers = SimClient(self.store, environment, owns_store=False)
+        suspicions = Suspicions(self.store)
+        environment.suspect, environment.doubt = suspicions.heard, suspicions.doubted
+        self.ledgers = SimClient(self.store, environment, suspicions.close)
         self._running = 0
 
     def _make_store(self) -> LoopStore:
