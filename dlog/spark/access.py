@@ -8,7 +8,7 @@ namespace and process, because a worker serves many tasks.
 import asyncio
 import gc
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
@@ -29,10 +29,10 @@ from dlog.position import Timestamp, Txid
 from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
-from dlog.spark.watching import Tails, TailWatch, tail_for_planning
+from dlog.spark.watching import Tails, TailWatch, keyed, tail_for_planning
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
 
@@ -161,25 +161,28 @@ class Access:
         ledgers = await self.connected()
         at_once = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
         found: Tails = {}
+        renamed: list[str] = []
 
         async def look(log: str, incarnation: str | None) -> None:
             async with at_once:
                 try:
-                    found[log] = await end_of(ledgers, log, incarnation)
+                    found[log], name = await end_of(ledgers, name_of(log), incarnation)
                 except NoSuchLog:
                     if selection.pattern is None and following is None:
                         raise
+                else:
+                    if name != log and log in names:
+                        renamed.append(log)
 
         names = selection.names
         if selection.pattern is not None:
             names = tuple(selection.among(await listed_names(ledgers.store)))
-        known = {log: each for log, each in (following or {}).items() if selection.chosen(log)}
-        logs = dict.fromkeys(names, None) | known
-        looks = (look(log, incarnation) for log, incarnation in logs.items())
-        for looked in await asyncio.gather(*looks, return_exceptions=True):
-            if looked is not None:
-                raise looked
-        return {log: found[log] for log in sorted(found)}
+        known = {
+            log: each for log, each in (following or {}).items() if selection.chosen(name_of(log))
+        }
+        await gathered(look(log, each) for log, each in (dict.fromkeys(names) | known).items())
+        await gathered(look(namesake(name), None) for name in sorted(renamed))
+        return keyed(found, known)
 
     async def _seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
         ledgers = await self.connected()
@@ -225,18 +228,27 @@ class Access:
             self._ledgers = None
 
 
-async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> LogTail:
-    """Return the tail of *log*, with all that was acknowledged before the call."""
+async def gathered(looks: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await all of *looks*, then raise what the first of them raised, if any did."""
+    for looked in await asyncio.gather(*looks, return_exceptions=True):
+        if looked is not None:
+            raise looked
+
+
+async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[LogTail, str]:
+    """Return the tail of *log*, with all that was acknowledged before the call, and its name."""
     tracker = TailTracker(ledgers, log)
     if incarnation is not None:
         tracker.follow(incarnation)
     try:
-        tail = tail_for_planning(await tracker.poll())
+        found = await tracker.poll()
     finally:
         await tracker.close()
+    tail = tail_for_planning(found)
     node = ManifestNode(ledgers.store, log)
     node.follow(tail.incarnation)
-    return replace(tail, next_offset=max(tail.next_offset, await end_now(ledgers, node)))
+    end = max(tail.next_offset, await end_now(ledgers, node))
+    return replace(tail, next_offset=end), found.log
 
 
 _shared: dict[tuple[Namespace, int], Access] = {}

@@ -16,7 +16,7 @@ from dlog.aio.store.consumer_nodes import ConsumerNode
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import ConsumerFenced, NoSuchConsumer, NoSuchLog
 from dlog.protocol.consumer_steps import Stored
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import Position, name_of
 from ledger.clock import now_ms
 from ledger.errors import LogError
 from ledger.log_events import get_logger
@@ -92,7 +92,7 @@ class ConsumerMover:
         )
 
     async def _open(self, log: str, position: Position) -> _Opened:
-        manifests = ManifestNode(self._ledgers.store, log)
+        manifests = ManifestNode(self._ledgers.store, name_of(log))
         manifests.follow(position.incarnation)
         manifest, _ = await manifests.read()  # it may have another name by now
         if manifest.incarnation != position.incarnation:

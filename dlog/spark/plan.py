@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dlog.spark.errors import LogDeleted, LogReplaced, RecordsTrimmed, StreamBroken
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import Position, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,28 @@ def advance(
     starve the others; each log with a backlog advances by one record at least, so the limit
     may be passed by as many records as there are logs. A log that has no position yet gets
     its first one, and is read from the next batch on: so every range has both its ends in
-    (start, end). A log that was renamed is read under the name that it had first.
+    (start, end). A log that was renamed is read under the name that it had first; another one
+    that has this name by now has a key of its own (`dlog.spark.offsets`).
 
     A log without a tail keeps its position, unless it is *wanted*: then it was deleted. Where
     *on_loss* lets the stream go on, such a log is forgotten, one that was made again begins
     with its first record in the next batch, and what was trimmed counts for no limit.
     """
     end = dict(start)
+    read = {position.incarnation for position in start.values()}
+    # A log that was renamed, and deleted then: what has its name is read under a key of its own.
+    tails = {
+        log: tail
+        for log, tail in tails.items()
+        if log not in start
+        or tail.incarnation == start[log].incarnation
+        or tail.incarnation not in read
+    }
     for log in start:
-        if log not in tails and wanted(log):
-            on_loss(LogDeleted(log, start[log].next_offset))
+        if log not in tails and wanted(name_of(log)):
+            on_loss(LogDeleted(name_of(log), start[log].next_offset))
             del end[log]
     backlogs: dict[str, int] = {}
-    read = {position.incarnation for position in start.values()}
     for log in sorted(tails):
         tail = tails[log]
         if log not in start:
@@ -110,12 +119,15 @@ def continued(log: str, position: Position, tail: LogTail, *, on_loss: OnLoss = 
     if position.incarnation != tail.incarnation:
         on_loss(
             LogReplaced(
-                log, position.incarnation, tail.incarnation, next_offset=position.next_offset
+                name_of(log),
+                position.incarnation,
+                tail.incarnation,
+                next_offset=position.next_offset,
             )
         )
         return Position(tail.incarnation, tail.first_offset)
     if position.next_offset < tail.first_offset:
-        on_loss(RecordsTrimmed(log, position.next_offset, tail.first_offset))
+        on_loss(RecordsTrimmed(name_of(log), position.next_offset, tail.first_offset))
         return replace(position, next_offset=tail.first_offset)
     return position
 
@@ -135,7 +147,7 @@ def plan_partitions(
     made again in between: its position moved from one to the other, see `advance`.
     """
     ranges = [
-        LogRange(log, end[log].incarnation, start[log].next_offset, end[log].next_offset)
+        LogRange(name_of(log), end[log].incarnation, start[log].next_offset, end[log].next_offset)
         for log in sorted(end)
         if log in start
         and start[log].incarnation == end[log].incarnation

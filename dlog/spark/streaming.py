@@ -28,7 +28,7 @@ from dlog.spark.access import Access
 from dlog.spark.beginnings import starts_of
 from dlog.spark.errors import StreamBroken
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position, decode, encode
+from dlog.spark.offsets import Position, decode, encode, name_of
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogTail, advance, is_current, plan_partitions, waiting
 from dlog.spark.tasks import LogPartition, read_partition
@@ -188,7 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _goes_on(self, before: Mapping[str, Position], tails: Mapping[str, LogTail]) -> bool:
         chosen = self._options.selection.chosen
-        return is_current(before, tails) and all(log in tails for log in before if chosen(log))
+        wanted = (log for log in before if chosen(name_of(log)))
+        return is_current(before, tails) and all(log in tails for log in wanted)
 
     def _check_named(self, before: Mapping[str, Position]) -> None:
         """Refuse a log that was named and never was there, unless losses are accepted."""

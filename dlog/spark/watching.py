@@ -6,6 +6,9 @@ and a query that is idle costs the long polls. The news themselves are old when 
 was busy meanwhile, by as much as it was busy: whoever asks looks at the logs that have no poll in
 flight any more, and so what is appended until then is in the batch that is planned then. What
 cannot be reached keeps the tail that it had last: a stream then goes on with its other logs.
+
+A log that is followed may have been renamed, and another one have its name: the name is looked at
+as well then, and a log that is found there has a key of its own (`dlog.spark.offsets`).
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.watching import listed_names
 from dlog.errors import NoSuchLog
 from dlog.names import LOGS_PATH
+from dlog.spark.offsets import name_of, namesake
 from dlog.spark.plan import LogTail
 from dlog.spark.selection import Selection
 from ledger.backoff import Backoff
@@ -69,7 +73,8 @@ class TailWatch:
         while True:
             self._news.clear()
             await self._look(following)
-            tails = {log: each.tail for log, each in self._watched.items() if each.tail}
+            found = {log: each.tail for log, each in self._watched.items() if each.tail}
+            tails = keyed(found, following)
             left_s = deadline - loop.time()
             is_over = left_s <= 0 or enough(tails)
             for each in self._watched.values():
@@ -92,16 +97,20 @@ class TailWatch:
 
     async def _look(self, following: Mapping[str, str]) -> None:
         """Take what polls have found, and look at the logs that want it."""
-        logs = dict.fromkeys(await self._logs(), None) | {
+        names = await self._logs()
+        logs = dict.fromkeys(names, None) | {
             log: incarnation
             for log, incarnation in following.items()
-            if self._selection.chosen(log)
+            if self._selection.chosen(name_of(log))
         }
+        for name in names:
+            if name in self._watched and self._watched[name].is_renamed:
+                logs[namesake(name)] = None
         for log in [each for each in self._watched if each not in logs]:
             await self._watched.pop(log).close()
         for log, incarnation in logs.items():
             if log not in self._watched:
-                self._watched[log] = _Watched(self._ledgers, log, self._looks)
+                self._watched[log] = _Watched(self._ledgers, name_of(log), self._looks)
             self._watched[log].look(incarnation, self._news.set)
         looking = [task for each in self._watched.values() if (task := each.looking)]
         if looking:
@@ -120,6 +129,8 @@ class _Watched:
 
     def __init__(self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore) -> None:
         self.tail: LogTail | None = None
+        self.is_renamed = False
+        """Whether the log that is followed has another name now."""
         self._log = log
         self._tracker = TailTracker(ledgers, log)
         self._looks = looks
@@ -173,7 +184,8 @@ class _Watched:
         await self._tracker.close()
 
     def _begin(self, on_news: Callable[[], None], *, wait_s: float) -> None:
-        self._looking = wait_s == 0.0
+        # One that begins later is not waited for, or it would hold up each batch of other logs.
+        self._looking = wait_s == 0.0 and self._delay_s == 0.0
         self._polling = asyncio.create_task(self._poll(wait_s), name=f"tail of {self._log}")
         self._polling.add_done_callback(lambda _: on_news())
 
@@ -205,6 +217,7 @@ class _Watched:
         self._backoff.reset()
         self._delay_s = 0.0 if found is not None else GONE_S
         tail = None if found is None else tail_for_planning(found)
+        self.is_renamed = found is not None and found.log != self._log
         self._moved, self.tail = tail != self.tail, tail
 
 
@@ -253,6 +266,19 @@ class NamesWatch:
     async def _changed(self) -> None:
         await asyncio.sleep(LIST_S)
         await self._watch.changed()
+
+
+def keyed(found: Tails, following: Mapping[str, str]) -> Tails:
+    """Return *found* in order, and what has the name of a renamed log under a key of its own;
+    not again what is in *following*."""
+    tails: Tails = {}
+    read = set(following.values())
+    for log, tail in found.items():
+        if log != namesake(name_of(log)):
+            tails[log] = tail
+        elif tail.incarnation not in read:
+            tails[namesake(name_of(log), tail.incarnation)] = tail
+    return {log: tails[log] for log in sorted(tails)}
 
 
 def tail_for_planning(tail: CommittedTail) -> LogTail:

@@ -16,7 +16,7 @@ from dlog.spark.errors import (
     RecordsTrimmed,
     StreamBroken,
 )
-from dlog.spark.offsets import Position, decode, encode
+from dlog.spark.offsets import Position, decode, encode, namesake
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange, LogTail, advance, is_current, plan_partitions, waiting
 from dlog.spark.trigger_delay import TriggerDelay
@@ -45,7 +45,7 @@ def test_an_offset_survives_the_way_through_json() -> None:
     "offset",
     [
         {},
-        {"v": 2, "logs": {}},
+        {"v": 3, "logs": {}},
         {"v": 1},
         {"v": 1, "logs": {"a": 7}},
         {"v": 1, "logs": {"a": ["i", -1]}},
@@ -219,6 +219,37 @@ def test_a_log_that_was_renamed_is_not_read_again_under_its_new_name() -> None:
     tails = {"old": LogTail("i", 0, 10), "new": LogTail("i", 0, 10), "other": LogTail("j", 2, 3)}
     end = advance({"old": at(4)}, tails)
     assert end == {"old": at(10), "other": at(2, "j")}
+
+
+def test_a_log_that_took_the_name_of_a_renamed_one_is_read_beside_it() -> None:
+    tails = {"a": LogTail("old", 0, 12), namesake("a", "new"): LogTail("new", 0, 3)}
+    start = {"a": at(9, "old")}
+    first = advance(start, tails)
+    assert first == {"a": at(12, "old"), namesake("a", "new"): at(0, "new")}
+    second = advance(first, tails, wanted=lambda log: log == "a")
+    ranges = [
+        piece
+        for task in plan_partitions(first, second, partitions_max=1, task_records_min=1)
+        for piece in task
+    ]
+    assert ranges == [LogRange("a", "new", 0, 3)]
+
+
+def test_an_offset_with_two_logs_of_one_name_is_refused_by_programs_that_know_one() -> None:
+    positions = {"a": at(12, "old"), namesake("a", "new"): at(3, "new")}
+    offset = json.loads(json.dumps(encode(positions)))
+    assert offset["v"] == 2
+    assert decode(offset) == positions
+
+
+def test_a_renamed_log_that_was_deleted_is_not_mistaken_for_the_one_that_has_its_name() -> None:
+    start = {"a": at(12, "old"), namesake("a", "new"): at(3, "new")}
+    tails = {"a": LogTail("new", 0, 5), namesake("a", "new"): LogTail("new", 0, 5)}
+    with pytest.raises(LogDeleted, match="'a' was deleted"):
+        advance(start, tails, wanted=lambda log: log == "a")
+    end = advance(start, tails, wanted=lambda log: log == "a", on_loss=lambda _: None)
+    assert end == {namesake("a", "new"): at(5, "new")}
+    assert advance(end, tails, wanted=lambda log: log == "a") == end
 
 
 @given(BACKLOGS, st.lists(st.sampled_from(["gone", "again", "trimmed"]), max_size=4))

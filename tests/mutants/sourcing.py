@@ -134,3 +134,24 @@ mutant(
     test="tests/dlog/aio/test_aio_reader.py"
     "::test_ranges_that_follow_each_other_are_exactly_what_was_asked_for",
 )
+mutant(
+    "never looks at the name that a renamed log had",
+    "dlog/spark/watching.py",
+    old="            if name in self._watched and self._watched[name].is_renamed:\n",
+    new="            if False:\n",
+    test=_ACCESS + "a_log_that_takes_the_name_of_a_renamed_one_is_found_beside_it",
+)
+mutant(
+    "ends a query where a renamed log ends, not where the one with its name does",
+    "dlog/spark/access.py",
+    old="                    if name != log and log in names:\n",
+    new="                    if False:\n",
+    test=_ACCESS + "a_log_that_takes_the_name_of_a_renamed_one_is_found_beside_it",
+)
+mutant(
+    "takes the log that has a renamed one's name for the renamed one",
+    "dlog/spark/plan.py",
+    old="        or tail.incarnation not in read\n",
+    new="        or True\n",
+    test=_PLAN + "a_renamed_log_that_was_deleted_is_not_mistaken_for_the_one_that_has_its_name",
+)

@@ -25,7 +25,7 @@ from dlog.position import Timestamp, Txid
 from dlog.spark import access as spark_access
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
 from ledger.ids import LedgerId
@@ -174,7 +174,8 @@ async def test_the_end_of_a_log_is_not_what_bookies_tell_late() -> None:
             ledger.tell()
 
         cluster.before("read", told_soon)
-        assert (await end_of(client, "late", None)).next_offset == 2
+        tail, _ = await end_of(client, "late", None)
+        assert tail.next_offset == 2
 
 
 def test_logs_of_a_pattern_are_found_while_they_are_watched(uri: str, access: Access) -> None:
@@ -207,6 +208,36 @@ def test_a_log_that_is_renamed_is_watched_and_read_under_its_old_name(
     assert access.ends(selection, following=following)["before"].next_offset == 5
     rows = values(access, LogRange("before", piece.incarnation, 0, 5))
     assert rows == [b"%d" % row for row in range(5)]
+
+
+@pytest.mark.parametrize("selection", [Selection(("named",)), Selection(pattern="matched.*")])
+def test_a_log_that_takes_the_name_of_a_renamed_one_is_found_beside_it(
+    uri: str, access: Access, selection: Selection
+) -> None:
+    log = selection.names[0] if selection.names else "matched"
+    write(uri, log, 0, 3)
+    piece = whole(access, log)
+    following = {log: piece.incarnation}
+    wait_for(access, selection, reaching(log, 3), **following)
+    rename_log(log, f"{log} then", uri=uri)
+    write(uri, f"{log} then", 3, 1)  # news, by which a poll that waits learns of the new name
+    assert namesakes(wait_for(access, selection, reaching(log, 4), **following)) == []
+    write(uri, log, 0, 2)
+    found = wait_for(access, selection, lambda tails: bool(namesakes(tails)), **following)
+    (key,) = namesakes(found)
+    assert found[log].incarnation == piece.incarnation
+    assert key == namesake(log, found[key].incarnation)
+    ends = access.ends(selection, following=following)
+    assert (ends[log].next_offset, ends[key].next_offset) == (4, 2)
+    following[key] = found[key].incarnation
+    assert namesakes(access.ends(selection, following=following)) == [key]
+    assert namesakes(wait_for(access, selection, reaching(key, 2), **following)) == [key]
+    write(uri, log, 2, 1)
+    wait_for(access, selection, reaching(key, 3), **following)
+
+
+def namesakes(tails: dict[str, LogTail]) -> list[str]:
+    return [key for key in tails if name_of(key) != key]
 
 
 def test_a_log_that_is_deleted_and_made_again_while_it_is_watched_is_another_one(

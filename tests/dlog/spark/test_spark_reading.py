@@ -239,11 +239,27 @@ def test_a_query_goes_on_with_its_log_under_another_name(
     finally:
         query.stop()
     append(uri, "new name", 10, first=20)
-    append(uri, "old name", 3, first=100)
     run_to_the_end(frame, tmp_path)
     rows = parquet(spark, tmp_path)
     assert [row.txid for row in rows] == list(range(30))
     assert {row.log for row in rows} == {"old name"}
+
+
+def test_a_query_reads_the_log_that_took_the_name_of_a_renamed_one_too(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    append(uri, "rotating", 10)
+    frame = stream(spark, uri, "rotating")
+    run_to_the_end(frame, tmp_path)
+    rename_log("rotating", "rotating.1", uri=uri)
+    append(uri, "rotating", 5, first=100)
+    run_to_the_end(frame, tmp_path)
+    append(uri, "rotating", 5, first=105)
+    append(uri, "rotating.1", 2, first=10)
+    run_to_the_end(frame, tmp_path)
+    rows = parquet(spark, tmp_path)
+    assert sorted(row.txid for row in rows) == [*range(12), *range(100, 110)]
+    assert {row.log for row in rows} == {"rotating"}
 
 
 def test_a_batch_waits_for_enough_records_or_for_its_delay(
