@@ -247,8 +247,8 @@ async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[L
     tail = tail_for_planning(found)
     node = ManifestNode(ledgers.store, log)
     node.follow(tail.incarnation)
-    end = max(tail.next_offset, await end_now(ledgers, node))
-    return replace(tail, next_offset=end), found.log
+    tail = replace(tail, next_offset=max(tail.next_offset, await end_now(ledgers, node)))
+    return tail, found.log
 
 
 _shared: dict[tuple[Namespace, int], Access] = {}

@@ -16,14 +16,14 @@ mutant(
 mutant(
     "goes on without a log that was deleted, and says nothing",
     "dlog/spark/plan.py",
-    old="            on_loss(LogDeleted(log, start[log].next_offset))\n",
+    old="            on_loss(LogDeleted(name_of(log), start[log].next_offset))\n",
     new="",
     test=_PLAN + "a_log_that_was_deleted_stops_a_stream_that_wants_it",
 )
 mutant(
     "skips what was trimmed, and says nothing",
     "dlog/spark/plan.py",
-    old="        on_loss(RecordsTrimmed(log, position.next_offset, tail.first_offset))\n",
+    old="        on_loss(RecordsTrimmed(name_of(log), position.next_offset, tail.first_offset))\n",
     new="",
     test=_PLAN + "records_that_were_truncated_before_they_were_read_stop_the_stream",
 )
