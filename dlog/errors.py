@@ -15,6 +15,7 @@
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
+    |  |- UnitSuperseded          a sink's unit comes after a later one of its origin
     |  |- TooManyLogs             for one reader of many
     |  |- TooManyConsumers        of one log
     |  |- LogClosed               appended after close
@@ -157,6 +158,18 @@ class TxidOutOfOrder(AppendRejected):
         )
         super().__init__(f"log {log!r}: txid {txid} {reason}")
         self.log, self.txid, self.last_txid = log, txid, last_txid
+
+
+class UnitSuperseded(CallerError):
+    """Nothing of this attempt was written. Whether the log holds what the unit was when it was
+    committed, or nothing of it, is not known: a log keeps the last number of an origin alone."""
+
+    def __init__(self, log: str, number: int, last: int) -> None:
+        super().__init__(
+            f"log {log!r}: unit {number} comes after unit {last} of the same origin, and only the "
+            f"last one may come again; number units from {last + 1} on, or commit as a new origin"
+        )
+        self.log, self.number, self.last = log, number, last
 
 
 class UnexpectedOffset(AppendRejected):

@@ -2,7 +2,8 @@
 
 A sink (`dlog.aio.write.sink`) commits units: all records of one, or none. A unit has a number, and
 an origin that numbers its units, as a query its batches. The log keeps the receipt of the last unit
-of each origin: what has that number or a lower one is in the log, or was when it was committed.
+of each origin. What has that number is in the log, or was when it was committed. A lower number
+says nothing of the records that bear it: an origin that goes back is refused.
 
 Where it is kept: a unit that is one entry carries its receipt there, and so does each entry after
 it in that segment. Whoever seals the segment reads the last entry, and puts its receipt into the
@@ -58,7 +59,7 @@ class Receipts:
         return next((known.number for known in self.each if known.origin == origin), None)
 
     def has(self, receipt: Receipt) -> bool:
-        """True iff that unit was committed."""
+        """True iff that unit or a later one of its origin was committed."""
         last = self.last(receipt.origin)
         return last is not None and receipt.number <= last
 

@@ -20,12 +20,16 @@ tried again.
 A unit is committed by one sink at a time. Two of them with one receipt, as of an application that
 is started again while its former self sleeps: one takes the log over from the other, and the
 receipt tells it what the other did.
+
+Only the last unit of an origin can come again, from an application that died before it made a note
+of it. One that goes back further has lost its notes, and what it brings under an old number need
+not be what the log has: it is refused, for to drop it in silence would lose it.
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlog.errors import AppendFailed, EpochChanged, LogSealed, LostOwnership
+from dlog.errors import AppendFailed, EpochChanged, LogSealed, LostOwnership, UnitSuperseded
 from dlog.manifest import Manifest
 from dlog.protocol.edits import Staged, adopt, check_incarnation, taken_by
 from dlog.protocol.intake import UNIT_BYTES_MAX, UNIT_RECORDS_MAX
@@ -126,9 +130,10 @@ class Committed:
 def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> Steps[Committed]:
     """Commit *unit*, which has a record or more; keep *tenure* up to date.
 
-    Raises `LostOwnership`, with who has the log by now; `LogSealed`, `NoSuchLog`,
-    `TxidOutOfOrder`, `RecordTooLarge`; and what did not pass in `TROUBLES_MAX` attempts, perhaps
-    with an unknown outcome: to commit the unit again is safe, and shows whether it is there."""
+    Raises `UnitSuperseded`; `LostOwnership`, with who has the log by now; `LogSealed`,
+    `NoSuchLog`, `TxidOutOfOrder`, `RecordTooLarge`; and what did not pass in `TROUBLES_MAX`
+    attempts, perhaps with an unknown outcome: to commit the unit again is safe, and shows whether
+    it is there."""
     assert unit.parts, "a unit has records"
     backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
     for left in reversed(range(TROUBLES_MAX)):
@@ -136,20 +141,21 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
             if tenure.in_doubt:  # also of a commit that was cancelled
                 yield from _end(tenure)
                 yield from _open(tenure)
-            if tenure.receipts.has(unit.receipt):
+            if is_last(tenure.receipts, unit.receipt, node.log):
                 return _already(tenure)
             if unit.is_entry:
-                return (yield from _append(tenure, unit))
+                return (yield from _append(node, tenure, unit))
             unit = replace(unit, parts=(yield from _staged(unit)))
             return (yield from _adopt(node, tenure, unit, now_ms))
         except (EpochChanged, LostOwnership, LogSealed, NoSuchLedger) as error:
             manifest, _ = yield from node.read()
             check_incarnation(manifest, node.log, tenure.incarnation)
-            if manifest.receipts.has(unit.receipt):
+            if manifest.receipts.last(unit.receipt.origin) == unit.receipt.number:
                 tenure.learn(manifest, writing=False)
                 return _already(tenure)
             if manifest.epoch != tenure.epoch:
                 raise LostOwnership(node.log, taken_by(manifest.owner)) from error
+            is_last(manifest.receipts, unit.receipt, node.log)
             if manifest.sealed or not left:
                 raise  # else somebody has fenced the sink, and may still fail to take the log over
         except LogError as error:
@@ -160,12 +166,20 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
     raise AssertionError("the last attempt returns or raises")
 
 
-def _append(tenure: Tenure, unit: Unit) -> Steps[Committed]:
+def is_last(receipts: Receipts, receipt: Receipt, log: str) -> bool:
+    """Return whether *receipt* is the last one of its origin. Raises `UnitSuperseded`."""
+    last = receipts.last(receipt.origin)
+    if last is not None and last > receipt.number:
+        raise UnitSuperseded(log, receipt.number, last)
+    return last == receipt.number
+
+
+def _append(node: ManifestSteps, tenure: Tenure, unit: Unit) -> Steps[Committed]:
     if tenure.writing and tenure.origin not in {None, unit.receipt.origin}:
         yield from _end(tenure)  # the last entry of a segment has one receipt
     if not tenure.writing:
         yield from _open(tenure)
-        if tenure.receipts.has(unit.receipt):
+        if is_last(tenure.receipts, unit.receipt, node.log):
             return _already(tenure)
     tenure.origin, tenure.in_doubt = unit.receipt.origin, True
     place = yield AppendUnit(unit.receipt)
@@ -205,11 +219,11 @@ def _adopt(node: ManifestSteps, tenure: Tenure, unit: Unit, now_ms: int) -> Step
     )
     yield from _end(tenure)
     manifest = yield from node.edit(edit)
-    if not manifest.receipts.has(unit.receipt):  # closing did not seal all of it
+    if not is_last(manifest.receipts, unit.receipt, node.log):  # closing did not seal all of it
         yield from _open(tenure)
         yield from _end(tenure)
         manifest = yield from node.edit(edit)
-        if not manifest.receipts.has(unit.receipt):
+        if not is_last(manifest.receipts, unit.receipt, node.log):
             raise AppendFailed(node.log, "its last segment could not be closed")
     tenure.learn(manifest, writing=False)
     first = next((s for s in manifest.segments if s.ledger_id == staged[0].ledger_id), None)

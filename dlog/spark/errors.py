@@ -5,6 +5,7 @@ CallerError
 |- InvalidColumns       a write has columns that records have not, or of other types
 |- InvalidRow           a row that cannot become a record: no value, a txid missing
 |- TxidsUnordered       txids of a write decrease
+|- BatchSuperseded      a batch comes after a later one of its query: its checkpoint was set back
 `- TooManyRowsUnstaged  too much for a log that was not known in advance
 RemoteError
 |- StreamBroken         the log no longer continues where the stream stopped
@@ -104,6 +105,20 @@ class TxidsUnordered(CallerError):
             "repartitionByRange or coalesce(1), and sortWithinPartitions('txid')"
         )
         self.log, self.reason = log, reason
+
+
+class BatchSuperseded(CallerError):
+    """Nothing of the batch was written by this attempt."""
+
+    def __init__(self, log: str, number: int, last: int) -> None:
+        super().__init__(
+            f"log {log!r}: batch {number} comes after batch {last} of the same query, which is in "
+            "the log, and only the last one can come again: the checkpoint was set back (restored "
+            "from a backup, or copied), and what the log has of this batch need not be these rows. "
+            "Start the query with the newest checkpoint; if that is lost, with a new one and a "
+            "start of its source behind what the log has, for all of it is written then"
+        )
+        self.log, self.number, self.last = log, number, last
 
 
 class TooManyRowsUnstaged(CallerError):

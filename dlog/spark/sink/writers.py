@@ -5,7 +5,8 @@ it is pickled to the tasks, and where it is committed. The first one claims the 
 can stage for it. Nothing is kept in these processes: what is open is with the keeper.
 
 A batch is one unit of the query: its number is the batch's, so one that Spark runs again, because
-it died between our commit and the note that it makes of it, is found to be in the log.
+it died between our commit and the note that it makes of it, is found to be in the log. Only the
+last batch can come again so; a lower number is an error.
 """
 
 import os
@@ -23,11 +24,11 @@ from pyspark.sql.datasource import (
 )
 
 from dlog.aio.write.sink import Assignment
-from dlog.errors import TxidOutOfOrder
+from dlog.errors import TxidOutOfOrder, UnitSuperseded
 from dlog.receipts import Receipt
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.arrow import gather
-from dlog.spark.errors import InvalidOption, TxidsUnordered
+from dlog.spark.errors import BatchSuperseded, InvalidOption, TxidsUnordered
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
@@ -197,6 +198,8 @@ def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) 
         except TxidOutOfOrder as error:
             reason = f"{error.txid} comes after {error.last_txid}"
             raise TxidsUnordered(log, reason) from error
+        except UnitSuperseded as error:
+            raise BatchSuperseded(log, error.number, error.last) from error
     return any(parts.values())
 
 

@@ -20,6 +20,7 @@ from dlog.errors import (
     NoSuchLog,
     RecordTooLarge,
     TxidOutOfOrder,
+    UnitSuperseded,
 )
 from dlog.manifest import Manifest
 from dlog.protocol import committing
@@ -142,7 +143,6 @@ async def test_a_unit_that_comes_again_is_not_added_again() -> None:
     async with await Sink.open("log", client=client) as sink:
         await sink.commit(Receipt(QUERY, 3), [batch(b"a")])
         assert (await sink.commit(Receipt(QUERY, 3), [batch(b"a")])).already
-        assert (await sink.commit(Receipt(QUERY, 2), [batch(b"older")])).already
         ledger = await staged(client, sink, 3, batch(b"a"))
         assert (await sink.commit(Receipt(QUERY, 3), [ledger])).already
         ledger = await staged(client, sink, 4, batch(b"b"))
@@ -154,6 +154,55 @@ async def test_a_unit_that_comes_again_is_not_added_again() -> None:
         assert (await sink.commit(Receipt(QUERY, 4), [batch(b"b")])).already
         assert not (await sink.commit(Receipt(QUERY, 5), [batch(b"c")])).already
     assert await values_of(client) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+async def test_a_unit_before_the_last_one_is_an_error_and_never_dropped_in_silence(
+    *, is_staged: bool
+) -> None:
+    client = FakeCluster().client()
+
+    async def part(sink: Sink) -> Staged | bytes:
+        if not is_staged:
+            return batch(b"other rows")
+        return await staged(client, sink, 3, batch(b"other rows"))
+
+    async with await Sink.open("log", client=client) as sink:
+        for number in range(6):
+            await sink.commit(Receipt(QUERY, number), [batch(b"%d" % number)])
+        with pytest.raises(UnitSuperseded, match=r"unit 3 comes after unit 5.*from 6 on"):
+            await sink.commit(Receipt(QUERY, 3), [await part(sink)])
+        await sink.commit(Receipt(OTHER, 3), [batch(b"of another")])
+    async with await Sink.open("log", client=client) as sink:
+        with pytest.raises(UnitSuperseded):
+            await sink.commit(Receipt(QUERY, 3), [await part(sink)])
+        assert (await sink.commit(Receipt(QUERY, 5), [batch(b"5")])).already
+        assert not (await sink.commit(Receipt(QUERY, 6), [batch(b"6")])).already
+    assert await values_of(client) == [*(b"%d" % n for n in range(6)), b"of another", b"6"]
+
+
+@pytest.mark.parametrize("same_epoch", [False, True])
+async def test_a_sink_that_learns_of_later_units_from_the_manifest_drops_nothing(
+    *, same_epoch: bool
+) -> None:
+    client = FakeCluster().client()
+    sink = await Sink.open("log", client=client)
+    await sink.commit(Receipt(QUERY, 0), [batch(b"0")])
+    if same_epoch:
+        other = await Sink.resume(
+            "log", client=client, incarnation=sink.incarnation, epoch=sink.epoch
+        )
+    else:
+        other = await Sink.open("log", client=client)
+    for number in (1, 2):
+        await other.commit(
+            Receipt(QUERY, number), [await staged(client, other, number, batch(b"o"))]
+        )
+    with pytest.raises(UnitSuperseded if same_epoch else LostOwnership):
+        await sink.commit(Receipt(QUERY, 1), [batch(b"other rows")])
+    await sink.abandon()
+    await other.close()
+    assert await values_of(client) == [b"0", b"o", b"o"]
 
 
 @pytest.mark.parametrize("rolls", [False, True])

@@ -1,6 +1,7 @@
 """Spark writes logs: batches and streams, exactly once, over restarts; who else writes them."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,23 @@ def test_a_batch_that_spark_runs_again_is_there_once(feed: Feed, uri: str, rows:
     feed.put(3)
     feed.run(uri, log)
     assert values(uri, log) == feed.all()
+
+
+def test_a_checkpoint_that_was_set_back_is_an_error_and_no_row_is_dropped_in_silence(
+    feed: Feed, uri: str, tmp_path: Path
+) -> None:
+    feed.put(2)
+    feed.run(uri, "set back")
+    backup = tmp_path / "backup"
+    shutil.copytree(feed.checkpoint, backup)
+    for _ in range(3):
+        feed.put(2)
+    feed.run(uri, "set back")
+    query = feed.writer(uri, backup).trigger(availableNow=True).start("set back")
+    with pytest.raises(StreamingQueryException, match=r"batch 1 comes after batch 3.*was set back"):
+        query.awaitTermination(QUERY_TIMEOUT_S)
+    feed.run(uri, "set back")  # with the newest one it goes on
+    assert values(uri, "set back") == feed.all()
 
 
 def test_a_new_checkpoint_begins_at_batch_0_and_writes_all_again(

@@ -3,7 +3,8 @@
 A `Query` is what outlives its drivers: its id, and the checkpoint that says which unit comes next.
 A driver opens a sink, lets tasks stage ledgers, commits, and writes the checkpoint afterwards. Who
 comes after it does the unit again that the checkpoint lacks, with records that nobody saw before:
-so it shows which attempt at a unit a log holds, and that it holds no more than one.
+so it shows which attempt at a unit a log holds, and that it holds no more than one. Now and then a
+checkpoint is set back, as from a backup: what comes under an old number must not be dropped.
 """
 
 import asyncio
@@ -12,7 +13,14 @@ from typing import Final
 
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.columns import Columns
-from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
+from dlog.errors import (
+    EpochChanged,
+    LogSealed,
+    LostOwnership,
+    NoSuchLog,
+    TxidOutOfOrder,
+    UnitSuperseded,
+)
 from dlog.position import NO_TXID
 from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.recordbatch import encode_batch
@@ -126,6 +134,9 @@ class Driver:
     async def _commit_next(self, sink: Sink) -> bool:
         query, logs = self.query, self.process.world.logs
         number = query.next_units.get(sink.incarnation, 0)
+        if self._random.random() < 0.05:
+            number = self._random.randrange(number + 1)  # its checkpoint is of a backup
+        last = sink.last_unit(query.origin)
         payloads = self._payloads(number)
         txids = self._txids(sink, len(payloads))
         attempt = Attempt(query.origin, number, sink.epoch, payloads, txids)
@@ -139,6 +150,10 @@ class Driver:
             done = await sink.commit(receipt, parts, entry_bytes_max=small)
         except (LostOwnership, NoSuchLog, LogSealed, NoSuchLedger) as error:
             return self._failed("commit", error)
+        except UnitSuperseded as error:
+            if not logs.unit_superseded(sink.incarnation, attempt, error.last):
+                raise
+            return self._failed("commit", error)
         except TxidOutOfOrder as error:
             if not logs.unit_refused(sink.incarnation, attempt, error.last_txid):
                 raise
@@ -149,6 +164,8 @@ class Driver:
             return self._failed("commit", error)
         finally:
             self.committing = False
+        if last is not None and number < last:
+            raise AssertionError(f"{sink.log} has unit {last}, and took {attempt} for committed")
         self._mark(done.already, parts)
         logs.unit_committed(sink.incarnation, attempt, None if done.already else done.first_offset)
         if self._random.random() < 0.9:  # else the driver ends before the checkpoint has it

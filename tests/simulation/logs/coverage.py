@@ -85,6 +85,7 @@ WRITERS: Final = (
     "sink_commit_LogSealed",
     "sink_commit_LostOwnership",
     "sink_commit_NoSuchLog",
+    "sink_commit_UnitSuperseded",
     "sink_opened",
     "sink_resumed",
     "standby_promoted",

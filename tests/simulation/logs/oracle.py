@@ -483,6 +483,12 @@ class LogOracle:
         attempt.said_offset = first_offset
         history.committed.append(attempt)
 
+    def unit_superseded(self, incarnation: str, attempt: Attempt, last: int) -> bool:
+        """A sink says that unit *last* of the origin of *attempt* is in the log; return whether
+        that is a later one, which somebody tried to commit."""
+        tried = self.history(incarnation).tried
+        return attempt.number < last and (attempt.origin, last) in tried
+
     def unit_refused(self, incarnation: str, attempt: Attempt, last_txid: int) -> bool:
         """A sink says that the txids of *attempt* come before *last_txid*: it is not in the log.
 

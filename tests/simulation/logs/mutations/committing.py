@@ -145,8 +145,8 @@ def sends_an_entry_again_whose_outcome_is_unknown(patch: Patch) -> None:
 def notes_a_unit_before_it_is_confirmed(patch: Patch) -> None:
     honest = committing._append
 
-    def append(tenure: Tenure, unit: Unit) -> Steps[Committed]:
-        steps = honest(tenure, unit)
+    def append(node: ManifestSteps, tenure: Tenure, unit: Unit) -> Steps[Committed]:
+        steps = honest(node, tenure, unit)
         try:
             action = next(steps)
             while True:
@@ -173,6 +173,16 @@ def forgets_the_other_origins(patch: Patch) -> None:
         return self if receipt is None or self.has(receipt) else Receipts((receipt,))
 
     patch.set(Receipts, "with_one", with_one)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=_SINK + "a_unit_before_the_last_one_is_an_error_and_never_dropped_in_silence",
+)
+def drops_units_before_the_last_one(patch: Patch) -> None:
+    """Whose rows need not be those that were committed under the number."""
+    patch.set(committing, "is_last", lambda receipts, receipt, _: receipts.has(receipt))
 
 
 @mutation("", logs=True)
