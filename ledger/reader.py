@@ -19,6 +19,7 @@ from ledger.machine_loop import read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.protocol.answers import Fault, proven_lac
+from ledger.protocol.reading import LedgerChanged
 from ledger.quorum import Quorum, all_covered
 from ledger.read import Entry, Read
 from ledger.requests import LacAnswer, LacQuery, Status
@@ -262,7 +263,7 @@ class LedgerReader:
                 self._known.learn(event.metadata)
                 self._deleted |= event.metadata is None
                 for read in list(self._reads):
-                    read.post(event)
+                    read.post(LedgerChanged(event.metadata))
                 if event.metadata is None or self.closed:
                     return
                 await watch.changed()

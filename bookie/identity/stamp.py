@@ -392,7 +392,7 @@ def _check_together(stamped: list[_Stamped], known: Cookie | None, wanted: str) 
     """Check the directories' cookies against the store's, if it has one, and each other."""
     found = [(one, one.cookie) for one in stamped if one.cookie is not None]
     for one, cookie in found:
-        if known is not None and cookie.cookie != known.cookie:
+        if known is not None and not cookie.is_same(known):
             raise DataMissing(one.here, known.bookie, _OTHER_COOKIE)
         first, first_cookie = found[0]
         if cookie.cookie != first_cookie.cookie:
@@ -405,8 +405,6 @@ def _check_together(stamped: list[_Stamped], known: Cookie | None, wanted: str) 
         for one in stamped:
             if one.cookie is None:
                 raise DataMissing(one.here, known.bookie, _NO_COOKIE)
-            if not one.cookie.is_same(known):
-                raise DataMissing(one.here, known.bookie, _OTHER_COOKIE)
 
 
 def _stamp(

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from ledger.backoff import Backoff
-from ledger.ids import NO_ENTRY, BookieId
+from ledger.ids import BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
@@ -72,7 +72,19 @@ class EntriesRead:
     fenced: bool = False
 
 
-ReadingEvent = ReadStarted | EntriesRead | MetadataRead | MetadataFailed | TimePassed
+@dataclass(frozen=True, slots=True)
+class LedgerChanged:
+    """What the ledger's watch reports: *metadata*, None iff the ledger was deleted.
+
+    They may have been read before the last answer of a replica, so they never prove that an entry
+    is lost: only the answer to `ReadMetadata` does."""
+
+    metadata: LedgerMetadata | None
+
+
+ReadingEvent = (
+    ReadStarted | EntriesRead | LedgerChanged | MetadataRead | MetadataFailed | TimePassed
+)
 
 
 # Effects.
@@ -199,6 +211,8 @@ class Reading:
                 effects = self._ask(now)
             case EntriesRead():
                 effects = self._entries_read(event, now)
+            case LedgerChanged():
+                effects = self._changed(event.metadata, now) or []
             case MetadataRead():
                 effects = self._metadata_read(event.metadata, now)
             case MetadataFailed():
@@ -231,7 +245,6 @@ class Reading:
                     effects.append(self._send(helper, now))
                 return effects
         if self._asked:
-            self._speculate_at = None
             return []  # everybody was asked; somebody may still answer
         if self._first > self.readable and now >= self._give_up_at:
             return self._deliver()
@@ -332,7 +345,9 @@ class Reading:
                     return self._fail(Failure.ACCESS_DENIED)
                 if self._round_silent or self._rounds >= 2 * self._config.rounds_max:
                     return self._fail(Failure.UNAVAILABLE)
-                self._all_denied = True  # lost, unless the entry has moved since they were asked
+                # Lost, unless the entry has moved since they were asked. Metadata on their way may
+                # be older than the answers: then the replicas are asked once more.
+                self._all_denied = not self._refreshing
         return self._refresh()
 
     def _refresh(self) -> list[ReadingEffect]:
@@ -342,7 +357,8 @@ class Reading:
         self._refreshing = True
         return [ReadMetadata()]
 
-    def _metadata_read(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect]:
+    def _changed(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect] | None:
+        """Adopt *metadata*; return None if the requests under way are still the right ones."""
         if metadata is None:
             return self._fail(Failure.DELETED)
         if self.end is not None and metadata.state is not LedgerState.CLOSED:
@@ -351,14 +367,18 @@ class Reading:
         closed = self.end is None and metadata.state is LedgerState.CLOSED
         self.metadata = metadata
         self.last_add_confirmed = max(self.last_add_confirmed, _confirmed_by(metadata))
-        asked_for, self._refreshing = self._refreshing, False
-        if closed or moved:
-            self._asked.clear()
-            self._helping.clear()
-            self._all_denied = False
-            return self._deliver() if self._has_some() else self._next_round(now)
-        if not asked_for:
-            return []  # seen by the watch; the requests under way go on
+        if not closed and not moved:
+            return None
+        self._asked.clear()
+        self._helping.clear()
+        self._all_denied = False
+        return self._deliver() if self._has_some() else self._next_round(now)
+
+    def _metadata_read(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect]:
+        self._refreshing = False
+        effects = self._changed(metadata, now)
+        if effects is not None:
+            return effects
         if self._all_denied:
             return self._fail(Failure.LOST)
         if self._first > self.readable and not self._round_failed:
@@ -367,7 +387,6 @@ class Reading:
 
     def _metadata_failed(self, now: float) -> list[ReadingEffect]:
         self._refreshing = False
-        self._round_failed = True
         return self._fail(Failure.UNAVAILABLE) if self._all_denied else self._pause(now)
 
     def _next_round(self, now: float) -> list[ReadingEffect]:
@@ -407,8 +426,6 @@ class Reading:
 def _confirmed_by(metadata: LedgerMetadata) -> int:
     """Return up to where the metadata alone proves that entries are confirmed.
 
-    A writer begins a fragment above its last add confirmed (rule 19), and a recovery writes
-    its changes only with CLOSED (rule 46)."""
-    if metadata.state is LedgerState.CLOSED:
-        return NO_ENTRY
+    A writer begins a fragment above its last add confirmed (rule 19), and a recovery writes its
+    changes only with CLOSED (rule 46): then the last entry says more."""
     return metadata.last_fragment.first_entry - 1

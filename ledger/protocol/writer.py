@@ -112,6 +112,7 @@ class Phase(Enum):
 
 _CONFIRMING: Final = frozenset({Phase.OPEN, Phase.CLOSING})
 """What a step that confirms something may end with: it may have confirmed the last entry."""
+_OVER: Final = frozenset({Phase.CLOSED, Phase.FAILED})
 
 
 class Writer:
@@ -130,7 +131,6 @@ class Writer:
         self.phase = Phase.OPEN
         self.last_add_pushed = NO_ENTRY
         self.length = 0
-        self.failure: Failure | None = None
         self._acks = AckTracker(metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY)
         self._change = EnsembleChange(self._acks)
         self._absences = Absences(self._acks, leave_gone_s=self._config.leave_gone_s)
@@ -162,6 +162,8 @@ class Writer:
         return tuple(self._acks.slots[index].bookie for index in sorted(self._change.failed))
 
     def deadline(self) -> float | None:
+        if self.phase in _OVER:
+            return None
         leave_at = self._absences.deadline() if self._may_change else None
         times = (self._resends.deadline(), self._retry_at, leave_at)
         return min((at for at in times if at is not None), default=None)
@@ -180,7 +182,7 @@ class Writer:
 
     def step(self, event: WriterEvent, *, now: float) -> list[WriterEffect]:
         """Apply *event*; return what the driver must do, in order."""
-        if self.phase in {Phase.FAILED, Phase.CLOSED}:
+        if self.phase in _OVER:
             return []
         confirmed_before = self._acks.confirmed
         effects: list[WriterEffect]
@@ -224,9 +226,8 @@ class Writer:
             f"confirmed while {self.phase.value}"
         )
         assert self._acks.bookies == self.metadata.last_fragment.bookies
-        assert (self.phase is Phase.CLOSING) == (self._closing is not None) or (
-            self.phase in {Phase.CLOSED, Phase.FAILED}
-        )
+        assert (self.phase is Phase.CLOSING) == (self._closing is not None) or self.phase in _OVER
+        assert not self._change.leaving or self._retry_at is None, "asks twice at once"
 
     def _append(self, event: AppendRequested) -> list[WriterEffect]:
         assert not self._close_requested, "append after close is refused by the handle"
@@ -404,7 +405,7 @@ class Writer:
     ) -> list[WriterEffect]:
         self.metadata, self.version = metadata, version
         self._changes += 1
-        self._patience_until = self._retry_at = None
+        self._patience_until = None
         replaced = self._change.put()
         self._absences.began_fragment(replaced, now)
         effects: list[WriterEffect] = [*self._absences.to_mark(metadata.last_fragment.first_entry)]
@@ -437,8 +438,6 @@ class Writer:
             return self._fail(Failure.CLOSED_EMPTY)
         self.phase = Phase.CLOSED
         self.metadata, self.version = metadata, version
-        self._closing = None
-        self._retry_at = None
         marks = self._absences.to_mark(metadata.last_fragment.first_entry, closed=True)
         self._acks = AckTracker(
             metadata.quorum, metadata.last_fragment.bookies, confirmed=self._acks.confirmed
@@ -497,8 +496,6 @@ class Writer:
         effects = self._resend(now)
         if self._may_change:
             effects += self._leave(now)
-        if self.phase is Phase.CHANGING and self._change.leaving:
-            return effects
         if self._retry_at is None or now < self._retry_at:
             return effects
         self._retry_at = None
@@ -524,7 +521,4 @@ class Writer:
 
     def _fail(self, failure: Failure) -> list[WriterEffect]:
         self.phase = Phase.FAILED
-        self.failure = failure
-        self._retry_at = None
-        self._resends.forget()
         return [FailWriter(failure)]

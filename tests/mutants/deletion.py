@@ -43,7 +43,7 @@ ROOMS: Final = {
 }
 """Which tests know a room: of these the quick ones."""
 TESTS_CPU_S_MAX: Final = 3.0
-"""So much of the tests that call a function runs for each of its statements, at most."""
+"""So much of the tests that call a function runs in one process; what lives meets the next."""
 HANGS_CPU_S: Final = 5
 """Beside three times what the tests take: a test that computes for longer is endless, which is
 noticed."""
@@ -226,18 +226,27 @@ class Deleter:
         self._called.add((file, starts))
 
     def _lives(self, session: pytest.Session, deletion: Deletion, function: FunctionType) -> bool:
-        left_s, tests = TESTS_CPU_S_MAX, []
+        for tests in self._turns(deletion):
+            cpu_s = HANGS_CPU_S + round(3 * sum(self._cpu_s[item] for item in tests))
+            child = os.fork()
+            if child == 0:
+                _confine(session, cpu_s)
+                os._exit(_run(session, deletion, function, tests))
+            if _ended_badly(child):
+                return False
+        return True
+
+    def _turns(self, deletion: Deletion) -> Iterator[list[pytest.Item]]:
+        """Yield the tests that call the function, the quickest first, in turns of bounded time."""
+        took_s, turn = 0.0, list[pytest.Item]()
         callers = self._calls.get((deletion.file, deletion.starts), ())
         for item in sorted(callers, key=self._cpu_s.__getitem__):
-            left_s -= self._cpu_s[item]
-            if left_s < 0:
-                break
-            tests.append(item)
-        child = os.fork()
-        if child == 0:
-            _confine(session, HANGS_CPU_S + round(3 * (TESTS_CPU_S_MAX - left_s)))
-            os._exit(_run(session, deletion, function, tests))
-        return not _ended_badly(child)
+            if turn and took_s + self._cpu_s[item] > TESTS_CPU_S_MAX:
+                yield turn
+                took_s, turn = 0.0, []
+            took_s += self._cpu_s[item]
+            turn.append(item)
+        yield turn
 
 
 def _run(

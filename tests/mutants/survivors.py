@@ -86,6 +86,15 @@ _judged(
     "self._unseen = True",
 )
 
+_WRITER = "ledger/protocol/writer.py"
+_judged(_ASSERTS, _WRITER, "Writer.step", "self.check(confirmed_before=confirmed_before)")
+_judged(_NEVER, _WRITER, "Writer.step", "assert_never(event)")
+_judged(_NEVER, _WRITER, "Writer._refused", "assert_never(event.status)")
+
+_READING = "ledger/protocol/reading.py"
+_judged(_ASSERTS, _READING, "Reading.step", "self.check(confirmed_before=confirmed_before)")
+_judged(_NEVER, _READING, "Reading.step", "assert_never(event)")
+
 _ANSWERS = "ledger/protocol/answers.py"
 _judged(_QUICKER, _ANSWERS, "proven_lac", "if not proof:")
 
@@ -127,6 +136,7 @@ _judged(
     *("bookie/identity/registering.py", "Registrar.close"),
     "await asyncio.wait([self._task])",
 )
+_judged("None is what comes back anyway", "bookie/identity/stamp.py", "_get", "return None")
 _judged(
     "a server that lags is asked until it has caught up",
     *("bookie/identity/stamp.py", "_count"),

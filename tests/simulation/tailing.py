@@ -68,7 +68,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
 
     def _refreshed(self, metadata: LedgerMetadata | None, version: int) -> None:
         self._deleted |= metadata is None
-        self.feed(shared.MetadataRead(self._newest(metadata, version), version))
+        self.feed(protocol.LedgerChanged(self._newest(metadata, version)))
 
     def _newest(self, metadata: LedgerMetadata | None, version: int) -> LedgerMetadata | None:
         """Return what is known by now: two reads may be answered in the other order."""

@@ -1,5 +1,7 @@
 """The reading machine, step by step: state in, event, exact effects."""
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.ids import BookieId, EntryId
@@ -10,6 +12,7 @@ from ledger.protocol.reading import (
     EntriesRead,
     FailRead,
     Failure,
+    LedgerChanged,
     Reading,
     ReadingConfig,
     ReadingEffect,
@@ -47,6 +50,10 @@ def step(machine: Reading, *events: ReadingEvent, now: float = 0.0) -> list[Read
     effects: list[ReadingEffect] = []
     for event in events:
         effects = machine.step(event, now=now)
+        deadline = machine.deadline()
+        assert deadline is None or not machine.finished
+        if isinstance(event, TimePassed):
+            assert deadline is None or deadline > now, "its driver would not rest"
     return effects
 
 
@@ -140,6 +147,85 @@ def test_nothing_is_lost_while_the_metadata_cannot_be_read() -> None:
     assert step(_all_deny_twice(), MetadataFailed()) == [FailRead(Failure.UNAVAILABLE)]
 
 
+def test_what_a_watch_has_read_proves_no_loss() -> None:
+    """It may have been read before the replicas denied the entry, and before the entry moved."""
+    machine = _all_deny_twice()
+    assert step(machine, LedgerChanged(OPEN), now=0.1) == []
+    moved = OPEN.with_ensemble(EntryId(0), (D, B, C))
+    assert step(machine, MetadataRead(moved, 2), now=0.1) == [SendRead(0, 7, D, 0, 99, 0)]
+
+
+def test_metadata_that_were_asked_for_before_the_last_denial_prove_no_loss() -> None:
+    machine = _all_deny_twice()
+    moved = OPEN.with_ensemble(EntryId(0), (D, B, C))
+    assert step(machine, LedgerChanged(moved), now=0.1) == [SendRead(0, 7, D, 0, 99, 0)]
+    assert step(machine, absent(0, 7), absent(1, 8), absent(2, 9), now=0.1) == []
+    assert step(machine, MetadataRead(moved, 2), now=0.1) == []
+    assert machine.deadline() is not None
+    again = _all_deny_twice()
+    step(again, LedgerChanged(moved), now=0.1)
+    step(again, MetadataRead(moved, 2), now=0.1)
+    assert step(again, EntriesRead(0, 7, Status.OK, (0,), 9), now=0.1) == [Deliver(0, 0)]
+
+
+def test_a_late_answer_of_one_that_has_left_the_ledger_changes_nothing() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1))
+    moved = OPEN.with_ensemble(EntryId(0), (D, E, C))
+    assert step(machine, LedgerChanged(moved)) == [SendRead(0, 3, D, 0, 99, 0)]
+    for late in (absent(0, 1), absent(1, 2), EntriesRead(1, 2, Status.OK, (0,), 9)):
+        assert step(machine, late) == []
+    assert step(machine, EntriesRead(0, 3, Status.OK, (0,), 9)) == [Deliver(0, 0)]
+
+
+def test_a_change_that_moves_nothing_leaves_the_requests_under_way() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted())
+    deadline = machine.deadline()
+    assert step(machine, LedgerChanged(OPEN), TimePassed(), now=0.1) == []
+    assert machine.deadline() == deadline
+    assert step(machine, absent(0, 1), now=0.2) == [SendRead(1, 2, B, 0, 99, 0)]
+
+
+def test_the_metadata_are_read_again_in_the_round_after_the_store_failed() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3))
+    assert machine.deadline() is None
+    assert step(machine, MetadataFailed()) == []
+    assert machine.deadline() is not None
+    step(machine, TimePassed(), now=0.1)
+    deny = [absent(0, 4), absent(1, 5), absent(2, 6)]
+    assert step(machine, *deny, now=0.1) == [ReadMetadata()]
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [
+        (Status.WRONG_KEY, Failure.WRONG_KEY),
+        (Status.ACCESS_DENIED, Failure.ACCESS_DENIED),
+        (Status.UNREACHABLE, Failure.UNAVAILABLE),
+    ],
+)
+def test_the_last_round_says_why_an_entry_cannot_be_read(status: Status, failure: Failure) -> None:
+    for first, ends in ((Status.OK, failure), (status, Failure.LOST)):
+        machine = reading(lac=9)
+        step(machine, ReadStarted(), absent(0, 1, first), absent(1, 2), absent(2, 3))
+        step(machine, MetadataRead(OPEN, 1))
+        step(machine, TimePassed(), now=0.1)
+        last = status if ends is failure else Status.OK
+        effects = step(machine, absent(0, 4, last), absent(1, 5), absent(2, 6), now=0.1)
+        if ends is Failure.LOST:
+            assert effects == [ReadMetadata()]
+            effects = step(machine, MetadataRead(OPEN, 1), now=0.1)
+        assert effects == [FailRead(ends)]
+
+
+def test_nothing_follows_the_end_of_a_read() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), EntriesRead(0, 1, Status.OK, (0,), 9))
+    assert step(machine, absent(0, 1), MetadataRead(None, 1), TimePassed(), now=9.0) == []
+
+
 @pytest.mark.parametrize("silence", [Status.UNREACHABLE, Status.TOO_MANY_REQUESTS])
 def test_an_entry_is_not_lost_while_one_replica_has_not_said_so(silence: Status) -> None:
     machine = reading(lac=9)
@@ -208,6 +294,10 @@ def test_a_tail_ends_when_time_is_up() -> None:
     machine = reading(wait_s=0.2)
     assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 99, 200)]
     assert step(machine, absent(0, 1), now=0.2) == [Deliver(0, -1)]
+    machine = reading(wait_s=0.2)
+    step(machine, ReadStarted(), absent(0, 1))
+    assert machine.deadline() == 0.2
+    assert step(machine, TimePassed(), now=0.2) == [Deliver(0, -1)]
 
 
 def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
@@ -215,14 +305,14 @@ def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
     closed = OPEN.closed(EntryId(4), 50)
-    assert step(machine, MetadataRead(closed, 1)) == [Deliver(5, 4)]
+    assert step(machine, LedgerChanged(closed)) == [Deliver(5, 4)]
 
 
 def test_a_late_reply_does_not_open_a_closed_ledger_again() -> None:
     closed = OPEN.closed(EntryId(4), 50)
     machine = reading(closed, first=4)
     step(machine, ReadStarted())
-    step(machine, MetadataRead(OPEN, 1))
+    step(machine, LedgerChanged(OPEN))
     assert machine.metadata == closed
 
 
@@ -230,20 +320,24 @@ def test_a_tail_reads_what_recovery_found_beyond_its_lac() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
     closed = OPEN.closed(EntryId(6), 70)
-    assert step(machine, MetadataRead(closed, 1)) == [SendRead(2, 2, C, 5, 6, 0)]
+    assert step(machine, LedgerChanged(closed)) == [SendRead(2, 2, C, 5, 6, 0)]
 
 
 def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
+    assert step(machine, TimePassed(), now=2.0) == [SendRead(0, 2, A, 5, 99, WAIT_MS_MAX)]
     answer = EntriesRead(2, 1, Status.OK, (), 4, fenced=True)
-    assert step(machine, answer) == [ReadMetadata()]
+    assert step(machine, answer, now=2.0) == [ReadMetadata()]
+    assert step(machine, replace(answer, index=0, attempt=2), now=2.0) == []
+    assert step(machine, MetadataRead(OPEN, 1), now=2.0) == [], "it pauses until it is CLOSED"
+    assert machine.deadline() == 2.0 + CONFIG.retry_s
 
 
 def test_a_deleted_ledger_and_three_wrong_keys_fail() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
-    assert step(machine, MetadataRead(None, -1)) == [FailRead(Failure.DELETED)]
+    assert step(machine, LedgerChanged(None)) == [FailRead(Failure.DELETED)]
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
     for index, bookie in ((0, B), (1, C)):
@@ -293,7 +387,7 @@ def test_a_new_fragment_proves_that_what_is_before_it_is_confirmed() -> None:
     machine = reading(lac=3, first=4, wait_s=30)
     assert step(machine, ReadStarted()) == [SendRead(1, 1, B, 4, 99, WAIT_MS_MAX)]
     moved = OPEN.with_ensemble(EntryId(5), (A, B, D))
-    assert step(machine, MetadataRead(moved, 1)) == [SendRead(1, 2, B, 4, 4, 0)]
+    assert step(machine, LedgerChanged(moved)) == [SendRead(1, 2, B, 4, 4, 0)]
     assert step(machine, EntriesRead(1, 2, Status.OK, (4,), 3)) == [Deliver(4, 4)]
 
 
@@ -340,6 +434,17 @@ def test_speculation_over_a_striped_ensemble_stays_in_the_write_set() -> None:
     assert step(machine, TimePassed(), now=9.0) == []
     answer = EntriesRead(1, 3, Status.OK, (0, 1, 4), 9)
     assert step(machine, answer, now=9.0) == [Deliver(0, 1)]
+
+
+def test_helpers_that_have_left_the_ledger_are_not_waited_for() -> None:
+    machine = reading(STRIPED, lac=9)
+    step(machine, ReadStarted())
+    bookies = STRIPED.last_fragment.bookies
+    moved = STRIPED.with_ensemble(EntryId(0), (BookieId("f"), *bookies[1:]))
+    (effect,) = step(machine, LedgerChanged(moved))
+    assert isinstance(effect, SendRead)
+    answer = EntriesRead(effect.index, effect.attempt, Status.OK, (0, 1), 9)
+    assert step(machine, answer) == [Deliver(0, 1)]
 
 
 def test_late_helpers_are_waited_for_no_longer_than_a_speculation() -> None:

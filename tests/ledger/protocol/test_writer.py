@@ -1,5 +1,6 @@
 """The writer's machine, step by step: state in, event, exact effects."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,7 @@ def step(machine: Writer, *events: WriterEvent, now: float = 0.0) -> list[Writer
     effects: list[WriterEffect] = []
     for event in events:
         effects = machine.step(event, now=now)
+        assert machine.deadline() is None or machine.phase not in {Phase.CLOSED, Phase.FAILED}
     return effects
 
 
@@ -263,7 +265,6 @@ def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Fai
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0))
     step(machine, AddsRefused(1, 0, 0, 0, Status.TOO_MANY_REQUESTS))
     assert step(machine, AddsRefused(2, 0, 0, 0, status)) == [FailWriter(failure)]
-    assert (machine.failure, machine.deadline()) == (failure, None)
     for event in (
         AddsStored(1, 0, 0, 0),
         AddsRefused(1, 0, 0, 0, Status.FENCED),
@@ -396,6 +397,46 @@ def test_a_busy_bookie_is_not_sent_what_it_does_not_hold() -> None:
     assert step(machine, TimePassed(), now=2.0) == []
 
 
+def recorded_a_change() -> Writer:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(((2, D),)), MetadataFailed())
+    assert step(machine, TimePassed(), now=1.0) == [ReadMetadata()]
+    step(machine, MetadataRead(changed(0, A, B, D), 1), now=1.0)
+    return machine
+
+
+def went_on_degraded() -> Writer:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(()))
+    return machine
+
+
+def stays_with_one_that_is_gone() -> Writer:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), BookiesListed({A: "1", B: "1", D: "1"}))
+    leave_at = machine.deadline()
+    assert leave_at is not None
+    assert step(machine, TimePassed(), now=leave_at)[-1] == (
+        ChooseReplacements((2,), (A, B, C), (A, B, C))
+    )
+    step(machine, ReplacementsChosen(()), now=leave_at)
+    return machine
+
+
+@pytest.mark.parametrize(
+    "prepared", [recorded_a_change, went_on_degraded, stays_with_one_that_is_gone]
+)
+def test_a_close_has_its_own_time_after_a_change(prepared: Callable[[], Writer]) -> None:
+    machine = prepared()
+    now = 2 * METADATA_PATIENCE_S
+    step(machine, AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0), now=now)
+    assert isinstance(step(machine, CloseRequested(), now=now)[-1], WriteMetadata)
+    assert step(machine, MetadataFailed(), now=now) == []
+    assert step(machine, TimePassed(), now=now + 1.0) == [ReadMetadata()]
+
+
 def test_metadata_that_never_answers_ends_the_writer() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
@@ -426,7 +467,7 @@ def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds() -> None:
     """Rule 51."""
     machine = writer()
     step(machine, CloseRequested())
-    closed = METADATA.closed(EntryId(-1), 0)
+    closed = changed(0, A, B, D).closed(NO_ENTRY, 0)  # a recovery may replace bookies, too
     assert step(machine, MetadataRead(closed, 3)) == [FinishClose(closed, 3)]
 
 

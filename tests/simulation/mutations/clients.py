@@ -22,7 +22,7 @@ from ledger.entry import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import answers
-from ledger.protocol.reading import Deliver, Reading, ReadingEffect
+from ledger.protocol.reading import Deliver, Failure, Reading, ReadingEffect
 from ledger.protocol.recovery_events import WriteBack
 from ledger.requests import ReadAnswer
 from tests.simulation import recovering
@@ -37,6 +37,24 @@ def reader_delivers_above_the_lac(patch: Patch) -> None:
         return self._last if self.end is None else self.end
 
     patch.set(Reading, "readable", property(readable))
+
+
+@mutation(
+    "own, rule 55",
+    test="tests/ledger/protocol/test_reading.py::test_what_a_watch_has_read_proves_no_loss",
+    drawn=False,
+)
+def a_watch_proves_that_an_entry_is_lost(patch: Patch) -> None:
+    """What it reports was read before the last replica denied the entry, and before it moved."""
+    honest = Reading._changed
+
+    def changed(
+        self: Reading, metadata: LedgerMetadata | None, now: float
+    ) -> list[ReadingEffect] | None:
+        effects = honest(self, metadata, now)
+        return self._fail(Failure.LOST) if effects is None and self._all_denied else effects
+
+    patch.set(Reading, "_changed", changed)
 
 
 @mutation("rule 17")
