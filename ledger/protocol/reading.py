@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from ledger.backoff import Backoff
-from ledger.ids import BookieId
+from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
@@ -426,6 +426,8 @@ class Reading:
 def _confirmed_by(metadata: LedgerMetadata) -> int:
     """Return up to where the metadata alone proves that entries are confirmed.
 
-    A writer begins a fragment above its last add confirmed (rule 19), and a recovery writes its
-    changes only with CLOSED (rule 46): then the last entry says more."""
+    A writer begins a fragment above its last add confirmed (rule 19), and a recovery writes
+    its changes only with CLOSED (rule 46)."""
+    if metadata.state is LedgerState.CLOSED:
+        return NO_ENTRY
     return metadata.last_fragment.first_entry - 1

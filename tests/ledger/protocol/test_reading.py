@@ -394,6 +394,11 @@ def test_a_new_fragment_proves_that_what_is_before_it_is_confirmed() -> None:
 STRIPED = LedgerMetadata(quorum=Quorum(5, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C, D, E)),))
 
 
+def test_a_fragment_of_a_recovery_proves_nothing_of_what_the_writer_confirmed() -> None:
+    closed = OPEN.with_ensemble(EntryId(5), (A, B, D)).closed(EntryId(6), 60)
+    assert reading(closed, first=1, lac=3).last_add_confirmed == 3
+
+
 def test_enough_bookies_of_a_striped_ensemble_are_asked_for_a_whole_range() -> None:
     """C holds 0, 1, 2, 5, 6, 7 ...; A holds 0, 3, 4, 5, 8, 9 ..."""
     machine = reading(STRIPED, lac=9)
