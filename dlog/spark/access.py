@@ -26,6 +26,7 @@ from dlog.aio.store.watching import listed_names
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
+from dlog.spark.bell import Bell
 from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
@@ -150,7 +151,7 @@ class Access:
         deadline = loop.time() + wait_s
         try:
             if self._watch is None:
-                self._watch = TailWatch(await self.connected(), selection)
+                self._watch = TailWatch(await self.connected(), selection, Bell.of_driver())
             return await self._watch.tails(following, enough=enough, wait_s=wait_s)
         except LogError as error:
             if error.retryable:

@@ -13,6 +13,7 @@ as well then, and a log that is found there has a key of its own (`dlog.spark.of
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from dlog.aio.port import Ledgers
@@ -21,6 +22,7 @@ from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.watching import listed_names
 from dlog.errors import NoSuchLog
 from dlog.names import LOGS_PATH
+from dlog.spark.bell import LISTEN_S, Bell
 from dlog.spark.offsets import name_of, namesake
 from dlog.spark.plan import LogTail
 from dlog.spark.selection import Selection
@@ -50,8 +52,9 @@ _log = get_logger(__name__)
 class TailWatch:
     """The tails of the logs of one source. Used by one task at a time; close it."""
 
-    def __init__(self, ledgers: Ledgers, selection: Selection) -> None:
+    def __init__(self, ledgers: Ledgers, selection: Selection, bell: Bell | None = None) -> None:
         self._ledgers = ledgers
+        self._bell = bell or Bell()
         self._selection = selection
         self._names = None if selection.pattern is None else NamesWatch(ledgers)
         self._watched: dict[str, _Watched] = {}
@@ -65,7 +68,8 @@ class TailWatch:
 
         *following* are the incarnations of logs that are read already: those are meant,
         whatever they are called by now. A log that is not there has no tail. Raises what
-        cannot pass, and what may if nothing is known of a log yet."""
+        cannot pass, and what may if nothing is known of a log yet. It does not wait either when
+        another source of the driver has news: Spark cannot ask that one meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         for each in self._watched.values():
@@ -76,16 +80,26 @@ class TailWatch:
             found = {log: each.tail for log, each in self._watched.items() if each.tail}
             tails = keyed(found, following)
             left_s = deadline - loop.time()
-            is_over = left_s <= 0 or enough(tails)
+            has_news = enough(tails)
+            if has_news:
+                self._bell.ring()
+            is_over = left_s <= 0 or has_news
             for each in self._watched.values():
                 each.listen(self._news.set, even_if_moved=not is_over)
-            if is_over:
+            if is_over or not await self._wait_until(deadline):
                 return tails
-            try:
-                async with asyncio.timeout(left_s):
+
+    async def _wait_until(self, deadline: float) -> bool:
+        """Wait for news of any log; False: none came until then, or another source has some."""
+        loop = asyncio.get_running_loop()
+        while not self._news.is_set():
+            left_s = deadline - loop.time()
+            if left_s <= 0 or self._bell.rung():
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, LISTEN_S)):
                     await self._news.wait()
-            except TimeoutError:
-                return tails
+        return True
 
     async def close(self) -> None:
         """Stop watching."""
@@ -110,7 +124,7 @@ class TailWatch:
             await self._watched.pop(log).close()
         for log, incarnation in logs.items():
             if log not in self._watched:
-                self._watched[log] = _Watched(self._ledgers, name_of(log), self._looks)
+                self._watched[log] = _Watched(self._ledgers, name_of(log), self._looks, self._bell)
             self._watched[log].look(incarnation, self._news.set)
         looking = [task for each in self._watched.values() if (task := each.looking)]
         if looking:
@@ -127,13 +141,13 @@ class TailWatch:
 class _Watched:
     """One log: the poll under way, and what the one before found."""
 
-    def __init__(self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore) -> None:
+    def __init__(self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore, bell: Bell) -> None:
         self.tail: LogTail | None = None
         self.is_renamed = False
         """Whether the log that is followed has another name now."""
         self._log = log
         self._tracker = TailTracker(ledgers, log)
-        self._looks = looks
+        self._looks, self._bell = looks, bell
         self._known = False
         """Whether it was ever found out if there is such a log, and where it ends."""
         self._doubted = True
@@ -194,7 +208,10 @@ class _Watched:
         await asyncio.sleep(self._delay_s)
         try:
             if wait_s > 0.0:
-                return await self._tracker.poll(wait_s=wait_s)
+                found = await self._tracker.poll(wait_s=wait_s)
+                if tail_for_planning(found) != self.tail:
+                    self._bell.ring()  # Spark may be waiting for another source
+                return found
             async with self._looks:
                 return await self._tracker.poll()
         except NoSuchLog:

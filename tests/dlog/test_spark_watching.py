@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from dlog.aio import Log
+from dlog.spark.bell import Bell
 from dlog.spark.selection import Selection
 from dlog.spark.watching import TailWatch
 from ledger.ids import LedgerId
@@ -84,12 +86,67 @@ async def test_a_log_that_is_silent_is_not_looked_at_for_the_news_of_another() -
         assert (LedgerId(2),) not in looked
 
 
+async def test_whoever_waits_for_news_ends_with_those_of_another_source(tmp_path: Path) -> None:
+    path = tmp_path / "bell"
+    path.touch()
+    async with watching() as watched:
+        busy, quiet = (
+            TailWatch(
+                watched.cluster.client(watched.logs[0]._ledgers.store),
+                Selection((log,)),
+                Bell(path),
+            )
+            for log in ("a", "b")
+        )
+
+        async def ask(watch: TailWatch, after: int, wait_s: float) -> bool:
+            tails = await watch.tails(
+                {},
+                enough=lambda tails: any(t.next_offset > after for t in tails.values()),
+                wait_s=wait_s,
+            )
+            return any(tail.next_offset > after for tail in tails.values())
+
+        assert not await ask(busy, 1, 0.0)
+        assert not await ask(quiet, 1, 0.0)
+        async with asyncio.timeout(PATIENCE_S):
+            for row in range(2, 6):
+                assert not await ask(busy, row - 1, 0.0)
+                # Spark waits for the quiet one, while news of the other come ...
+                waiting = asyncio.create_task(ask(quiet, 1, 100 * PATIENCE_S))
+                await turns()
+                assert not waiting.done()
+                await watched.logs[0].append(b"%d" % row)
+                assert not await waiting
+                # ... which has them when it is asked, and the quiet one does not wait then either.
+                assert await ask(busy, row - 1, 100 * PATIENCE_S)
+                assert not await ask(quiet, 1, 100 * PATIENCE_S)
+        await busy.close()
+        await quiet.close()
+
+
+def test_a_bell_wakes_the_others_and_the_files_of_dead_drivers_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    one, other = Bell.of_driver(), Bell.of_driver()
+    assert not one.rung()
+    one.ring()
+    assert (one.rung(), other.rung(), other.rung()) == (False, True, False)
+    (own,) = tmp_path.glob("*/*.news")
+    left = own.with_name("1-0.news")  # process 1 began at another time
+    left.touch()
+    Bell.of_driver()
+    assert (own.exists(), left.exists()) == (True, False)
+
+
 async def test_a_log_that_cannot_be_looked_at_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with watching() as watched:
         monkeypatch.setattr("dlog.spark.watching.LOOK_S", 0.01)
         await watched.ends(after=1, wait_s=0.01)
+        await turns()  # both logs are waited for
         for log in watched.logs:
             await log.append(b"1")
         await turns()

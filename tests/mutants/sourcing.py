@@ -155,3 +155,11 @@ mutant(
     new="        or True\n",
     test=_PLAN + "a_renamed_log_that_was_deleted_is_not_mistaken_for_the_one_that_has_its_name",
 )
+mutant(
+    "lets a quiet source hold up a busy one",
+    "dlog/spark/watching.py",
+    old="left_s <= 0 or self._bell.rung()",
+    new="left_s <= 0",
+    test="tests/dlog/test_spark_watching.py"
+    "::test_whoever_waits_for_news_ends_with_those_of_another_source",
+)

@@ -89,8 +89,7 @@ class Place:
 def place_of(driver: Program, namespace: Namespace) -> Place:
     """Return where the keeper of *driver* for *namespace* is: who connects otherwise, with another
     certificate, has another one. Raises `UnsafeDirectory`."""
-    directory = Path(tempfile.gettempdir()) / f"dlog-spark-{os.getuid()}"
-    _make_private(directory)
+    directory = private_directory()
     identity = f"{driver.pid} {driver.started} {namespace.uri} {namespace.given}".encode()
     place = Place(directory, hashlib.sha256(identity).hexdigest()[:24])
     if len(os.fsencode(place.socket)) > SOCKET_PATH_BYTES_MAX:
@@ -117,7 +116,9 @@ def _locked(path: Path) -> int | None:
     return descriptor
 
 
-def _make_private(directory: Path) -> None:
+def private_directory() -> Path:
+    """Return the directory of this user's Spark applications. Raises `UnsafeDirectory`."""
+    directory = Path(tempfile.gettempdir()) / f"dlog-spark-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
@@ -126,3 +127,4 @@ def _make_private(directory: Path) -> None:
         raise UnsafeDirectory(directory, "it belongs to another user")
     if stat.S_IMODE(found.st_mode) != 0o700:
         raise UnsafeDirectory(directory, "others may use it")
+    return directory

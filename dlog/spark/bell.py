@@ -1,0 +1,73 @@
+"""How the sources of one driver learn of each other's news, so that none waits while another moves.
+
+Spark asks the sources of a query one after the other, each in a process of its own, and a source
+of which nothing comes waits before it says so: else Spark would ask 77 times a second. Without a
+word from the others it would hold up the batch of a source that has news by as long as it waits.
+So whoever has news touches a file of the driver, and whoever waits looks at it.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dlog.spark.sink.keeper.drivers import Program, own_driver
+from dlog.spark.sink.keeper.place import UnsafeDirectory, private_directory
+from ledger.log_events import get_logger
+
+LISTEN_S: Final = 0.02
+"""How often whoever waits looks."""
+_SUFFIX: Final = ".news"
+FILES_MAX: Final = 1000
+"""How many files of other drivers are looked at, to remove those of drivers that have ended."""
+
+_log = get_logger(__name__)
+
+
+class Bell:
+    """One source's end of it; *path* None: there are no others."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._heard = self._rung_at()
+
+    @classmethod
+    def of_driver(cls) -> "Bell":
+        """Return the bell of this process's driver; a deaf one where no file can be kept."""
+        try:
+            directory, driver = private_directory(), own_driver()
+            path = directory / f"{driver.pid}-{driver.started}{_SUFFIX}"
+            os.close(os.open(path, os.O_CREAT, 0o600))  # without a ring, as touching it would be
+            _remove_leftovers(directory)
+            return cls(path)
+        except (OSError, UnsafeDirectory) as error:
+            _log.warning("sources_do_not_hear_of_each_other", error=str(error))
+            return cls()
+
+    def ring(self) -> None:
+        """Say that there is news here. Does not wake this end itself."""
+        if self._path is None:
+            return
+        now_ns = time.time_ns()
+        with suppress(OSError):
+            os.utime(self._path, ns=(now_ns, now_ns))  # the kernel's own time has ticks of 4 ms
+            self._heard = now_ns
+
+    def rung(self) -> bool:
+        """Return whether another end was rung since this was asked last."""
+        before, self._heard = self._heard, self._rung_at()
+        return before != self._heard
+
+    def _rung_at(self) -> int:
+        with suppress(OSError):
+            if self._path is not None:
+                return self._path.stat().st_mtime_ns
+        return 0
+
+
+def _remove_leftovers(directory: Path) -> None:
+    for path in sorted(directory.glob(f"*{_SUFFIX}"))[:FILES_MAX]:
+        pid, _, started = path.stem.partition("-")
+        if pid.isdecimal() and Program.of(int(pid)) != Program(int(pid), started):
+            path.unlink(missing_ok=True)
