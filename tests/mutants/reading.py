@@ -162,6 +162,20 @@ mutant(
     test=_BARRIER + "a_barrier_waits_until_what_bookies_hold_is_confirmed",
 )
 mutant(
+    "keeps from the reader what its barrier learned",
+    "dlog/aio/read/reader.py",
+    old="            learned=self._source.learn_confirmed,\n",
+    new="",
+    test=_BARRIER + "a_reader_comes_to_its_barrier_although_bookies_forget_that_it_is_confirmed[0]",
+)
+mutant(
+    "forgets what a barrier learned when the ledger is opened again",
+    "dlog/aio/read/chunks.py",
+    old="        return tail\n\n    async def _open(self",
+    new="            self._confirmed = None\n        return tail\n\n    async def _open(self",
+    test=_BARRIER + "a_reader_comes_to_its_barrier_although_bookies_forget_that_it_is_confirmed[2]",
+)
+mutant(
     "looks for a barrier in the last segment only",
     "dlog/aio/read/barriers.py",
     old="continue  # nothing was ever acknowledged here",

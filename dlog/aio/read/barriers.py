@@ -16,6 +16,7 @@ barrier is `BarrierNotReached`; it is reached as soon as somebody opens the log.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -27,7 +28,7 @@ from dlog.errors import BarrierNotReached, NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.position import DLSN
 from ledger.errors import LogError, NoSuchLedger
-from ledger.ids import NO_ENTRY
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.log_events import get_logger
 
 BARRIER_S: Final = 10.0
@@ -35,6 +36,8 @@ BARRIER_S: Final = 10.0
 END_GRACE_S: Final = 2.0
 """The same for reads up to "end", which then go on without it."""
 RETRY_S: Final = 0.05
+
+Learned = Callable[[LedgerId, EntryId], None]
 
 _log = get_logger(__name__)
 
@@ -45,18 +48,20 @@ async def acknowledged_end(
     *,
     timeout_s: float = BARRIER_S,
     incarnation: str | None = None,
+    learned: Learned | None = None,
 ) -> int:
     """Return the offset after all that was acknowledged before the call; all is readable.
 
-    With *incarnation*, of that life of the log only. Tries again after errors that may pass.
-    Raises `NoSuchLog`, `BarrierNotReached`, and after *timeout_s* what bookies and metadata
-    store raise."""
+    With *incarnation*, of that life of the log only. *learned* is called with a ledger and its last
+    entry that is confirmed: bookies may forget that, and a reader that knew less would wait.
+    Tries again after errors that may pass. Raises `NoSuchLog`, `BarrierNotReached`, and after
+    *timeout_s* what bookies and metadata store raise."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     was_gone = False
     while True:
         try:
-            return await _try(ledgers, node, incarnation, deadline, timeout_s)
+            return await _try(ledgers, node, incarnation, deadline, timeout_s, learned)
         except BarrierNotReached:
             raise
         except LogError as error:
@@ -81,7 +86,12 @@ async def end_now(ledgers: Ledgers, node: ManifestNode) -> int:
 
 
 async def _try(
-    ledgers: Ledgers, node: ManifestNode, incarnation: str | None, deadline: float, timeout_s: float
+    ledgers: Ledgers,
+    node: ManifestNode,
+    incarnation: str | None,
+    deadline: float,
+    timeout_s: float,
+    learned: Learned | None,
 ) -> int:
     manifest, _ = await node.read()
     if manifest.dropped:
@@ -99,6 +109,8 @@ async def _try(
             place = DLSN(segment.number, bound, 0)
             if not await until_confirmed(reader, bound, deadline):
                 raise BarrierNotReached(node.log, place, timeout_s)
+            if learned is not None:
+                learned(segment.ledger_id, reader.last_add_confirmed)
             return max(end, await _end_of(ledgers, manifest, segment, reader, bound))
     return end
 

@@ -27,7 +27,7 @@ from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
 from dlog.recordbatch import RecordBatch, parse_header
 from ledger.errors import LogError, NoSuchLedger
-from ledger.ids import LedgerId
+from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
 from ledger.protocol.shared import TimePassed
 
@@ -85,6 +85,8 @@ class ChunkReader:
         self._asked_at = self._progress_at = self._loop.time()
         """When somebody began to wait for a chunk, and when there was one last."""
         self._tail: LedgerTail | None = None
+        self._confirmed: tuple[LedgerId, EntryId] | None = None
+        """What somebody else learned of a ledger: entries up to this one are confirmed."""
         self._opener: Opener | None = None
         """Of `_tail`'s ledger, once something of it was read."""
         self._batches: dict[int, RecordBatch] = {}
@@ -128,6 +130,11 @@ class ChunkReader:
             chunks = self._step(event)
             if chunks:
                 return chunks
+
+    def learn_confirmed(self, ledger_id: LedgerId, last: EntryId) -> None:
+        """Let entries up to *last* be read, now or when the ledger is opened: they are confirmed,
+        and bookies may forget that."""
+        self._confirmed = ledger_id, last
 
     def go_on(self, stop: int) -> None:
         """Let the next reads go on up to *stop*. Requires that the last one returned nothing."""
@@ -296,6 +303,12 @@ class ChunkReader:
 
     async def _enter(self, segment: Segment) -> LedgerTail:
         """Return the reader of the segment's ledger."""
+        tail = await self._open(segment)
+        if self._confirmed is not None and self._confirmed[0] == tail.ledger_id:
+            tail.learn_confirmed(self._confirmed[1])
+        return tail
+
+    async def _open(self, segment: Segment) -> LedgerTail:
         ledger_id = segment.ledger_id
         if self._tail is None or self._tail.ledger_id != ledger_id:
             await self._leave()

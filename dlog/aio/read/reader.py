@@ -169,7 +169,8 @@ class Reader:
         """Return the offset after every record that was acknowledged before this call.
 
         All records below it are committed: `read_until` it to have read everything that
-        was acknowledged to anybody by now. Reads nothing itself, and never disturbs the writer.
+        was acknowledged to anybody by now; this reader can, even if the writer dies then. Reads
+        nothing itself, and never disturbs the writer.
         `dlog.aio.read.barriers` says how. Raises `BarrierNotReached` if the writer does not say
         within *timeout_s* whether its last records are committed; it may be dead. Also raises
         `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""
@@ -180,6 +181,7 @@ class Reader:
             self._node,
             timeout_s=duration_s(timeout_s, "timeout_s"),
             incarnation=self._source.incarnation,
+            learned=self._source.learn_confirmed,
         )
 
     async def read_until(self, offset: int) -> AsyncIterator[Record]:

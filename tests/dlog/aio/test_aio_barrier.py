@@ -1,6 +1,7 @@
 """Barriers: reading all that was acknowledged when somebody asked."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
@@ -98,6 +99,42 @@ async def test_a_barrier_that_only_a_dead_writer_could_tell_is_an_error_until_a_
     assert await waiting == 2
     assert await Log.end_of("log", client=client) == 2
     await other.close()
+
+
+@pytest.mark.parametrize("interruptions", [0, 1, 2])
+async def test_a_reader_comes_to_its_barrier_although_bookies_forget_that_it_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch, interruptions: int
+) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.WAIT_S", 0.01)
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"0")
+    ledger = cluster.ledgers[LedgerId(1)]
+    ledger.silence()
+    await log.append(b"1")
+    async with await Log.tail("log", client=client) as reader:
+        assert (await anext(reader)).offset == 0
+        polling, barrier = asyncio.Event(), asyncio.Event()
+        polls = count(-1)
+
+        async def poll(*_: object) -> None:
+            polling.set()
+            await barrier.wait()
+            number = next(polls)
+            assert number < 20, "it waits below its barrier"
+            if 0 <= number < interruptions:
+                raise BookieUnavailable("b1", "silent")
+
+        cluster.before("read", poll)
+        await polling.wait()
+        ledger.silent = False
+        assert await reader.barrier() == 2
+        ledger.silent = True
+        await log.abandon()
+        barrier.set()
+        rest = await reader.read_batch()
+        assert [record.offset for record in rest] == [1]
 
 
 async def test_a_barrier_is_found_in_the_midst_of_a_roll() -> None:

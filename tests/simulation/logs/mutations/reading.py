@@ -97,6 +97,7 @@ def takes_the_last_add_confirmed_for_a_barrier(patch: Patch) -> None:
         *,
         timeout_s: float = 0.0,
         incarnation: str | None = None,
+        learned: object = None,
     ) -> int:
         manifest, _ = await node.read()
         if incarnation not in {None, manifest.incarnation}:
