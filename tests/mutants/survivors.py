@@ -175,3 +175,67 @@ _judged(
     "self.phase, self._batch = Phase.RECORDING, None",
 )
 _judged("None is as false", _AUDITING, "_lacks", "return False")
+
+_CHECKING = "bookie/autorecovery/protocol/checking.py"
+_judged(
+    _QUICKER,
+    *(_CHECKING, "_too_few"),
+    "if len(lacking) <= quorum.write - quorum.ack:",
+    "return False",
+)
+
+_LEAVING = "bookie/autorecovery/protocol/decommissioning.py"
+_judged(
+    _UNSEEN,
+    *(_LEAVING, "Decommission.__init__"),
+    "self.phase = Phase.NEW",
+    "self._resume_at: float | None = None",
+    "self._seen: BookieSeen | None = None",
+    "self._scanned: LedgersScanned | None = None",
+    "self._marks = MarksSeen(0, ())",
+)
+_judged(_NEVER, _LEAVING, "Decommission.step", "assert_never(event)")
+_judged(
+    _NEVER,
+    *(_LEAVING, "Decommission._done"),
+    'raise AssertionError(f"done, while {self.phase.value}")',
+)
+_PHASE = "a phase in which no event is judged by it"
+_judged(_PHASE, _LEAVING, "Decommission._judge_bookie", "self.phase = Phase.SCANNING")
+_judged(_PHASE, _LEAVING, "Decommission._judge_scan", "self.phase = Phase.READING_MARKS")
+_judged(_PHASE, _LEAVING, "Decommission._finish", "self.phase = Phase.DONE")
+
+_RECOVERING = "bookie/autorecovery/protocol/recovering.py"
+_judged(
+    _UNSEEN,
+    *(_RECOVERING, "Recovery.__init__"),
+    "self._begin = Begin(NOBODY)",
+    "self._seen: BookiesSeen | None = None",
+    "self._progress_at = 0.0",
+    "self._resume_at: float | None = None",
+)
+_judged(_NEVER, _RECOVERING, "Recovery.step", "assert_never(event)")
+
+_QUEUEING = "bookie/autorecovery/protocol/queueing.py"
+_judged(
+    _UNSEEN,
+    *(_QUEUEING, "Queue.__init__"),
+    "self.next_ms: int | None = None",
+    "self.deferred = 0",
+)
+_judged("None is what comes back anyway", _QUEUEING, "Queue.take", "return None")
+
+_REBALANCING = "bookie/autorecovery/protocol/rebalancing.py"
+_judged(
+    "what is not CLOSED weighs nothing",
+    *(_REBALANCING, "Rebalancing.choose"),
+    "if metadata.state is not LedgerState.CLOSED:",
+)
+_judged("None is what comes back anyway", _REBALANCING, "Rebalancing.choose", "return None")
+_judged("None is what comes back anyway", _REBALANCING, "Rebalancing._target", "return None")
+
+_judged(
+    "None is what comes back anyway",
+    *("bookie/autorecovery/protocol/choosing.py", "Copy.next_from"),
+    "return None",
+)

@@ -105,8 +105,6 @@ def is_urgent(metadata: LedgerMetadata, away: Collection[BookieId]) -> bool:
     left without those that are *away*."""
     for fragment in metadata.fragments:
         end = metadata.settled_end(fragment)
-        if end is not None and end < fragment.first_entry:
-            continue
         last = fragment.first_entry + metadata.quorum.ensemble if end is None else end
         gone = [index for index, bookie in enumerate(fragment.bookies) if bookie in away]
         if _too_few(metadata.quorum, gone, fragment.first_entry, last):

@@ -316,5 +316,5 @@ class Decommission:
         return []
 
     def _finish(self, outcome: Outcome, why: str = "") -> list[DecommissionEffect]:
-        self.phase, self._resume_at = Phase.DONE, None
+        self.phase = Phase.DONE
         return [Finish(outcome, why)]

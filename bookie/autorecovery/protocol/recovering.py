@@ -30,15 +30,6 @@ NAMED_MAX: Final = 100
 NOBODY: Final[frozenset[BookieId]] = frozenset()
 
 
-class Phase(Enum):
-    NEW = "new"
-    SEEING = "looking at the bookies"
-    SURVEYING = "surveying"
-    WORKING = "repairing"
-    WAITING = "waiting"
-    DONE = "done"
-
-
 # Events.
 
 
@@ -143,7 +134,6 @@ RecoveryEffect = ReadBookies | Survey | RepairAll | Finish
 
 class Recovery:
     def __init__(self, *, pause_s: float = PAUSE_S, idle_s_max: float = IDLE_S_MAX) -> None:
-        self.phase = Phase.NEW
         self._pause_s, self._idle_s_max = pause_s, idle_s_max
         self._begin = Begin(NOBODY)
         self._seen: BookiesSeen | None = None
@@ -174,13 +164,13 @@ class Recovery:
                 return self._judge_pass(event, now)
             case EffectFailed(why):
                 if now - self._progress_at >= self._idle_s_max:
-                    return self._finish(Finish(Outcome.INCOMPLETE, why, self._last.named))
+                    return [Finish(Outcome.INCOMPLETE, why, self._last.named)]
                 return self._wait(now)
             case _:
                 assert_never(event)
 
     def _look(self) -> list[RecoveryEffect]:
-        self.phase, self._resume_at = Phase.SEEING, None
+        self._resume_at = None
         return [ReadBookies()]
 
     def _judge_bookies(self, seen: BookiesSeen) -> list[RecoveryEffect]:
@@ -188,13 +178,12 @@ class Recovery:
         if serving := bookies & seen.registered:
             names = _names(serving)
             why = f"bookie {names} is registered and serves; 'dlog bookie decommission' empties it"
-            return self._finish(Finish(Outcome.SERVES, why, self._last.named))
+            return [Finish(Outcome.SERVES, why, self._last.named)]
         if useless := into - seen.writable | into & bookies:
             names = _names(useless)
             why = f"bookie {names} is not there, or not writable; 'dlog bookie list' shows who is"
-            return self._finish(Finish(Outcome.NO_TARGET, why, self._last.named))
+            return [Finish(Outcome.NO_TARGET, why, self._last.named)]
         if not self._is_surveyed:
-            self.phase = Phase.SURVEYING
             return [Survey(bookies)]
         return self._work()
 
@@ -204,14 +193,13 @@ class Recovery:
         unknown = self._begin.bookies - self._seen.known
         if not surveyed.held.fragments and unknown:
             why = f"no ledger and no cookie names {_names(unknown)}; 'dlog bookie list' shows names"
-            return self._finish(Finish(Outcome.UNKNOWN, why))
+            return [Finish(Outcome.UNKNOWN, why)]
         if self._begin.survey_only:
             left, lost = surveyed.held.ledgers, surveyed.without_source
-            return self._finish(Finish(Outcome.SURVEYED, "", left, lost))
+            return [Finish(Outcome.SURVEYED, "", left, lost)]
         return self._work()
 
     def _work(self) -> list[RecoveryEffect]:
-        self.phase = Phase.WORKING
         return [RepairAll(self._begin.bookies, self._begin.into)]
 
     def _judge_pass(self, ended: PassEnded, now: float) -> list[RecoveryEffect]:
@@ -219,8 +207,8 @@ class Recovery:
         if not ended.named:
             if ended.unreadable:
                 why = f"the metadata of {ended.unreadable} ledgers cannot be read"
-                return self._finish(Finish(Outcome.INCOMPLETE, why))
-            return self._finish(Finish(Outcome.COMPLETE))
+                return [Finish(Outcome.INCOMPLETE, why)]
+            return [Finish(Outcome.COMPLETE)]
         left = ended.named - ended.repaired
         if ended.repaired and not (before.named and ended.named >= before.named):
             self._progress_at = now
@@ -228,16 +216,12 @@ class Recovery:
                 return self._look()
         if (left and left == ended.stuck) or now - self._progress_at >= self._idle_s_max:
             why = ended.why or "ledgers name them again and again"
-            return self._finish(Finish(Outcome.INCOMPLETE, why, left, ended.lost))
+            return [Finish(Outcome.INCOMPLETE, why, left, ended.lost)]
         return self._wait(now)
 
     def _wait(self, now: float) -> list[RecoveryEffect]:
-        self.phase, self._resume_at = Phase.WAITING, now + self._pause_s
+        self._resume_at = now + self._pause_s
         return []
-
-    def _finish(self, finish: Finish) -> list[RecoveryEffect]:
-        self.phase, self._resume_at = Phase.DONE, None
-        return [finish]
 
 
 def _names(bookies: frozenset[BookieId]) -> str:

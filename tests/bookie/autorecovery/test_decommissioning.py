@@ -1,6 +1,7 @@
 """A bookie is emptied: the order of things, wherever the command is interrupted."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -70,6 +71,8 @@ class Namespace:
     version: int = 7
     stuck: bool = False
     """Workers get nothing done."""
+    refuses: bool = False
+    """The bookie does not become read-only."""
     late: int = 0
     """Ledgers that a client puts there as long as the bookie is not read-only."""
     done: list[DecommissionEffect] = field(default_factory=list)
@@ -102,6 +105,8 @@ class Namespace:
                 self.announced = True
                 return Done()
             case TurnReadOnly():
+                if self.refuses:
+                    return Refused("it has no space left")
                 self.read_only = True
                 return Done()
             case Report():
@@ -134,7 +139,7 @@ class Command:
 
     def step(self, *, fail: bool = False) -> None:
         effects = self._machine.step(self._event, now=self._now)
-        if not effects:
+        if effects == []:
             deadline = self._machine.deadline()
             assert deadline is not None, "it neither does nor waits for anything"
             self._now = deadline
@@ -143,6 +148,7 @@ class Command:
             return
         [effect] = effects
         if isinstance(effect, Finish):
+            assert self._machine.deadline() is None
             self.finish = effect
             return
         answer = self._namespace.do(effect)
@@ -220,6 +226,44 @@ def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
     namespace.registered = namespace.read_only = True
     assert command.end().outcome is Outcome.EMPTY
     assert namespace.known
+
+
+def runs_again(namespace: Namespace) -> None:
+    namespace.version, namespace.registered = 8, True
+
+
+def ran_again(namespace: Namespace) -> None:
+    namespace.version = 8
+
+
+@pytest.mark.parametrize(
+    ("marks_read", "happens", "since"),
+    [(1, runs_again, TurnReadOnly), (2, ran_again, Retire), (1, None, Report)],
+)
+def test_only_scans_in_a_row_count_that_began_while_it_was_quiet(
+    marks_read: int, happens: Callable[[Namespace], None] | None, since: type
+) -> None:
+    namespace = Namespace(naming=0, registered=False, announced=True)
+    command = Command(namespace)
+    while namespace.done.count(ReadMarks()) < marks_read:
+        command.step()
+    if happens is not None:
+        happens(namespace)
+    command.step(fail=happens is None)
+    command.end()
+    kinds = [type(effect) for effect in namespace.done]
+    assert kinds[kinds.index(since) :].count(ScanLedgers) == 2
+
+
+def test_a_bookie_that_does_not_become_read_only_is_an_answer() -> None:
+    finish = Command(Namespace(refuses=True)).end()
+    assert finish == Finish(Outcome.REFUSED, "it has no space left")
+
+
+def test_what_was_announced_of_a_name_that_is_retired_is_taken_back() -> None:
+    namespace = Namespace(known=False, announced=True)
+    assert outcome(namespace) is Outcome.RETIRED
+    assert not namespace.announced
 
 
 @pytest.mark.parametrize("registered", [True, False])

@@ -46,6 +46,19 @@ def test_what_becomes_urgent_in_the_middle_comes_next() -> None:
     assert waiting.take(now_ms=NOW_MS) == 500
     waiting.saw(ids(500), frozenset())
     assert waiting.take(now_ms=NOW_MS) != 500
+    waiting.saw(ids(), frozenset())
+    waiting.saw(ids(500), frozenset())
+    assert waiting.take(now_ms=NOW_MS) == 500, "it has become urgent once more"
+
+
+def test_a_scan_begins_with_nothing_of_the_one_before() -> None:
+    waiting = queue(1, 2)
+    waiting.saw(ids(8, 9), frozenset())
+    assert waiting.take(now_ms=NOW_MS) in {8, 9}
+    waiting.begin()
+    assert taken(waiting) == []
+    waiting.saw(ids(8, 9), frozenset())
+    assert sorted(taken(waiting)) == [8, 9]
 
 
 def test_what_another_worker_is_at_is_passed_over_and_looked_at_soon() -> None:
@@ -79,3 +92,7 @@ def test_of_more_than_can_be_remembered_the_oldest_is_forgotten() -> None:
         waiting.put_off(LedgerId(number), NOW_MS + 1)
     assert not waiting.is_put_off(LedgerId(0), now_ms=NOW_MS)
     assert waiting.is_put_off(LedgerId(1), now_ms=NOW_MS)
+    waiting.put_off(LedgerId(2), NOW_MS + 2)
+    assert waiting.is_put_off(LedgerId(1), now_ms=NOW_MS), "no other one needed its place"
+    waiting.put_off(LedgerId(0), NOW_MS + 1)
+    assert not waiting.is_put_off(LedgerId(1), now_ms=NOW_MS)

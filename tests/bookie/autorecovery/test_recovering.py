@@ -104,7 +104,7 @@ def recover(namespace: Namespace, bookies: str = "b", into: str = "", **more: bo
     event: RecoveryEvent = Begin(frozenset(names(bookies)), frozenset(names(into)), **more)
     for _ in range(STEPS_MAX):
         effects = machine.step(event, now=now)
-        if not effects:
+        if effects == []:
             deadline = machine.deadline()
             assert deadline is not None, "it neither does nor waits for anything"
             now, event = deadline, TimePassed()
@@ -197,6 +197,24 @@ def test_it_ends_when_nothing_is_repaired_for_a_while() -> None:
 def test_it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same() -> None:
     finish = recover(Namespace(stubborn=True))
     assert finish.outcome is Outcome.INCOMPLETE
+
+
+def test_it_goes_on_as_long_as_passes_leave_less_and_does_not_wait_when_nothing_is_left() -> None:
+    machine, now, named = Recovery(), 0.0, 100
+    machine.step(Begin(frozenset(names("b"))), now=now)
+    seen = BookiesSeen(*(frozenset(names(each)) for each in ("abc", "ac", "ac")))
+    machine.step(seen, now=now)
+    held = Weight(named, named, named, named)
+    assert [type(each) for each in machine.step(Surveyed(held=held), now=now)] == [RepairAll]
+    while named > 1:
+        assert machine.step(PassEnded(named=named, repaired=1), now=now) == []
+        deadline = machine.deadline()
+        assert deadline is not None
+        now, named = deadline, named - 1
+        assert machine.step(TimePassed(), now=now) == [ReadBookies()]
+        machine.step(seen, now=now)
+    assert now > 2 * IDLE_S_MAX
+    assert machine.step(PassEnded(named=1, repaired=1), now=now) == [ReadBookies()]
 
 
 def test_metadata_that_cannot_be_read_may_name_it() -> None:

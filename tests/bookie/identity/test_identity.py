@@ -82,7 +82,7 @@ async def start(
 
 
 class Unreliable:
-    """A store that knows nothing when it is first asked, or loses a request or a reply of a set."""
+    """A store that knows nothing when it is first asked, or loses a request or a reply."""
 
     def __init__(self, store: MetadataStore, trouble: str) -> None:
         self._store = store
@@ -111,7 +111,10 @@ class Unreliable:
         return done
 
     async def create(self, path: str, value: bytes) -> str:
-        return await self._store.create(path, value)
+        created = await self._store.create(path, value)
+        if self._trouble == "create":
+            raise MetadataUnavailable("test", "create", 1.0)
+        return created
 
 
 class Several:
@@ -503,6 +506,17 @@ def test_a_stamp_whose_reply_was_lost_is_recognised() -> None:
             await start(Unreliable(store, "get"), SimDisk(0))
 
     with_store("memory://identity-reply", test)
+
+
+def test_what_the_first_start_made_survives_a_power_failure_once_the_store_knows_of_it() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        with pytest.raises(MetadataUnavailable):
+            await start(Unreliable(store, "create"), several.directories())
+        several.crash(Loss.LOST)
+        await start(store, several.directories())
+
+    with_store("memory://identity-durable", test)
 
 
 def test_a_damaged_cookie_in_any_directory_refuses_the_start() -> None:
