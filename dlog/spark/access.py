@@ -26,6 +26,7 @@ from dlog.aio.store.watching import listed_names
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
+from dlog.spark.arrow import COLUMNS
 from dlog.spark.bell import Bell
 from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
@@ -83,9 +84,13 @@ class Access:
         return self._thread.run(self._seek(log, incarnation, place))
 
     def read(
-        self, piece: LogRange, *, include_headers: bool = False, on_gone: OnGone | None = None
+        self,
+        piece: LogRange,
+        *,
+        columns: tuple[str, ...] = COLUMNS,
+        on_gone: OnGone | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the records of *piece*, in order, or raise.
+        """Yield *columns* of exactly the records of *piece*, in order, or raise.
 
         With *on_gone*, records that were trimmed or whose log was deleted are skipped."""
         first = piece.first
@@ -93,7 +98,7 @@ class Access:
             try:
                 for chunks in self._reads(replace(piece, first=first)):
                     first = chunks[-1].end
-                    yield from rows_of(piece.log, chunks, include_headers=include_headers)
+                    yield from rows_of(piece.log, chunks, columns=columns)
             except (Trimmed, NoSuchLog) as error:
                 if on_gone is None:
                     raise

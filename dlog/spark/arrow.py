@@ -8,7 +8,7 @@ there if it was asked for, is put together record by record, where a batch has a
 that of Spark's Kafka source, and it is empty where a record has none (decision 60).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -38,8 +38,10 @@ ARROW_SCHEMA: Final = pa.schema(
         ("value", pa.binary()),
     ]
 )
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", HEADERS))
+COLUMNS: Final = tuple(ARROW_SCHEMA.names)
+COLUMNS_WITH_HEADERS: Final = tuple(ARROW_SCHEMA_WITH_HEADERS.names)
 ROWS_MAX: Final = 65_536
 NO_TIME: Final = np.iinfo(np.int64).min
 """Stands for the time of a record that an older program wrote with one outside of the years 1 to
@@ -51,6 +53,12 @@ Large ones stay as they are: memory by the megabyte comes fresh from the kernel 
 more than what is done with it."""
 
 
+@lru_cache(maxsize=16)
+def schema_of(columns: tuple[str, ...]) -> pa.Schema:
+    """Return the schema of rows that have these *columns*, in this order."""
+    return pa.schema([ARROW_SCHEMA_WITH_HEADERS.field(name) for name in columns])
+
+
 def to_arrow(
     log: str,
     batch: RecordBatch,
@@ -58,24 +66,22 @@ def to_arrow(
     first_offset: int,
     segment: int,
     entry: int,
-    include_headers: bool = False,
+    columns: tuple[str, ...] = COLUMNS,
 ) -> pa.RecordBatch:
-    """Return all records of *batch*, whose first one has *first_offset*."""
+    """Return *columns* of all records of *batch*, whose first one has *first_offset*."""
     count = batch.count
-    offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
-    columns = [
-        _same(log, count),
-        pa.array(offsets),
-        _dlsns(f"{segment}:{entry}:".encode(), count),
-        timestamps(micros_of(batch)),
-        _txids(batch),
-        _keys(batch),
-        _binary(count, batch.value_offsets, batch.values),
-    ]
-    if not include_headers:
-        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-    columns.append(_headers(batch))
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA_WITH_HEADERS)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "log": lambda: _same(log, count),
+        "offset": lambda: pa.array(np.arange(first_offset, first_offset + count, dtype=np.int64)),
+        "dlsn": lambda: _dlsns(f"{segment}:{entry}:".encode(), count),
+        "timestamp": lambda: timestamps(micros_of(batch)),
+        "txid": lambda: _txids(batch),
+        "key": lambda: _keys(batch),
+        "value": lambda: _binary(count, batch.value_offsets, batch.values),
+        "headers": lambda: _headers(batch),
+    }
+    made = [makers[name]() for name in columns]
+    return pa.RecordBatch.from_arrays(made, schema=schema_of(columns))
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -178,9 +184,9 @@ def _headers(batch: RecordBatch) -> pa.Array:
     headers = batch.headers_list()
     if headers is None:
         none = pa.array(np.zeros(batch.count + 1, dtype=np.int32))
-        return pa.ListArray.from_arrays(none, pa.nulls(0, _HEADERS.value_type))
+        return pa.ListArray.from_arrays(none, pa.nulls(0, HEADERS.value_type))
     pairs = [[{"key": n, "value": v} for n, v in each.items()] for each in headers]
-    return pa.array(pairs, _HEADERS)
+    return pa.array(pairs, HEADERS)
 
 
 def _binary(

@@ -1,6 +1,6 @@
 """Batch reading of logs: what was acknowledged when the job is planned, or a part of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter
@@ -13,8 +13,8 @@ from dlog.spark.filters import Narrowed, clamp, narrow
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import plan_partitions
-from dlog.spark.tasks import LogPartition, read_partition
+from dlog.spark.plan import LogTail
+from dlog.spark.tasks import LogPartition, planned, read_partition
 from ledger.log_events import get_logger
 
 _log = get_logger(__name__)
@@ -30,24 +30,19 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
     def partitions(self) -> list[LogPartition]:
         access = Access(self._namespace)
         try:
-            starts, stops = self._ends(access)
+            tails = access.ends(self._options.selection)
+            starts, stops = self._ends(access, tails)
         finally:
             access.close()
-        tasks = plan_partitions(
-            starts,
-            stops,
-            partitions_min=self._options.partitions_min,
-            partitions_max=self._options.partitions_max,
-            task_records_min=self._options.task_records_min,
-        )
         # Of no partition at all Spark would make one of its own kind, and have us read that.
-        return [LogPartition(ranges) for ranges in tasks] or [LogPartition(())]
+        return planned(starts, stops, self._options, tails) or [LogPartition(())]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._namespace, partition, self._options)
 
-    def _ends(self, access: Access) -> tuple[dict[str, Position], dict[str, Position]]:
-        tails = access.ends(self._options.selection)
+    def _ends(
+        self, access: Access, tails: Mapping[str, LogTail]
+    ) -> tuple[dict[str, Position], dict[str, Position]]:
         starts = starts_of(self._options, tails, access, on_loss=self._on_loss)
         stops = stops_of(self._options, tails, access)
         starts, stops = clamp(self._narrowed, starts, stops)

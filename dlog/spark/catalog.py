@@ -84,6 +84,9 @@ def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str,
 
     Raises `InvalidOption` if the table reads more than one log."""
     stored = table_options(schema)
+    if "columns" in stored and not {name.lower() for name in given} & _TARGETS:
+        reason = "rows are inserted into a table that has all columns; create one without this"
+        raise InvalidOption("columns", stored["columns"], reason)
     lower = {name.lower(): value for name, value in given.items()}
     if not stored or lower.keys() & _TARGETS or _shape(schema) not in _TABLES:
         return None

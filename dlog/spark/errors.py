@@ -2,6 +2,7 @@
 
 CallerError
 |- InvalidOption        an option or offset given by the user cannot be used
+|- InvalidSchema        a schema that was declared for a read is not that of records
 |- InvalidColumns       a write has columns that records have not, or of other types
 |- InvalidRow           a row that cannot become a record: no value, a txid missing
 |- TxidsUnordered       txids of a write decrease
@@ -77,6 +78,14 @@ class RecordsTrimmed(StreamBroken):
         )
         self.log, self.next_offset, self.first_offset = log, next_offset, first_offset
         self.records_gone = gone
+
+
+class InvalidSchema(CallerError):
+    """Nothing is read by another schema than that of records, or a part of it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"schema of a read of format dlog: {reason}")
+        self.reason = reason
 
 
 class InvalidColumns(CallerError):

@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 from dlog.chunk import Chunk
 from dlog.position import NO_TXID
 from dlog.recordbatch import RecordBatch
-from dlog.spark.arrow import ARROW_SCHEMA, micros_of, timestamps, to_arrow, txids
+from dlog.spark.arrow import (
+    COLUMNS,
+    HEADERS,
+    micros_of,
+    schema_of,
+    timestamps,
+    to_arrow,
+    txids,
+)
 
 SMALL_BYTES: Final = 64 << 10
 """Of the records of an entry; to put larger ones together costs more than it saves."""
@@ -26,52 +34,58 @@ _Blob = tuple[npt.NDArray[np.int32], memoryview]
 
 
 def rows_of(
-    log: str, chunks: Iterable[Chunk], *, include_headers: bool = False
+    log: str, chunks: Iterable[Chunk], *, columns: tuple[str, ...] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of *chunks*, which follow each other without a gap, in order."""
+    """Yield *columns* of the records of *chunks*, which follow each other without a gap."""
     small: list[Chunk] = []
     for chunk in chunks:
-        if chunk.batch.header.body_bytes <= SMALL_BYTES and not include_headers:
+        if chunk.batch.header.body_bytes <= SMALL_BYTES:
             small.append(chunk)
             continue
-        yield from _joined(log, small)
+        yield from _joined(log, small, columns)
         small = []
-        yield _one(log, chunk, include_headers=include_headers)
-    yield from _joined(log, small)
+        yield _one(log, chunk, columns)
+    yield from _joined(log, small, columns)
 
 
-def _one(log: str, chunk: Chunk, *, include_headers: bool = False) -> pa.RecordBatch:
+def _one(log: str, chunk: Chunk, columns: tuple[str, ...]) -> pa.RecordBatch:
     rows = to_arrow(
         log,
         chunk.batch,
         first_offset=chunk.place.first_offset,
         segment=chunk.place.segment,
         entry=chunk.place.entry,
-        include_headers=include_headers,
+        columns=columns,
     )
     return rows.slice(chunk.skip, chunk.take)
 
 
-def _joined(log: str, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
+def _joined(
+    log: str, chunks: Sequence[Chunk], columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
     if not chunks:
         return
     if len(chunks) == 1:
-        yield _one(log, chunks[0])
+        yield _one(log, chunks[0], columns)
         return
     count = sum(chunk.take for chunk in chunks)
     begin = chunks[0].begin
     has_txids = any(chunk.batch.txids is not None for chunk in chunks)
     has_keys = any(chunk.batch.keys is not None for chunk in chunks)
-    columns = [
-        pa.repeat(pa.scalar(log), count),
-        pa.array(np.arange(begin, begin + count, dtype=np.int64)),
-        _dlsns(chunks),
-        timestamps(_taken(chunks, micros_of)),
-        txids(_taken(chunks, _txids_of)) if has_txids else pa.nulls(count, pa.int64()),
-        _keys(chunks) if has_keys else pa.nulls(count, pa.binary()),
-        _binary([_cut(chunk, _values_of(chunk.batch)) for chunk in chunks]),
-    ]
-    yield pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "log": lambda: pa.repeat(pa.scalar(log), count),
+        "offset": lambda: pa.array(np.arange(begin, begin + count, dtype=np.int64)),
+        "dlsn": lambda: _dlsns(chunks),
+        "timestamp": lambda: timestamps(_taken(chunks, micros_of)),
+        "txid": lambda: (
+            txids(_taken(chunks, _txids_of)) if has_txids else pa.nulls(count, pa.int64())
+        ),
+        "key": lambda: _keys(chunks) if has_keys else pa.nulls(count, pa.binary()),
+        "value": lambda: _binary([_cut(chunk, _values_of(chunk.batch)) for chunk in chunks]),
+        "headers": lambda: _headers(chunks),
+    }
+    made = [makers[name]() for name in columns]
+    yield pa.RecordBatch.from_arrays(made, schema=schema_of(columns))
 
 
 def _taken(
@@ -99,6 +113,31 @@ def _keys(chunks: Sequence[Chunk]) -> pa.Array:
     blobs = [_cut(chunk, _keys_of(chunk.batch)) for chunk in chunks]
     there = [_there(chunk.batch)[chunk.skip : chunk.skip + chunk.take] for chunk in chunks]
     return _binary(blobs, np.packbits(np.concatenate(there), bitorder="little"))
+
+
+def _headers(chunks: Sequence[Chunk]) -> pa.Array:
+    """Return what `arrow.to_arrow` does; without a step for a record of an entry without any."""
+    counts: list[npt.NDArray[np.int32]] = []
+    names: list[str] = []
+    values: list[bytes] = []
+    for chunk in chunks:
+        found = chunk.batch.headers_list()
+        if found is None:
+            counts.append(np.zeros(chunk.take, dtype=np.int32))
+            continue
+        taken = found[chunk.skip : chunk.skip + chunk.take]
+        counts.append(np.fromiter(map(len, taken), dtype=np.int32, count=chunk.take))
+        for headers in taken:
+            names += headers.keys()
+            values += headers.values()
+    ends = np.zeros(sum(map(len, counts)) + 1, dtype=np.int32)
+    np.cumsum(np.concatenate(counts), out=ends[1:])
+    pair = HEADERS.value_type
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pair.field(0).type), pa.array(values, pair.field(1).type)],
+        fields=list(pair),
+    )
+    return pa.ListArray.from_arrays(pa.array(ends), pairs)
 
 
 def _there(batch: RecordBatch) -> npt.NDArray[np.uint8]:

@@ -23,12 +23,14 @@ SOURCE: Final = (
     "minPartitions",
     "maxPartitions",
     "minTaskRecords",
+    "maxBytesPerTask",
     "failOnDataLoss",
     "consumer",
     "pushdown",
     "timestampsAscend",
     "pollMs",
     "includeHeaders",
+    "columns",
 )
 SINK: Final = ("path", "log", "logs", "uri", *TLS, "inlineBytesMax", "createLogs", "writeId")
 _WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}

@@ -10,9 +10,11 @@ from typing import Final, TypeVar
 
 from dlog.errors import InvalidName
 from dlog.names import check_name
+from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.bounds import Bounds, parse_bounds
 from dlog.spark.errors import InvalidOption
 from dlog.spark.option_names import SOURCE, as_written
+from dlog.spark.plan import TASKS_MAX
 from dlog.spark.selection import Selection, parse_selection
 from ledger.clock import now_ms
 from ledger.errors import InvalidValue
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 PARTITIONS_MAX: Final = 8
 TASK_RECORDS_MIN: Final = 65_536
+TASK_BYTES_MAX: Final = 128 << 20
 POLL_MS: Final = 2000
 POLL_MS_MAX: Final = 5000
 TRIGGER_DELAY: Final = "15m"
@@ -33,7 +36,7 @@ _OF_KAFKA: Final = {
     "kafka.bootstrap.servers": "uri",
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
     "minoffsetspertrigger": "minRecordsPerTrigger",
-    "maxrecordsperpartition": "minPartitions",
+    "maxrecordsperpartition": "minPartitions, or maxBytesPerTask",
     "startingoffsetsbytimestamp": "startingTimestamp",
     "endingoffsetsbytimestamp": "endingTimestamp",
     "kafka.group.id": "consumer",
@@ -60,9 +63,13 @@ class SourceOptions:
     partitions_min: int = 1
     """At least so many tasks, if there are so many records."""
     partitions_max: int = PARTITIONS_MAX
+    """More tasks than this are not planned for the number of records."""
+    tasks_max: int = TASKS_MAX
     """More tasks than this are never planned for one micro-batch."""
     task_records_min: int = TASK_RECORDS_MIN
     """A task costs Spark about 30 ms, so fewer records than this are not worth another one."""
+    task_bytes_max: int = TASK_BYTES_MAX
+    """But what a task reads has no more bytes than this, or is more by one record."""
     fail_on_data_loss: bool = True
     """Whether the query fails if records that it did not read are gone."""
     consumer: str | None = None
@@ -73,8 +80,8 @@ class SourceOptions:
     """Whether a filter on the timestamp may say so: within each segment, timestamps ascend."""
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
-    include_headers: bool = False
-    """Whether there is a column `headers`, as Spark's Kafka source has it."""
+    columns: tuple[str, ...] = COLUMNS
+    """Which ones rows have, in order: Spark has no column pruning for Python sources."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -94,13 +101,15 @@ class SourceOptions:
             trigger_delay_s=_duration_s(given, "maxtriggerdelay", TRIGGER_DELAY),
             partitions_min=_number(given, "minpartitions", 1),
             partitions_max=_number(given, "maxpartitions", _partitions_max(given)),
+            tasks_max=_number(given, "maxpartitions", TASKS_MAX),
+            task_bytes_max=_bytes(given, "maxbytespertask") or TASK_BYTES_MAX,
             task_records_min=_number(given, "mintaskrecords", TASK_RECORDS_MIN),
             fail_on_data_loss=_flag(given, "failondataloss", default=True),
             consumer=_consumer(given),
             pushdown=_flag(given, "pushdown"),
             timestamps_ascend=_flag(given, "timestampsascend"),
             poll_ms=_poll_ms(given),
-            include_headers=_flag(given, "includeheaders"),
+            columns=_columns(given),
         )
         _check_relations(parsed, given)
         return parsed
@@ -142,6 +151,25 @@ def _check_relations(parsed: SourceOptions, given: Mapping[str, str]) -> None:
 def _partitions_max(given: Mapping[str, str]) -> int:
     """Return the default: who asks for more partitions at least gets them."""
     return max(PARTITIONS_MAX, _number(given, "minpartitions", 1))
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    with_headers = _flag(given, "includeheaders")
+    if "columns" not in given:
+        return COLUMNS_WITH_HEADERS if with_headers else COLUMNS
+    text = given["columns"]
+    names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    known = f"known are {', '.join(COLUMNS_WITH_HEADERS)}"
+    if not names:
+        raise InvalidOption("columns", text, f"name one column at least; {known}")
+    for name in names:
+        if name not in COLUMNS_WITH_HEADERS:
+            raise InvalidOption("columns", text, f"there is no column {name!r}; {known}")
+    if len(set(names)) < len(names):
+        raise InvalidOption("columns", text, "name each column once")
+    if with_headers and "headers" not in names:
+        raise InvalidOption("columns", text, "includeHeaders is given, and headers is not named")
+    return names
 
 
 def _consumer(given: Mapping[str, str]) -> str | None:

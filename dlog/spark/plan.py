@@ -3,15 +3,26 @@
 Invariants:
     a position never moves back: what Spark has planned once is never planned again
     a position never moves past what is committed
-    partitions are a function of (start, end, three options) and of nothing else, so a batch that
-    is planned again after a crash falls into the same tasks
+    all tasks together read exactly what lies between start and end; where they are cut is a matter
+    of speed alone, and follows what is known of the sizes of records at the time
 """
 
+import itertools
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from dlog.spark.errors import LogDeleted, LogReplaced, RecordsTrimmed, StreamBroken
 from dlog.spark.offsets import Position, name_of
+
+
+class StoredSizes(Protocol):
+    """What `dlog.aio.read.tails.LogTail` knows of the sizes of records."""
+
+    def stored_sizes(self) -> list[tuple[int, float]]:
+        """Return ends of segments, with the average size of their records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,8 @@ class LogTail:
     next_offset: int
     record_bytes: float = 1.0
     """Average size of a record, an estimate; it serves the byte limit only."""
+    committed: StoredSizes | None = field(default=None, compare=False, repr=False)
+    """What it was made of, where sizes are known of each segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,11 @@ class LogRange:
     first: int
     end: int
 
+
+TASKS_MAX: Final = 10_000
+"""Of one batch, whatever its bytes: each costs Spark about 30 ms."""
+ROW_BYTES: Final = 32
+"""What a row costs beside key and value, as bytes: so that small records count, too."""
 
 OnLoss = Callable[[StreamBroken], None]
 """Is told what is lost, and raises it unless the stream is to go on."""
@@ -139,9 +157,14 @@ def plan_partitions(
     partitions_max: int,
     task_records_min: int,
     partitions_min: int = 1,
+    task_bytes_max: int | None = None,
+    tasks_max: int = TASKS_MAX,
+    tails: Mapping[str, LogTail] | None = None,
 ) -> list[tuple[LogRange, ...]]:
-    """Cut the records between *start* and *end* into tasks of equal numbers of records.
+    """Cut the records between *start* and *end* into tasks of equal numbers of bytes.
 
+    *partitions_max* bounds what *task_records_min* asks for; *task_bytes_max* is kept in any case,
+    up to *tasks_max* tasks. What *tails* do not know the sizes of counts by records alone.
     Tasks follow the logs in the order of their names, and each log in the order of its
     offsets; a task of many small logs has many ranges. Nothing is read of a log that was
     made again in between: its position moved from one to the other, see `advance`.
@@ -156,10 +179,47 @@ def plan_partitions(
     total = sum(piece.end - piece.first for piece in ranges)
     if total == 0:
         return []
+    by_incarnation = {tail.incarnation: tail for tail in (tails or {}).values()}
+    runs = [run for piece in ranges for run in _runs(piece, by_incarnation.get(piece.incarnation))]
     count = max(partitions_min, min(partitions_max, total // task_records_min))
-    count = min(count, total)
-    cuts = [total * number // count for number in range(1, count + 1)]
-    return _cut(ranges, cuts)
+    if task_bytes_max is not None:
+        size = sum(records * (cost + ROW_BYTES) for records, cost in runs)
+        count = max(count, -(-size // task_bytes_max))
+    return _cut(ranges, _cuts(runs, min(count, tasks_max, total)))
+
+
+def _runs(piece: LogRange, tail: LogTail | None) -> list[tuple[int, int]]:
+    """Return how many records of which size, in order, *piece* has."""
+    if tail is None:
+        return [(piece.end - piece.first, 0)]
+    if tail.committed is None:
+        return [(piece.end - piece.first, round(tail.record_bytes))]
+    runs: list[tuple[int, int]] = []
+    first, sizes = piece.first, tail.committed.stored_sizes()
+    for end, size in sizes[bisect_right(sizes, (first, math.inf)) :]:
+        if first >= piece.end:
+            break
+        runs.append((min(end, piece.end) - first, round(size)))
+        first = min(end, piece.end)
+    if first < piece.end:
+        runs.append((piece.end - first, round(tail.record_bytes)))
+    return runs
+
+
+def _cuts(runs: list[tuple[int, int]], count: int) -> list[int]:
+    """Return after how many records each of *count* tasks ends: equal in bytes, none is empty.
+
+    Of each task all but the last record fit into its share, which therefore may be passed by one.
+    Requires as many records."""
+    records = [0, *itertools.accumulate(number for number, _ in runs)]
+    sizes = [0, *itertools.accumulate(number * (cost + ROW_BYTES) for number, cost in runs)]
+    cuts: list[int] = []
+    for number in range(1, count):
+        share = sizes[-1] * number // count
+        run = min(bisect_right(sizes, share), len(runs)) - 1
+        cut = records[run] + (share - sizes[run]) // (runs[run][1] + ROW_BYTES)
+        cuts.append(min(max(cut, cuts[-1] + 1 if cuts else 1), records[-1] - (count - number)))
+    return [*cuts, records[-1]]
 
 
 def _share(backlogs: Mapping[str, int], costs: Mapping[str, float], budget: int) -> dict[str, int]:

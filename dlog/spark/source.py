@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from dlog.spark.arrow import (
-    ARROW_SCHEMA,
-    ARROW_SCHEMA_WITH_HEADERS,
-    SPARK_SCHEMA,
-    SPARK_SCHEMA_WITH_HEADERS,
-)
+from dlog.spark.arrow import COLUMNS_WITH_HEADERS, SPARK_SCHEMA_WITH_HEADERS, schema_of
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.catalog import (
     insertion_options,
@@ -20,12 +16,30 @@ from dlog.spark.catalog import (
     table_options,
     with_options,
 )
-from dlog.spark.errors import InvalidOption
+from dlog.spark.errors import InvalidOption, InvalidSchema
 from dlog.spark.namespaces import Namespace, refuse_contents
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import SinkOptions
 from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
 from dlog.spark.streaming import StreamReader
+
+_TYPES: Final = dict(
+    zip(
+        COLUMNS_WITH_HEADERS,
+        (column.split(" ", 1)[1] for column in SPARK_SCHEMA_WITH_HEADERS.split(", ", 7)),
+        strict=True,
+    )
+)
+_KINDS: Final = {name: kind.replace(": ", ":").replace(", ", ",") for name, kind in _TYPES.items()}
+"""As Spark writes types itself."""
+_SELECTIONS: Final = frozenset({"logs", "logspattern", "path"})
+_NO_LOG: Final = (
+    "no log is named; name it: load('orders'). If this is a table, it was created with columns, "
+    "and of such a table Spark hands no options to a Python source: drop it, and create it "
+    "without: CREATE TABLE t USING dlog OPTIONS (logs 'orders'). Option columns='offset,value' "
+    "leaves columns out; others are made by a view over it, as by "
+    "from_json(CAST(value AS STRING), 'id INT, name STRING')"
+)
 
 
 class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
@@ -46,22 +60,19 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return "dlog"
 
     def schema(self) -> str | StructType:
-        headers = SourceOptions.parse(self._reading()).include_headers
+        columns = SourceOptions.parse(self._reading()).columns
         if is_table(self._given):
             refuse_contents(options_of(self._given))
-            columns = ARROW_SCHEMA_WITH_HEADERS if headers else ARROW_SCHEMA
-            return with_options(columns, options_of(self._given))
-        return SPARK_SCHEMA_WITH_HEADERS if headers else SPARK_SCHEMA
+            return with_options(schema_of(columns), options_of(self._given))
+        return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        given = self._reading(schema)
-        options = SourceOptions.parse(given)
+        given, options = self._options(schema)
         made = NarrowingBatchReader if options.pushdown else BatchReader
         return made(Namespace.of(given), options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        given = self._reading(schema)
-        options = SourceOptions.parse(given)
+        given, options = self._options(schema)
         options.check_streaming()
         return StreamReader(Namespace.of(given), options)
 
@@ -74,6 +85,15 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         # the one that it made when the query began.
         namespace, options = self._writing(schema, overwrite)
         return stream_writer(namespace, options, _fields(schema), planning=self._made_here)
+
+    def _options(self, schema: StructType) -> tuple[dict[str, str], SourceOptions]:
+        given = self._reading(schema)
+        if isinstance(schema, StructType) and not given.keys() & _SELECTIONS:
+            raise InvalidSchema(_NO_LOG)
+        options = SourceOptions.parse(given)
+        if isinstance(schema, StructType):
+            options = replace(options, columns=_declared(schema))
+        return given, options
 
     def _reading(self, schema: StructType | None = None) -> dict[str, str]:
         """Return the options; those of a table may be given again where it is read."""
@@ -93,6 +113,28 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         if inserted is not None:
             options = replace(options, into_table=True)
         return Namespace.of(given), options
+
+
+def _declared(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that *schema* names. Raises `InvalidSchema` if it has others."""
+    hint = (
+        "leave the schema out, or declare some of these; make other columns of value, as by "
+        "from_json(CAST(value AS STRING), 'id INT, name STRING')"
+    )
+    known = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+    for field in schema.fields:
+        kind = _TYPES.get(field.name)
+        if kind is None:
+            raise InvalidSchema(f"there is no column {field.name!r}; there are {known}. So {hint}")
+        if _KINDS[field.name] != field.dataType.simpleString():
+            given = field.dataType.simpleString()
+            raise InvalidSchema(f"column {field.name!r} is {kind}, not {given}. So {hint}")
+        if not field.nullable:
+            raise InvalidSchema(f"column {field.name!r} is declared NOT NULL; leave that out")
+    names = tuple(field.name for field in schema.fields)
+    if not names or len(set(names)) < len(names):
+        raise InvalidSchema(f"it names no column, or one twice; there are {known}. So {hint}")
+    return names
 
 
 def _fields(schema: StructType) -> list[tuple[str, str]]:

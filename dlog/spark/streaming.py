@@ -30,8 +30,8 @@ from dlog.spark.errors import StreamBroken
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, decode, encode, name_of
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogTail, advance, is_current, plan_partitions, waiting
-from dlog.spark.tasks import LogPartition, read_partition
+from dlog.spark.plan import LogTail, advance, is_current, waiting
+from dlog.spark.tasks import LogPartition, planned, read_partition
 from dlog.spark.trigger_delay import TriggerDelay
 from ledger.errors import LogError
 from ledger.log_events import get_logger
@@ -126,14 +126,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._ends_where_it_is = True
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        tasks = plan_partitions(
-            decode(start),
-            decode(end),
-            partitions_min=self._options.partitions_min,
-            partitions_max=self._options.partitions_max,
-            task_records_min=self._options.task_records_min,
-        )
-        return [LogPartition(ranges) for ranges in tasks]
+        before = decode(start)
+        if not self._tails:
+            self._learn_sizes(before)
+        return planned(before, decode(end), self._options, self._tails)
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._namespace, partition, self._options)
@@ -151,6 +147,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._access is None:
             self._access = Access(self._namespace)
         return self._access
+
+    def _learn_sizes(self, before: Mapping[str, Position]) -> None:
+        """Look at the logs for a batch that was planned before this process began."""
+        following = {log: position.incarnation for log, position in before.items()}
+        try:
+            self._tails = self._connected().ends(self._options.selection, following=following)
+        except LogError as error:  # tasks are cut by records alone then
+            _log.warning("tails_unavailable", error=str(error))
 
     def _look(self, before: Mapping[str, Position], *, holds: bool) -> None:
         """Find out where the logs end; wait a moment for a batch if there is none."""

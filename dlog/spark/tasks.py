@@ -1,6 +1,6 @@
 """What a task of Spark is given, and how an executor reads it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -8,8 +8,9 @@ from pyspark.sql.datasource import InputPartition
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.arrow import gather
 from dlog.spark.namespaces import Namespace
+from dlog.spark.offsets import Position
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogRange
+from dlog.spark.plan import LogRange, LogTail, plan_partitions
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -24,6 +25,26 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark has no types
         self.ranges = tuple(ranges)
 
 
+def planned(
+    start: Mapping[str, Position],
+    end: Mapping[str, Position],
+    options: SourceOptions,
+    tails: Mapping[str, LogTail],
+) -> list[LogPartition]:
+    """Return the tasks that read what lies between *start* and *end*; see `plan_partitions`."""
+    tasks = plan_partitions(
+        start,
+        end,
+        partitions_min=options.partitions_min,
+        partitions_max=options.partitions_max,
+        task_records_min=options.task_records_min,
+        task_bytes_max=options.task_bytes_max,
+        tasks_max=options.tasks_max,
+        tails=tails,
+    )
+    return [LogPartition(ranges) for ranges in tasks]
+
+
 def read_partition(
     namespace: Namespace, partition: LogPartition, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
@@ -32,9 +53,7 @@ def read_partition(
     on_gone = None if options.fail_on_data_loss else _skipped
     try:
         for piece in partition.ranges:
-            yield from gather(
-                access.read(piece, include_headers=options.include_headers, on_gone=on_gone)
-            )
+            yield from gather(access.read(piece, columns=options.columns, on_gone=on_gone))
     except LogError:
         forget_shared_access(namespace)
         raise

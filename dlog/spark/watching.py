@@ -300,4 +300,4 @@ def keyed(found: Tails, following: Mapping[str, str]) -> Tails:
 
 def tail_for_planning(tail: CommittedTail) -> LogTail:
     """Return what planning needs of *tail*."""
-    return LogTail(tail.incarnation, tail.first_offset, tail.next_offset, tail.record_bytes)
+    return LogTail(tail.incarnation, tail.first_offset, tail.next_offset, tail.record_bytes, tail)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.position import Timestamp, Txid
+from dlog.aio.read.tails import LogTail as CommittedTail
+from dlog.manifest import Sealed, Segment
+from dlog.position import NO_TXID, Timestamp, Txid
 from dlog.spark.errors import (
     InvalidOption,
     LogDeleted,
@@ -20,6 +22,7 @@ from dlog.spark.offsets import Position, decode, encode, namesake
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange, LogTail, advance, is_current, plan_partitions, waiting
 from dlog.spark.trigger_delay import TriggerDelay
+from ledger.ids import EntryId, LedgerId
 
 LOGS = st.sampled_from(["a", "b", "c", "d"])
 BACKLOGS = st.dictionaries(LOGS, st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=4)
@@ -177,6 +180,115 @@ def test_as_many_tasks_as_are_asked_for_are_planned_if_there_are_records() -> No
         )
 
     assert [count(records) for records in (1, 3, 4, 39, 50, 1000)] == [1, 3, 4, 4, 5, 8]
+
+
+MIB = 1 << 20
+
+
+def sized(*segments: tuple[int, int], incarnation: str = "i") -> LogTail:
+    """Return the tail of a log whose sealed segments have so many records of so many bytes."""
+    end, listed = 0, []
+    for number, (records, size) in enumerate(segments, 1):
+        seal = Sealed(EntryId(0), records, records * size, NO_TXID, NO_TXID, 0, 0)
+        listed.append(Segment(number, LedgerId(number), 0, end, seal))
+        end += records
+    committed = CommittedTail("a", incarnation, 0, end, None, tuple(listed))
+    return LogTail(incarnation, 0, end, committed.record_bytes, committed)
+
+
+def bytes_of(
+    tasks: list[tuple[LogRange, ...]], sizes: dict[str, list[tuple[int, int]]]
+) -> list[int]:
+    """Return what each task reads, of logs that have records of these sizes up to these offsets."""
+    return [
+        sum(
+            (min(piece.end, end) - max(piece.first, begin)) * size
+            for piece in task
+            for begin, (end, size) in zip(
+                [0, *(end for end, _ in sizes[piece.log])], sizes[piece.log], strict=False
+            )
+            if max(piece.first, begin) < min(piece.end, end)
+        )
+        for task in tasks
+    ]
+
+
+def test_no_task_reads_more_bytes_than_it_may() -> None:
+    tails = {"a": sized((60_000, MIB))}
+    tasks = plan_partitions(
+        {"a": at(0)},
+        {"a": at(60_000)},
+        partitions_max=8,
+        task_records_min=65_536,
+        task_bytes_max=128 * MIB,
+        tails=tails,
+    )
+    assert len(tasks) == 469
+    assert max(bytes_of(tasks, {"a": [(60_000, MIB)]})) <= 128 * MIB
+    few = plan_partitions(
+        {"a": at(0)},
+        {"a": at(60_000)},
+        partitions_max=8,
+        task_records_min=65_536,
+        task_bytes_max=128 * MIB,
+        tasks_max=8,
+        tails=tails,
+    )
+    assert len(few) == 8
+
+
+def test_tasks_of_large_and_small_records_read_as_many_bytes() -> None:
+    tails = {"big": sized((20_000, MIB)), "small": sized((10_000_000, 100), incarnation="j")}
+    tasks = plan_partitions(
+        {"big": at(0), "small": at(0, "j")},
+        {"big": at(20_000), "small": at(10_000_000, "j")},
+        partitions_max=8,
+        task_records_min=65_536,
+        task_bytes_max=128 * MIB,
+        tails=tails,
+    )
+    read = bytes_of(tasks, {"big": [(20_000, MIB)], "small": [(10_000_000, 100)]})
+    assert max(read) <= 128 * MIB
+    assert len(tasks) == 167
+    mixed = {"a": sized((1000, 10), (10, MIB), (1000, 10))}
+    tasks = plan_partitions(
+        {"a": at(500)},
+        {"a": at(1500)},
+        partitions_max=8,
+        task_records_min=1,
+        task_bytes_max=2 * MIB,
+        tails=mixed,
+    )
+    assert (
+        max(bytes_of(tasks, {"a": [(1000, 10), (1010, MIB), (2010, 10)]})) < 3 * MIB
+    )  # by one record
+    assert tasks[0][0].first == 500
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5000)), min_size=1, max_size=6),
+    st.integers(1, 8),
+    st.integers(1, 5000),
+    st.integers(0, 40),
+)
+def test_tasks_by_bytes_cover_the_batch_once_and_pass_their_share_by_one_record_at_most(
+    segments: list[tuple[int, int]], partitions_min: int, task_bytes_max: int, first: int
+) -> None:
+    tail = sized(*segments)
+    first = min(first, tail.next_offset - 1)
+    tasks = plan_partitions(
+        {"a": at(first)},
+        {"a": at(tail.next_offset)},
+        partitions_min=partitions_min,
+        partitions_max=8,
+        task_records_min=10,
+        task_bytes_max=task_bytes_max,
+        tails={"a": tail},
+    )
+    read = [n for task in tasks for piece in task for n in range(piece.first, piece.end)]
+    assert read == list(range(first, tail.next_offset))
+    assert all(tasks)
+    assert len(tasks) >= min(partitions_min, len(read))
 
 
 def test_a_planned_task_survives_pickling() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from dlog.aio import Log
 from dlog.spark.bell import Bell
+from dlog.spark.offsets import Position
+from dlog.spark.plan import LogTail, plan_partitions
 from dlog.spark.selection import Selection
 from dlog.spark.watching import TailWatch
 from ledger.ids import LedgerId
@@ -123,6 +125,37 @@ async def test_whoever_waits_for_news_ends_with_those_of_another_source(tmp_path
                 assert not await ask(quiet, 1, 100 * PATIENCE_S)
         await busy.close()
         await quiet.close()
+
+
+async def test_the_sizes_of_records_are_those_of_their_segments() -> None:
+    async with watching() as watched:
+        log = watched.logs[0]
+        for _ in range(9):
+            await log.append(b"small")
+        await log.roll()
+        for _ in range(20):
+            await log.append(bytes(10_000))
+        await watched.ends()
+        tails = await watched.watch.tails({}, enough=lambda _: True, wait_s=0.0)
+        (small, large) = stored_sizes(tails["a"])
+        assert (small[0], large[0]) == (10, 30)
+        assert small[1] < 200
+        assert 10_000 <= large[1] < 10_200  # of a segment that is open
+        tasks = plan_partitions(
+            {"a": Position(tails["a"].incarnation, 0)},
+            {"a": Position(tails["a"].incarnation, 30)},
+            partitions_max=1,
+            task_records_min=1000,
+            task_bytes_max=51_000,
+            tails=tails,
+        )
+        assert len(tasks) == 4
+        assert (tasks[0][0].first, tasks[-1][0].end) == (0, 30)
+
+
+def stored_sizes(tail: LogTail) -> list[tuple[int, float]]:
+    assert tail.committed is not None
+    return tail.committed.stored_sizes()
 
 
 def test_a_bell_wakes_the_others_and_the_files_of_dead_drivers_go(

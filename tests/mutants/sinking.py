@@ -163,3 +163,18 @@ mutant(
     new="        columns.keys = []\n        batches = batches[1:]\n",
     test=_UNIT + "a_unit_of_several_batches_keeps_their_columns_and_is_one_entry",
 )
+mutant(
+    "commits one log of a batch after the other",
+    "dlog/spark/sink/writers.py",
+    old="        at_once = min(len(logs), COMMITS_AT_ONCE_MAX)\n",
+    new="        at_once = 1\n",
+    test="tests/dlog/spark/test_sink_commits.py::test_logs_of_one_batch_are_committed_at_once",
+)
+mutant(
+    "mixes up the rows of logs that it puts in order",
+    "dlog/spark/sink/rows.py",
+    old='kind="stable"',
+    new='kind="quicksort"',
+    test="tests/dlog/spark/test_sink_rows.py"
+    "::test_rows_of_many_logs_keep_their_order_and_become_one_batch_for_each",
+)

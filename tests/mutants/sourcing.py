@@ -163,3 +163,17 @@ mutant(
     test="tests/dlog/test_spark_watching.py"
     "::test_whoever_waits_for_news_ends_with_those_of_another_source",
 )
+mutant(
+    "cuts tasks by numbers of records, whatever their bytes",
+    "dlog/spark/plan.py",
+    old="    if task_bytes_max is not None:\n",
+    new="    if False:\n",
+    test=_PLAN + "no_task_reads_more_bytes_than_it_may",
+)
+mutant(
+    "takes no notice of a schema that is declared",
+    "dlog/spark/source.py",
+    old="            options = replace(options, columns=_declared(schema))\n",
+    new="            pass\n",
+    test=_SOURCE + "a_schema_that_is_declared_is_kept_to_or_refused_with_what_there_is",
+)

@@ -63,6 +63,12 @@ async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
     return await _parsed(reader, entry, parse_header)
 
 
+async def header_and_length_of(reader: LedgerTail, entry: int) -> tuple[BatchHeader, int]:
+    """As `header_of`, with the payload bytes of the entry and all before it in its ledger."""
+    read = (await reader.read(entry, entry))[0]
+    return _parse(reader, entry, read.payload, parse_header), read.length
+
+
 async def facts_of(reader: LedgerTail, entry: int) -> BatchFacts:
     """Return what the batch in *entry*, which must be confirmed, says without any key.
 
@@ -73,7 +79,15 @@ async def facts_of(reader: LedgerTail, entry: int) -> BatchFacts:
 async def _parsed(
     reader: LedgerTail, entry: int, parse: Callable[[bytes | memoryview], _Parsed]
 ) -> _Parsed:
-    payload = (await reader.read(entry, entry))[0].payload
+    return _parse(reader, entry, (await reader.read(entry, entry))[0].payload, parse)
+
+
+def _parse(
+    reader: LedgerTail,
+    entry: int,
+    payload: bytes | memoryview,
+    parse: Callable[[bytes | memoryview], _Parsed],
+) -> _Parsed:
     try:
         return parse(payload)
     except DamagedBatch as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from dlog.aio.cancelling import is_cancelled
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.read.segments import header_of, learn_end
+from dlog.aio.read.segments import header_and_length_of, learn_end
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest, Segment
@@ -37,6 +37,8 @@ class LogTail:
     segments: tuple[Segment, ...]
     newest_record_bytes: float = 1.0
     """Average size of a record in the newest batch of an open segment, if there is one."""
+    open_record_bytes: tuple[tuple[int, float], ...] = ()
+    """Numbers of open segments that have records, and the average size of these as stored."""
 
     @property
     def record_bytes(self) -> float:
@@ -46,6 +48,20 @@ class LogTail:
         sealed_bytes = sum(each.bytes for each in sealed) / records if records else 1.0
         return max(sealed_bytes, self.newest_record_bytes)
 
+    def stored_sizes(self) -> list[tuple[int, float]]:
+        """Return for each segment the offset after its last record, and the average size of its
+        records as stored (compressed, if the log is); in order. The last one is the tail's end."""
+        opened, sizes = dict(self.open_record_bytes), []
+        for segment in self.segments:
+            if segment.sealed is not None:
+                end, size = segment.end_offset, 0.0
+                if segment.sealed.records:
+                    size = segment.sealed.bytes / segment.sealed.records
+            else:  # where it ends is not fixed: what follows counts as of its kind
+                end, size = None, opened.get(segment.number, self.record_bytes)
+            sizes.append((self.next_offset if end is None else end, size))
+        return sizes
+
 
 @dataclass(slots=True)
 class _Open:
@@ -54,6 +70,8 @@ class _Open:
     reader: LedgerTail
     entry: int = NO_ENTRY
     header: BatchHeader | None = None
+    record_bytes: float = 1.0
+    """Average size of its records as stored."""
 
 
 class TailTracker:
@@ -121,6 +139,7 @@ class TailTracker:
     async def _end_of(self, manifest: Manifest) -> LogTail:
         await self._forget_all_but(manifest)
         end, last_txid, newest_bytes = manifest.sealed_end, manifest.sealed_last_txid, 1.0
+        opened: list[tuple[int, float]] = []
         for segment in manifest.segments:
             if segment.sealed is not None:
                 continue
@@ -129,6 +148,7 @@ class TailTracker:
                 end += found.header.end_index
                 last_txid = max(last_txid, found.header.last_txid)
                 newest_bytes = found.header.body_bytes / found.header.count
+                opened.append((segment.number, found.record_bytes))
             if not is_whole:
                 break
         last = self._last
@@ -142,6 +162,7 @@ class TailTracker:
             last_txid=None if last_txid == NO_TXID else last_txid,
             segments=manifest.segments,
             newest_record_bytes=newest_bytes,
+            open_record_bytes=tuple(opened),
         )
         return self._last
 
@@ -162,7 +183,8 @@ class TailTracker:
         closed = found.reader.closed
         entry = await found.reader.read_last_add_confirmed()
         if entry > found.entry:
-            found.header = await header_of(found.reader, entry)
+            found.header, stored = await header_and_length_of(found.reader, entry)
+            found.record_bytes = stored / max(1, found.header.end_index)
             found.entry = entry
         if found.reader.closed and not closed:
             return await self._look(ledger_id)  # it closed meanwhile, maybe with more entries

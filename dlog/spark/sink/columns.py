@@ -88,7 +88,8 @@ class SinkColumns:
         if "log" not in places and log is None:
             raise InvalidColumns(
                 "no log is named; name it for all rows, start('orders') or save('orders'), or for "
-                "each in a column 'log'"
+                "each in a column 'log'. Of CREATE TABLE ... AS SELECT Spark hands no options to a "
+                "Python source: create the table first, without columns, then INSERT INTO it"
             )
         return cls(**places)
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dlog.aio.write.sink import Assignment, Staged
 from dlog.errors import InvalidName
@@ -24,6 +24,9 @@ UNSTAGED_BYTES_MAX: Final = 64 << 20
 """What travels of one task to one log that it has no assignment for."""
 LOGS_MAX: Final = 1000
 """Logs that one batch writes to."""
+
+SORTED_BYTES: Final = 8 << 20
+"""Rows that name their logs are put in order so many at once, so that each log gets few batches."""
 
 Part = bytes | Staged
 
@@ -56,31 +59,52 @@ class TaskRows:
         self._inline_bytes_max = inline_bytes_max
         self._begin, self._now_ms = begin, now_ms
         self._logs: dict[str, _LogRows] = {}
+        self._unsorted: list[pa.RecordBatch] = []
+        self._unsorted_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Raises what `Encoder.encode` and staging do, `InvalidRow`, `TooManyRowsUnstaged`."""
-        now_ms = self._now_ms()
-        for log, its_rows in self._by_log(rows):
-            self._rows_of(log).add(its_rows, now_ms)
+        if self._columns.log is None:
+            assert self._log is not None, "a log is named for all rows, or by each"
+            self._rows_of(self._log).add(rows, self._now_ms())
+            return
+        if rows.column(self._columns.log).null_count:
+            raise InvalidRow("log", "is null; each row needs the name of a log")
+        self._unsorted.append(rows)
+        self._unsorted_bytes += rows.nbytes
+        if self._unsorted_bytes >= SORTED_BYTES:
+            self._sort()
 
     def parts(self) -> dict[str, list[Part]]:
-        """Seal what was staged; return what each log is to be given, in order."""
+        """Seal what was staged; return what each log is to be given, in order. Raises as `add`."""
+        self._sort()
         return {log: rows.parts() for log, rows in self._logs.items()}
 
     def abandon(self) -> None:
         for rows in self._logs.values():
             rows.abandon()
 
-    def _by_log(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if self._columns.log is None:
-            assert self._log is not None, "a log is named for all rows, or by each"
-            yield self._log, rows
+    def _sort(self) -> None:
+        if not self._unsorted:
             return
+        unsorted, self._unsorted, self._unsorted_bytes = self._unsorted, [], 0
+        now_ms = self._now_ms()
+        for log, its_rows in self._by_log(pa.concat_batches(unsorted)):
+            self._rows_of(log).add(its_rows, now_ms)
+
+    def _by_log(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        assert self._columns.log is not None, "rows name their logs"
         names = rows.column(self._columns.log)
-        if names.null_count:
-            raise InvalidRow("log", "is null; each row needs the name of a log")
-        for name in pc.unique(names).to_pylist():
-            yield name, rows.filter(pc.equal(names, name))
+        # Sorted once, by names as they come: to filter for each name costs rows times names.
+        coded = names.dictionary_encode()
+        codes = coded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        ordered = rows.take(pa.array(order))
+        ends = np.searchsorted(codes[order], np.arange(len(coded.dictionary)), side="right")
+        begin = 0
+        for name, end in zip(coded.dictionary.to_pylist(), ends.tolist(), strict=True):
+            yield name, ordered.slice(begin, end - begin)
+            begin = end
 
     def _rows_of(self, log: str) -> "_LogRows":
         if log in self._logs:

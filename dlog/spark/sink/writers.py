@@ -10,7 +10,10 @@ last batch can come again so; a lower number is an error.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
@@ -43,6 +46,8 @@ QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 RUN_PROPERTY: Final = "spark.jobGroup.id"
 """Properties of a task that Spark sets for a streaming query."""
+COMMITS_AT_ONCE_MAX: Final = 16
+"""Logs of a batch that are committed at once, each by a connection to the keeper of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,33 +187,63 @@ def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) 
     for message in written:
         for log, its_parts in message.parts.items():
             parts.setdefault(log, []).extend(its_parts)
-    keeper = _keeper(plan.namespace)
-    for log in sorted(log for log, its_parts in parts.items() if its_parts):
-        try:
-            keeper.commit(
-                log,
-                written[0].receipt,
-                parts[log],
-                run=written[0].run,
-                entry_bytes_max=plan.options.inline_bytes_max,
-                create=plan.options.create_logs,
-                settings=plan.options.settings,
-                final=final,
-            )
-        except TxidOutOfOrder as error:
-            reason = f"{error.txid} comes after {error.last_txid}"
-            raise TxidsUnordered(log, reason) from error
-        except UnitSuperseded as error:
-            raise BatchSuperseded(log, error.number, error.last) from error
+    logs = deque(sorted(log for log, its_parts in parts.items() if its_parts))
+
+    def commit_some(connection: int) -> None:
+        keeper = _keeper(plan.namespace, connection)
+        with suppress(IndexError):  # another one took the last of them
+            while True:
+                log = logs.popleft()
+                try:
+                    _commit_to(keeper, plan, log, written[0], parts[log], final=final)
+                except BaseException:
+                    logs.clear()  # Spark runs the whole batch again
+                    raise
+
+    if len(logs) <= 1:
+        commit_some(0)
+    else:
+        at_once = min(len(logs), COMMITS_AT_ONCE_MAX)
+        with ThreadPoolExecutor(at_once, "commits of logs") as pool:
+            for committing in [pool.submit(commit_some, number) for number in range(at_once)]:
+                committing.result()
     return any(parts.values())
 
 
-_keepers: dict[tuple[Namespace, int], KeeperClient] = {}
+def _commit_to(
+    keeper: KeeperClient,
+    plan: Plan,
+    log: str,
+    message: SinkMessage,
+    parts: list[Part],
+    *,
+    final: bool,
+) -> None:
+    try:
+        keeper.commit(
+            log,
+            message.receipt,
+            parts,
+            run=message.run,
+            entry_bytes_max=plan.options.inline_bytes_max,
+            create=plan.options.create_logs,
+            settings=plan.options.settings,
+            final=final,
+        )
+    except TxidOutOfOrder as error:
+        reason = f"{error.txid} comes after {error.last_txid}"
+        raise TxidsUnordered(log, reason) from error
+    except UnitSuperseded as error:
+        raise BatchSuperseded(log, error.number, error.last) from error
 
 
-def _keeper(namespace: Namespace) -> KeeperClient:
-    """Return this process's connection to the keeper; a forked worker makes its own."""
-    key = (namespace, os.getpid())
+_keepers: dict[tuple[Namespace, int, int], KeeperClient] = {}
+
+
+def _keeper(namespace: Namespace, connection: int = 0) -> KeeperClient:
+    """Return this process's connection to the keeper with this number, each for one thread; a
+    forked worker makes its own."""
+    key = (namespace, os.getpid(), connection)
     if key not in _keepers:
         driver = own_driver()
         place = place_of(driver, namespace)

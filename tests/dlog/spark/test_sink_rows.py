@@ -74,6 +74,11 @@ class Task:
             columns["log"] = pa.array(logs, pa.string())
         self.rows.add(pa.RecordBatch.from_pydict(columns))
 
+    def add_in_order(self, value: bytes, *, log: str | None) -> None:
+        """Add a row, and all that waits to be put in order."""
+        self.add(value, logs=[log])
+        self.rows.parts()
+
 
 def values(parts: list[Part] | list[bytes]) -> list[bytes]:
     return [
@@ -118,13 +123,14 @@ def test_what_has_no_ticket_travels_up_to_a_larger_limit(monkeypatch: pytest.Mon
     task.add(b"x" * 2000, b"x" * 2000, logs=["new", "new"])
     assert len(task.rows.parts()["new"]) == 1
     with pytest.raises(TooManyRowsUnstaged, match="name it in option logs"):
-        task.add(b"x" * 2000, logs=["new"])
+        task.add_in_order(b"x" * 2000, log="new")
 
 
 @pytest.mark.parametrize("log", [None, "a//b", ""])
 def test_a_row_that_names_no_log_is_refused(log: str | None) -> None:
+    task = Task(log=None)
     with pytest.raises(InvalidRow, match="column 'log'"):
-        Task(log=None).add(b"1", logs=[log])
+        task.add_in_order(b"1", log=log)
 
 
 def test_a_task_that_gives_up_gives_up_its_ledgers() -> None:
@@ -176,6 +182,32 @@ def test_a_ledger_that_ends_is_begun_again_with_what_it_held(
     ledger.add(payloads[:2])
     ledger.add(payloads[2:])
     assert staged_values(access, ledger.seal()) == [b"0", b"1", b"2", b"3"]
+
+
+def test_rows_of_many_logs_keep_their_order_and_become_one_batch_for_each() -> None:
+    task = Task(log=None)
+    for row in range(0, 3000, 3):
+        task.add(
+            *(b"%d" % number for number in range(row, row + 3)),
+            logs=[f"log {number % 97}" for number in range(row, row + 3)],
+        )
+    parts = task.rows.parts()
+    assert sorted(parts) == sorted(f"log {number}" for number in range(97))
+    assert all(len(each) == 1 for each in parts.values())
+    for number in range(97):
+        assert values(parts[f"log {number}"]) == [b"%d" % row for row in range(number, 3000, 97)]
+
+
+def test_rows_of_many_logs_are_put_in_order_before_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows_module, "SORTED_BYTES", 50)
+    task = Task(log=None)
+    for row in range(20):
+        task.add(bytes(30) + b"%d" % row, logs=["a" if row % 2 else "b"])
+    parts = task.rows.parts()
+    assert len(parts["a"]) > 1
+    assert [value[30:] for value in values(parts["a"])] == [b"%d" % n for n in range(1, 20, 2)]
 
 
 def test_what_was_too_much_to_keep_is_not_begun_again(

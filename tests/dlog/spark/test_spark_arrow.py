@@ -12,6 +12,8 @@ from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
 from dlog.spark.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
+    COLUMNS,
+    COLUMNS_WITH_HEADERS,
     ROWS_MAX,
     gather,
     to_arrow,
@@ -30,7 +32,12 @@ def batch_of(
 
 def arrow(batch: RecordBatch, *, include_headers: bool = False) -> pa.RecordBatch:
     made = to_arrow(
-        "flights", batch, first_offset=40, segment=3, entry=17, include_headers=include_headers
+        "flights",
+        batch,
+        first_offset=40,
+        segment=3,
+        entry=17,
+        columns=COLUMNS_WITH_HEADERS if include_headers else COLUMNS,
     )
     made.validate(full=True)
     return made

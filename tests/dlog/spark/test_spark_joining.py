@@ -6,9 +6,10 @@ import pyarrow as pa
 
 from dlog.chunk import Chunk
 from dlog.columns import Columns
+from dlog.headers import encode_headers
 from dlog.position import Place
 from dlog.recordbatch import RecordBatch, decode_batch, encode_batch
-from dlog.spark.arrow import to_arrow
+from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
 from dlog.spark.joining import SMALL_BYTES, rows_of
 
 VALUES = [b"a", b"", b"ccc", b"dd"]
@@ -19,6 +20,8 @@ KINDS: tuple[dict[str, list[object]], ...] = (
     {"txids": [None, 5, 6, None]},
     {"timestamps_ms": [999, 1000, 2000, 2001]},
     {"timestamps_ms": [1000, 1000 + 2**40, 7, 8]},
+    {"headers": [encode_headers({"a": b"1", "b": b""}), None, None, encode_headers({"ü": b"x"})]},
+    {"headers": [None, None, None, encode_headers({"a": b"2"})], "keys": [None, b"k", None, b""]},
 )
 
 
@@ -38,13 +41,14 @@ def chunks_of(batches: list[RecordBatch], skip: int = 0, left: int = 0) -> list[
     return chunks
 
 
-def alone(chunk: Chunk) -> pa.RecordBatch:
+def alone(chunk: Chunk, columns: tuple[str, ...] = COLUMNS) -> pa.RecordBatch:
     rows = to_arrow(
         "log",
         chunk.batch,
         first_offset=chunk.place.first_offset,
         segment=chunk.place.segment,
         entry=chunk.place.entry,
+        columns=columns,
     )
     return rows.slice(chunk.skip, chunk.take)
 
@@ -68,6 +72,20 @@ def test_large_entries_stay_as_they_are_and_in_their_place() -> None:
     assert offsets == list(range(40, 60))
 
 
-def test_headers_are_read_entry_by_entry() -> None:
-    made = list(rows_of("log", chunks_of([batch_of(0), batch_of(1)]), include_headers=True))
-    assert [each["headers"].to_pylist() for each in made] == [[[], [], [], []]] * 2
+def test_only_the_columns_that_are_asked_for_are_made() -> None:
+    columns = ("value", "offset")
+    for batches in ([batch_of(1)], [batch_of(1), batch_of(2), batch_of(6)]):
+        chunks = chunks_of(batches, 1, 1)
+        whole = pa.Table.from_batches(rows_of("log", chunks))
+        made = pa.Table.from_batches(rows_of("log", chunks, columns=columns))
+        assert made.equals(whole.select(columns))
+
+
+def test_entries_are_joined_with_their_headers_too() -> None:
+    for numbers in product((0, 2, 6, 7), repeat=3):
+        for skip, left in ((0, 0), (1, 2), (3, 3)):
+            chunks = chunks_of([batch_of(number) for number in numbers], skip, left)
+            [made] = rows_of("log", chunks, columns=COLUMNS_WITH_HEADERS)
+            made.validate(full=True)
+            apart = [alone(chunk, COLUMNS_WITH_HEADERS) for chunk in chunks]
+            assert made.equals(pa.concat_batches(apart))

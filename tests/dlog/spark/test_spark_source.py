@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import (
@@ -25,12 +26,20 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     ReadMinRows,
 )
+from pyspark.sql.types import StructType
 
 from dlog.errors import NoSuchLog
 from dlog.position import Timestamp, Txid
 from dlog.spark import batch, streaming, tasks
+from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
-from dlog.spark.errors import InvalidOption, LogDeleted, LogReplaced, RecordsTrimmed
+from dlog.spark.errors import (
+    InvalidOption,
+    InvalidSchema,
+    LogDeleted,
+    LogReplaced,
+    RecordsTrimmed,
+)
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, encode
 from dlog.spark.options import SourceOptions
@@ -289,6 +298,17 @@ def test_logs_that_appear_while_a_query_runs_begin_with_their_first_record() -> 
     assert ranges(reader.partitions(found, end)) == [LogRange("a2", "j", 3, 7)]
 
 
+def test_a_batch_that_is_planned_again_by_a_new_process_is_cut_by_bytes_too() -> None:
+    FakeAccess.tails_now = {"a": LogTail("i", 0, 100, record_bytes=float(64 << 20))}
+    parts = stream_reader().partitions(offset(0), offset(100))
+    assert len(parts) == 51  # 64 MiB and what a row costs beside
+    assert len(stream_reader(maxpartitions="3").partitions(offset(0), offset(100))) == 3
+    FakeAccess.error = MetadataUnavailable("zk://a", "get", 1.0)
+    assert ranges(stream_reader().partitions(offset(0), offset(100))) == [
+        LogRange("a", "i", 0, 100)
+    ]
+
+
 def test_a_pattern_may_match_nothing_yet() -> None:
     FakeAccess.tails_now = {}
     reader = pattern_reader()
@@ -534,12 +554,14 @@ def test_whether_headers_are_included_is_said_in_no_other_words(text: str) -> No
         SourceOptions.parse({"logs": "a", "includeHeaders": text})
 
 
-def test_executors_learn_whether_headers_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+def test_executors_learn_which_columns_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
 
     class Reading(FakeAccess):
-        def read(self, piece: LogRange, *, include_headers: bool, on_gone: object) -> list[object]:
-            asked.append(include_headers)
+        def read(
+            self, piece: LogRange, *, columns: tuple[str, ...], on_gone: object
+        ) -> list[object]:
+            asked.append(columns)
             return []
 
     monkeypatch.setattr(tasks, "shared_access", Reading)
@@ -548,7 +570,71 @@ def test_executors_learn_whether_headers_are_asked_for(monkeypatch: pytest.Monke
         stream_reader(includeheaders="true"),
         batch_reader(includeheaders="true"),
         stream_reader(),
-        batch_reader(),
+        batch_reader(columns="value, Offset"),
     ):
         assert list(pickle.loads(pickle.dumps(reader)).read(partition)) == []
-    assert asked == [True, True, False, False]
+    with_headers = COLUMNS_WITH_HEADERS
+    assert asked == [with_headers, with_headers, COLUMNS, ("value", "offset")]
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "reason"),
+    [
+        ("value,body", {}, "there is no column 'body'; known are log, offset"),
+        (" , ", {}, "name one column at least"),
+        ("value,value", {}, "name each column once"),
+        ("value", {"includeHeaders": "true"}, "headers is not named"),
+    ],
+)
+def test_columns_that_records_have_not_are_refused(
+    text: str, others: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(InvalidOption, match=f"columns=.*{reason}"):
+        SourceOptions.parse({"logs": "a", "columns": text, **others})
+
+
+def test_a_schema_that_is_declared_is_kept_to_or_refused_with_what_there_is() -> None:
+    source = DlogSource({"logs": "a", "uri": "file:///nowhere"})
+    part = StructType.fromJson(schema_json(value="binary", offset="long"))
+    for reader in (source.reader(part), source.streamReader(part)):
+        assert reader._options.columns == ("value", "offset")
+    for wrong, reason in (
+        (schema_json(id="integer"), r"no column 'id'; there are log string, .*from_json"),
+        (schema_json(Value="binary"), "no column 'Value'"),
+        (schema_json(offset="integer"), r"column 'offset' is bigint, not int"),
+        (schema_json(value="string"), r"column 'value' is binary, not string"),
+        ({"type": "struct", "fields": []}, "names no column"),
+    ):
+        for ask in (source.reader, source.streamReader):
+            with pytest.raises(InvalidSchema, match=reason):
+                ask(StructType.fromJson(wrong))
+    strict = schema_json(value="binary")
+    strict["fields"][0]["nullable"] = False
+    with pytest.raises(InvalidSchema, match="NOT NULL"):
+        source.reader(StructType.fromJson(strict))
+
+
+def schema_json(**types: str) -> dict[str, Any]:
+    """Return a schema as Spark hands it over."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in types.items()
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+def test_a_table_that_was_created_with_columns_says_how_to_create_it() -> None:
+    named = StructType.fromJson(schema_json(id="integer", name="string"))
+    for ask in (DlogSource({}).reader, DlogSource({}).streamReader):
+        with pytest.raises(InvalidSchema, match=r"created with columns.*CREATE TABLE t USING dlog"):
+            ask(named)
+
+
+def test_a_table_keeps_which_columns_it_has() -> None:
+    given = {"provider": "dlog", "logs": "a", "columns": "offset,value", "uri": "file:///nowhere"}
+    stored = DlogSource(given).schema()
+    assert isinstance(stored, StructType)
+    assert [field.name for field in stored.fields] == ["offset", "value"]
+    assert DlogSource({}).reader(stored)._options.columns == ("offset", "value")
+    with pytest.raises(InvalidOption, match="all columns"):
+        DlogSource({}).writer(stored, overwrite=False)
