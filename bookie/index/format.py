@@ -2,7 +2,9 @@
 
 A page says for 127 entries where they lie in the entry logs. The header says what the ledger
 is and which pages exist, so that a page that is missing, zeroed or another one's is damage and
-never a "no such entry". Where it has no room for all extents, the first of them are in pages of
+never a "no such entry". It also says which *edition* of the file it is: a random number for each
+writing, which the roll has too (`bookie.loss.census`), so a file that is older, or another
+bookie's, is damage as well. Where it has no room for all extents, the first of them are in pages of
 their own behind the last page (`overflow`); they are written whenever the header is, so together
 they are as good as one block.
 """
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import count, islice
+from os import urandom
 from struct import Struct
 from typing import Final
 
@@ -40,6 +43,7 @@ it has an entry on each page of a fragment."""
 _MAGIC: Final = b"DLOGINDX"
 _HEADER: Final = Struct("<8sIIqqHHI")
 _EXTENT: Final = Struct("<qq")
+_EDITIONS: Final = Struct("<QQQ")  # this one, the one counted before, the one in place before
 _CRC: Final = Struct("<I")
 _FENCED: Final = 1
 _PAGE: Final = Struct("<IIq")
@@ -62,6 +66,21 @@ class LedgerHeader:
     lac_proof: bytes = b""
     last_entry: int = -1
     extents: Extents = ()
+    edition: int = field(default=0, compare=False)
+    """Of this writing; 0: not known, it is of a program without editions."""
+    counted: int = field(default=0, compare=False)
+    """The edition that the roll had then; 0: none."""
+    in_place: int = field(default=0, compare=False)
+    """The edition that the index file itself had then; 0: none, or not known."""
+
+    def is_of(self, counted: int) -> bool:
+        """Whether the file is of the edition that the roll has now, or of the one that a crash kept
+        from it."""
+        return not counted or counted in (self.edition, self.counted)
+
+    def may_lie_over(self, in_place: int) -> bool:
+        """Whether an index file of this edition is one that this header was to be written to."""
+        return not self.in_place or in_place in (self.edition, self.in_place)
 
     def has_page(self, page: int) -> bool:
         at = bisect_right(self.extents, (page, ENTRY_ID_MAX)) - 1
@@ -75,6 +94,11 @@ class LedgerHeader:
             if begin > last:
                 return
             yield from range(max(first, begin), min(last, end) + 1)
+
+
+def new_edition(entropy: Callable[[int], bytes] = urandom) -> int:
+    """Return an edition that no index file has."""
+    return int.from_bytes(entropy(8), "little") or 1
 
 
 def directory_of(ledger_id: int) -> str:
@@ -113,6 +137,7 @@ def encode_header(header: LedgerHeader) -> bytes:
             header.key,
             header.lac_proof,
             *(_EXTENT.pack(first, last) for first, last in own),
+            _EDITIONS.pack(header.edition, header.counted, header.in_place),
         )
     )  # fmt: skip
     body = body.ljust(PAGE_BYTES - _CRC.size, b"\0")
@@ -140,10 +165,10 @@ def decode_header(
     data: bytes,
     ledger_id: int,
     path: str,
-    read_block: Callable[[int], bytes] = lambda _offset: b"",
+    read_block: Callable[[int], bytes] | None = None,
 ) -> LedgerHeader:
     """Return what *data* says, and the other blocks that it needs: *read_block* returns the one at
-    an offset. Raises `IndexDamaged`."""
+    an offset; without it only the extents in *data* are returned. Raises `IndexDamaged`."""
     if len(data) != PAGE_BYTES:
         raise IndexDamaged(path, len(data), "the file ends within its header")
     body = data[: -_CRC.size]
@@ -159,14 +184,15 @@ def decode_header(
     lac_at = _HEADER.size + key_bytes
     extents_at = lac_at + lac_bytes
     extents_end = extents_at + min(extents, EXTENTS_MAX) * _EXTENT.size
-    if extents_end > len(body):
+    if extents_end + _EDITIONS.size > len(body):
         raise IndexDamaged(path, 0, "its fields are longer than the header")
     own: Extents = tuple(_EXTENT.iter_unpack(body[extents_at:extents_end]))
     rest: list[tuple[int, int]] = []
-    for number in _overflow_numbers(own, total=extents):
-        page = read_block(page_offset(number))
-        check_page(page, ledger_id, number, path, version=OVERFLOW_VERSION)
-        rest += _EXTENT.iter_unpack(page[SLOTS_AT:])
+    if read_block is not None:
+        for number in _overflow_numbers(own, total=extents):
+            page = read_block(page_offset(number))
+            check_page(page, ledger_id, number, path, version=OVERFLOW_VERSION)
+            rest += _EXTENT.iter_unpack(page[SLOTS_AT:])
     return LedgerHeader(
         ledger,
         body[_HEADER.size : lac_at],
@@ -174,6 +200,7 @@ def decode_header(
         body[lac_at:extents_at],
         last_entry,
         (*rest[: extents - len(own)], *own),
+        *_EDITIONS.unpack_from(body, extents_end),
     )
 
 

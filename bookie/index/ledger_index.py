@@ -3,7 +3,8 @@
 Invariants:
     what it points to was synced before it points there (rule 67; the caller's duty)
     a flush is all or nothing, whatever tears (`bookie.index.redo`)
-    the header of a ledger reaches the disk together with the pages it names
+    the header of a ledger reaches the disk together with the pages it names, and says which
+        edition of the index that is, and which one was counted before (`bookie.loss.census`)
     a block is in the redo file, durably, until it is in its index file, durably
 Writing (`put`, `flush`, `put_in_place`, `move`, `remove`) is done by one thread at a time; reading
 by any. After `DiskFull` each of them may be called again; after another error nothing may be
@@ -14,7 +15,7 @@ from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain, compress, count, repeat
 from operator import sub
 from struct import Struct
@@ -32,7 +33,6 @@ from bookie.index.format import (
     SLOTS_AT,
     SUFFIX,
     LedgerHeader,
-    decode_header,
     directory_of,
     encode_header,
     joined,
@@ -43,7 +43,7 @@ from bookie.index.format import (
     seal_page,
 )
 from bookie.index.ledger_cache import LedgerCache
-from bookie.index.redo import Image, RedoPlace, is_all
+from bookie.index.redo import Image, RedoPlace
 from bookie.pieces import Piece
 
 assert byteorder == "little", "slots are written as they are in memory"
@@ -69,17 +69,31 @@ class Location(NamedTuple):
 class LedgerIndex:
     """See the module's docstring."""
 
-    def __init__(self, disk: Disk, *, cache_bytes: int, files_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        cache_bytes: int,
+        files_max: int,
+        counted: Callable[[int], int] = lambda _ledger_id: 0,
+    ) -> None:
+        """*counted* returns the edition that the roll has of a ledger's index; 0: none."""
         self._disk = disk
-        self._blocks = Blocks(disk, files_max=files_max)
+        self._blocks = Blocks(disk, files_max=files_max, counted=counted)
         self.redo = self._blocks.redo
         self.cache = LedgerCache(self._blocks, bytes_max=cache_bytes)
         self._headers: dict[int, LedgerHeader] = {}
         self._directories: dict[str, None] = {}
         self._new_names: dict[str, None] = {}
         """Directories with files that are not there for sure."""
-        self.made: list[int] = []
-        """Ledgers of which nothing was there before; noted until somebody empties it."""
+        self.edition = 0
+        """Of what is written from now on."""
+        self.written: dict[int, int] = {}
+        """Ledgers whose index was written, and its edition; until somebody counts them, and
+        empties it."""
+        self._in_place: dict[int, int] = {}
+        """Of ledgers that wait in the redo file: the edition that the index file itself is of, 0 if
+        that is not known. One that is not here has what was written last."""
 
     def recover(self, needed: RedoPlace | None = None) -> list[int]:
         """Take what the redo file has, and see that it has what is *needed*; return all ledgers.
@@ -93,7 +107,7 @@ class LedgerIndex:
             if len(directory) == _DIRECTORY_CHARACTERS:
                 self._list(f"{DIRECTORY}/{directory}", found)
         self._doubt_names()
-        self._drop_lost(found.__contains__)
+        self._in_place = self._blocks.drop_lost()
         found.update(dict.fromkeys(self.redo))
         if self.redo.is_spent:
             self.put_in_place()
@@ -105,14 +119,14 @@ class LedgerIndex:
         with suppress(IndexDamaged):
             self.redo.load(needed)
         self._doubt_names()
-        self._drop_lost(self._blocks.files_has)
+        self._blocks.drop_lost()
         self.put_in_place()
         self.redo.begin()
 
     def load(self, ledger_id: int) -> LedgerHeader:
-        """Return what is on disk of a ledger. Raises `IndexDamaged`."""
-        read = partial(self._blocks.read, ledger_id)
-        return decode_header(read(0), ledger_id, self._blocks.describe(ledger_id), read)
+        """Return what is on disk of a ledger. Raises `IndexDamaged`, also if it is not of the
+        edition that was counted."""
+        return self._blocks.header(ledger_id)
 
     def has_file(self, ledger_id: int) -> bool:
         """Whether anything of a ledger was ever written, and is not gone."""
@@ -157,8 +171,6 @@ class LedgerIndex:
         Flushes by itself when the cache is full of dirty pages, also half way: what was put by
         then is named. Raises `IndexDamaged`."""
         new: list[int] = []
-        if not header.extents:
-            self.made.append(header.ledger_id)
         for piece, (log_id, offset) in zip(pieces, places, strict=True):
             header = self._put_piece(header, piece, log_id, offset, new)
         header = self._name(header, new)
@@ -168,9 +180,10 @@ class LedgerIndex:
 
     def flush(self) -> None:
         """Make everything that was put durable."""
+        headers = [self._of_edition(header) for header in self._headers.values()]
         images = [
-            Image(ledger_id, offset, block)
-            for ledger_id, header in self._headers.items()
+            Image(header.ledger_id, offset, block)
+            for header in headers
             for offset, block in _header_blocks(header)
         ]
         images += (
@@ -182,6 +195,9 @@ class LedgerIndex:
         self.redo.append(images)
         self.cache.flushed()
         self._headers.clear()
+        for header in headers:
+            self.written[header.ledger_id] = header.edition
+            self._in_place[header.ledger_id] = header.in_place
 
     def put_in_place(
         self, ledgers_max: int | None = None, *, is_over: Callable[[], bool] = lambda: False
@@ -193,6 +209,7 @@ class LedgerIndex:
             some = self.redo.oldest(min(left, _ROUND_LEDGERS))
             self._write_in_place(some)
             self.redo.put_in_place(some)
+            self._forget_in_place(some)
             left -= len(some)
         if not self.redo:
             self.redo.clear()
@@ -290,6 +307,8 @@ class LedgerIndex:
         for ledger_id in gone:  # only now: a reader may have opened or read one meanwhile
             self._blocks.files.forget(path_of(ledger_id))
             self._headers.pop(ledger_id, None)
+            self.written.pop(ledger_id, None)
+        self._forget_in_place(gone)
         self.cache.remove(gone)
         with suppress(DiskFull):  # as with the names
             self.redo.strike(gone)
@@ -300,6 +319,7 @@ class LedgerIndex:
         ledger_ids = list(ledger_ids)
         self._write_in_place([one for one in ledger_ids if one in self.redo])
         self.redo.strike(ledger_ids)
+        self._forget_in_place(ledger_ids)
 
     def sync_names(self, ledger_ids: Iterable[int]) -> None:
         """Make it durable that files of these ledgers were removed."""
@@ -330,16 +350,17 @@ class LedgerIndex:
             if directory.rpartition("/")[2] in directories:
                 self._new_names[directory] = None
 
-    def _drop_lost(self, is_there: Callable[[int], bool]) -> None:
-        """Make no file again that is lost."""
-        self.redo.drop(
-            [
-                ledger_id
-                for ledger_id in self.redo
-                if not is_there(ledger_id)
-                and not is_all(ledger_id, partial(self.redo.block, ledger_id))
-            ]
-        )
+    def _of_edition(self, header: LedgerHeader) -> LedgerHeader:
+        """Return *header* as the next flush writes it."""
+        ledger_id = header.ledger_id
+        counted = self._blocks.counted(ledger_id)
+        newest = self.written.get(ledger_id, counted)
+        in_place = self._in_place.get(ledger_id, newest)
+        return replace(header, edition=self.edition, counted=counted, in_place=in_place)
+
+    def _forget_in_place(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            self._in_place.pop(ledger_id, None)
 
     def _put_piece(
         self, header: LedgerHeader, piece: Piece, log_id: int, offset: int, new: list[int]
@@ -384,6 +405,8 @@ class LedgerIndex:
 
     def _write_in_place(self, ledger_ids: Sequence[int]) -> None:
         """Write what waits of these ledgers to their files, durably."""
+        for ledger_id in ledger_ids:
+            self._in_place[ledger_id] = 0  # a full disk may end this half way
         for start in range(0, len(ledger_ids), _FILES_AT_ONCE):
             with ExitStack() as in_use:
                 files = []

@@ -34,7 +34,7 @@ RECORD_BYTES_MAX: Final = 256 * 1024 * 1024
 _FILE_MAGIC: Final = b"DLOGJRNL"
 _MARK_MAGIC: Final = b"DLOGMARK"
 _FILE_HEADER: Final = Struct("<8sIIqQqqIQ")  # and u32 CRC32C of what is before
-_MARK: Final = Struct("<8sIIqq")  # and u32 CRC32C
+_MARK: Final = Struct("<8sIIqq")  # magic, version, tag, file, offset; and u32 CRC32C
 _CRC: Final = Struct("<I")
 _COUNTED: Final = 1
 _RECYCLED: Final = 2
@@ -218,22 +218,29 @@ def decode_record(data: bytes | memoryview) -> Record | str:
     )
 
 
-def encode_mark(mark: Mark) -> bytes:
-    body = _MARK.pack(_MARK_MAGIC, MARK_VERSION, 0, mark.journal_id, mark.offset)
+def tag_of(epoch: int) -> int:
+    """Return by what a mark knows the file that it names again; never 0."""
+    return epoch & 0xFFFFFFFF or 1
+
+
+def encode_mark(mark: Mark, tag: int) -> bytes:
+    """*tag*: of the file that the mark names; a mark of another bookie has another one."""
+    body = _MARK.pack(_MARK_MAGIC, MARK_VERSION, tag, mark.journal_id, mark.offset)
     return body + _CRC.pack(crc32c(body))
 
 
-def decode_mark(data: bytes, path: str) -> Mark:
-    """Raises `MarkDamaged`."""
+def decode_mark(data: bytes, path: str) -> tuple[Mark, int]:
+    """Return the mark, and the tag of the file that it names, 0 if it does not say that. Raises
+    `MarkDamaged`."""
     if len(data) != _MARK.size + _CRC.size:
         raise MarkDamaged(path, len(data), f"{len(data)} bytes are no mark")
     body = data[: _MARK.size]
-    magic, version, _, journal_id, offset = _MARK.unpack(body)
+    magic, version, tag, journal_id, offset = _MARK.unpack(body)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32c(body):
         raise MarkDamaged(path, 0, "the checksum differs")
     if magic != _MARK_MAGIC or version not in (VERSION, MARK_VERSION):
         raise MarkDamaged(path, 0, f"not a mark of version {VERSION} or {MARK_VERSION}")
-    return Mark(journal_id, offset)
+    return Mark(journal_id, offset), tag
 
 
 def _to_bytes(column: "array[int]") -> bytes:

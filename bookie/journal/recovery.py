@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.disk.port import Disk, DiskFile
-from bookie.errors import JournalDamaged, JournalMissing
+from bookie.errors import JournalDamaged, JournalMissing, MarkDamaged
 from bookie.journal.format import (
     DIRECTORY,
     EPOCH_AT,
@@ -31,6 +31,7 @@ from bookie.journal.format import (
     decode_record_header,
     journal_of,
     path_of,
+    tag_of,
 )
 from bookie.journal.writer import TEMPORARY_SUFFIX, journal_ids
 
@@ -88,7 +89,7 @@ def plan(disk: Disk) -> list[Segment]:
 
     Requires that the journal is not new. Raises `JournalMissing`, `JournalDamaged` and
     `MarkDamaged`."""
-    mark = read_mark(disk)
+    mark, tag = _read_mark(disk)
     for name in disk.list(DIRECTORY):
         if name.endswith(FILE_SUFFIX) and journal_of(name) is None:  # perhaps one was renamed
             path = disk.describe(f"{DIRECTORY}/{name}")
@@ -100,6 +101,10 @@ def plan(disk: Disk) -> list[Segment]:
         raise JournalMissing(disk.describe(MARK_PATH), "there is neither a mark nor a journal file")
     headers = [_read_header(disk, journal_id) for journal_id in ids]
     _check_chain(disk, mark, headers)
+    if tag and tag != tag_of(headers[0].epoch):
+        path = disk.describe(path_of(headers[0].journal_id))
+        reason = f"it is another bookie's, or {path} is: they were not written together"
+        raise MarkDamaged(disk.describe(MARK_PATH), 0, reason)
     segments = []
     for index, header in enumerate(headers):
         start = mark.offset if mark and index == 0 else FILE_HEADER_BYTES
@@ -162,10 +167,15 @@ def replay(
 
 def read_mark(disk: Disk) -> Mark | None:
     """Return the mark, None if there is none. Raises `MarkDamaged`."""
+    return _read_mark(disk)[0]
+
+
+def _read_mark(disk: Disk) -> tuple[Mark | None, int]:
+    """Return it with the tag of the file that it names."""
     try:
         file = disk.open(MARK_PATH)
     except FileNotFoundError:
-        return None
+        return None, 0
     try:
         return decode_mark(file.read(file.size(), 0), disk.describe(MARK_PATH))
     finally:

@@ -34,12 +34,14 @@ from bookie.journal.format import (
     Kind,
     Mark,
     Record,
+    decode_file_header,
     encode_file_header,
     encode_mark,
     encode_record,
     journal_of,
     path_of,
     size_of,
+    tag_of,
 )
 from bookie.journal.spares import Spares
 
@@ -294,11 +296,18 @@ def _recycle(disk: Disk, spare: str, header: FileHeader) -> FileHeader:
 
 
 def write_mark(disk: Disk, mark: Mark) -> None:
-    """Replace the mark, atomically and durably."""
+    """Replace the mark, atomically and durably. Raises `JournalDamaged` if the file that it names
+    has no header."""
+    path = path_of(mark.journal_id)
+    named = disk.open(path)
+    try:
+        header = decode_file_header(named.read(FILE_HEADER_BYTES, 0), disk.describe(path))
+    finally:
+        named.close()
     temporary = MARK_PATH + TEMPORARY_SUFFIX
     file = disk.create(temporary)
     try:
-        file.write([encode_mark(mark)], 0)
+        file.write([encode_mark(mark, tag_of(header.epoch))], 0)
         file.sync()
     finally:
         file.close()

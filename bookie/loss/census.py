@@ -1,16 +1,17 @@
 """What a bookie has, counted at each checkpoint: a start that finds less has lost something.
 
 Two kinds of files. In each ledger directory a *roll*: the ids of all ledgers that have an index
-file there. Each flush appends a batch to it after index files were written, even if none is new, so
-that an older state of the directory is shorter; a start rewrites it. A second roll, beside index
-and entry logs, has the logs and where the frames of each end: an index can be rebuilt from them, if
-all are there. In the main directory the
+file there, and which edition of it is the newest. Each flush appends a batch to it after index
+files were written, so that an older state of the directory is shorter, and an older index file
+another one than the roll says; a start rewrites it, and so does a batch that finds it too long. A
+second roll, beside index and entry logs, has the logs and where the frames of each end: an index
+can be rebuilt from them, if all are there. In the main directory the
 *census*: how far each roll and each journal had come, replaced after each checkpoint and before the
 marks move. So what is not in them is still in the journals.
 
 Invariants:
-    a ledger is in the roll only after its index file is durable, and before a mark moves beyond
-        what is in it
+    a ledger is in the roll, with an edition, only after that index is durable, and before a mark
+        moves beyond what is in it
     each flush has a batch in the roll of every directory that it wrote to, before a mark moves
     each batch of a roll is checksummed together with all before it, so a roll that is shorter or
         another one than the census says is found
@@ -59,9 +60,15 @@ _ROLL_HEADER: Final = Struct("<8sIIQ")  # magic, version, 0, number of the first
 _BATCH_1: Final = Struct("<III")  # chain, removed?, ids
 _BATCH_2: Final = Struct("<IIIQQI")  # and of the redo file: first, last, chain
 _BATCH: Final = Struct("<IIIQQIQIQII")  # and of tombstones, fences: number, checksum; logs
+_ID_BYTES: Final = 8
+_EDITION_BYTES: Final = 8
+_LEDGER_BYTES: Final = _ID_BYTES + _EDITION_BYTES
 _LOG_BYTES: Final = 16  # id, end
-_BATCHES: Final = {1: _BATCH_1, 2: _BATCH_2, 3: _BATCH}
-_ROLL_VERSION: Final = 3
+_BATCHES: Final = {1: _BATCH_1, 2: _BATCH_2, 3: _BATCH, 4: _BATCH}
+_ROLL_VERSION: Final = 4
+_EDITIONS_SINCE: Final = 4
+_SLACK_BYTES: Final = 1024 * 1024
+"""A roll that is longer than twice what it has to say, and this, is rewritten."""
 
 assert byteorder == "little", "columns are written as they are in memory"
 
@@ -154,6 +161,16 @@ def read_census(disk: Disk) -> Census | None:
         raise CensusDamaged(disk.describe(PATH), 0, str(error)) from error
 
 
+def counted_rolls(disk: Disk, at: int) -> Rolls:
+    """Return how far the rolls of ledger directory *at* had come by the census; neither is known
+    if that is gone or damaged, which the next start reports. Raises `OSError`."""
+    try:
+        census = read_census(disk)
+    except CensusDamaged:
+        return Rolls()
+    return Rolls() if census is None else census.rolls[at]
+
+
 def write_census(disk: Disk, census: Census) -> None:
     """Replace it, durably. Raises `OSError`; after `DiskFull` nothing is changed."""
     replace_file(disk, PATH, [census.encode()])
@@ -202,10 +219,10 @@ NOTHING: Final = Needed(RedoPlace(), NO_EDITION, NO_EDITION)
 
 
 class Roll:
-    """The ids of the ledgers that have an index file in one directory, or the entry logs that are
-    there; see the module's docstring.
+    """The ids of the ledgers that have an index file in one directory, and the editions of these,
+    or the entry logs that are there; see the module's docstring.
 
-    Written by one thread at a time."""
+    Written by one thread at a time; `editions` may be read by any, one at a time."""
 
     def __init__(self, disk: Disk, path: str = ROLL_PATH) -> None:
         self._disk = disk
@@ -217,52 +234,72 @@ class Roll:
         """As its last batch says."""
         self.logs: dict[int, int] = {}
         """Entry logs that are there, and how far each was durable at least."""
+        self.editions: dict[int, int] = {}
+        """Ledgers that are in it, each with the edition of its index; 0 if that is not known."""
 
-    def load(self, expected: RollPlace | None) -> tuple[dict[int, None], str]:
-        """Return the ledgers that are in it, and what is wrong with it; "" for nothing.
+    def load(self, expected: RollPlace | None) -> str:
+        """Take what is in it; return what is wrong with it, "" for nothing. Editions of a roll with
+        which something is wrong are not known.
 
         *expected*: how far it had come at the last census, None if there was none."""
         data = read_file(self._disk, self._path)
         path = self._disk.describe(self._path)
-        there, problem, seen = dict[int, None](), "", RollPlace()
+        self.editions = {}
+        problem, seen = "", RollPlace()
         if data is not None and len(data) >= _ROLL_HEADER.size:
             magic, version, _, first = _ROLL_HEADER.unpack_from(data)
             if magic == _ROLL_MAGIC and version in _BATCHES:
-                there, problem, seen = self._read(data, first, expected, _BATCHES[version])
+                problem, seen = self._read(data, first, expected, version)
         self.place = seen
         if expected is not None and seen.batch < expected.batch:
             problem = f"{path} is shorter than at the last checkpoint"
             self.place = expected  # what is written next is newer than both
-        return there, problem
+        if problem:
+            self.editions = dict.fromkeys(self.editions, 0)
+        return problem
 
-    def write(self, ledger_ids: Iterable[int] = (), needed: Needed = NOTHING) -> None:
-        """Start it over with these ledgers and its `logs`, durably."""
+    def write(self, editions: Mapping[int, int] | None = None, needed: Needed = NOTHING) -> None:
+        """Start it over with these ledgers and its `logs`, durably. Raises `OSError`; after
+        `DiskFull` nothing is changed."""
+        editions = {} if editions is None else editions
         header = _ROLL_HEADER.pack(_ROLL_MAGIC, _ROLL_VERSION, 0, self.place.batch + 1)
-        ids = array("q", sorted(ledger_ids))
-        batch, crc = _batch(crc32c(header), ids, needed, self.logs, removed=False)
+        ids = array("q", sorted(editions))
+        batch, crc = _batch(
+            crc32c(header), ids, array("Q", map(editions.__getitem__, ids)), needed, self.logs
+        )
         replace_file(self._disk, self._path, [header, batch])
         self._take(len(header) + len(batch), crc, needed, {})
+        self.editions = dict(editions)
 
     def append(
         self,
-        ledger_ids: Iterable[int] = (),
+        editions: Mapping[int, int] | None = None,
         needed: Needed = NOTHING,
         *,
-        removed: bool = False,
+        removed: Iterable[int] = (),
         logs: Mapping[int, int] | None = None,
     ) -> None:
-        """Note that these ledgers are in the index, or are not any more, what of other files is
-        needed from now on, and how far these *logs* are, 0: not there any more; durably.
+        """Note of which *editions* the index of these ledgers is, or which are *removed*, what of
+        other files is needed from now on, and how far these *logs* are, 0: not there any more;
+        durably.
 
         Raises `OSError`; after `DiskFull` it may be done again."""
         logs = {} if logs is None else logs
-        if not self._end:
-            self.logs |= logs
-            self.logs = {log_id: end for log_id, end in self.logs.items() if end}
-            self.write(() if removed else ledger_ids, needed)
-            return
-        ids = array("q", ledger_ids)
-        batch, crc = _batch(self.place.chain, ids, needed, logs, removed=removed)
+        editions = {} if editions is None else editions
+        gone = array("q", removed)
+        assert not (gone and editions), "a batch adds or removes"
+        least_bytes = _LEDGER_BYTES * len(self.editions) + _LOG_BYTES * len(self.logs)
+        if not self._end or self._end > 2 * least_bytes + _SLACK_BYTES:
+            try:
+                self._rewrite(editions, needed, gone, logs)
+            except DiskFull:
+                if not self._end:
+                    raise
+            else:
+                return
+        ids = array("q", editions) or gone
+        column = array("Q", editions.values()) or array("Q", bytes(_EDITION_BYTES * len(gone)))
+        batch, crc = _batch(self.place.chain, ids, column, needed, logs, removed=bool(gone))
         file = self._disk.open(self._path)
         try:
             file.write([batch], self._end)
@@ -270,6 +307,29 @@ class Roll:
         finally:
             file.close()
         self._take(self._end + len(batch), crc, needed, logs)
+        self._note(editions, gone)
+
+    def _rewrite(
+        self,
+        editions: Mapping[int, int],
+        needed: Needed,
+        gone: Iterable[int],
+        logs: Mapping[int, int],
+    ) -> None:
+        before = self.logs, self.editions
+        self.logs, self.editions = dict(self.logs), dict(self.editions)
+        self._learn(logs.items())
+        self._note(editions, gone)
+        try:
+            self.write(self.editions, needed)
+        except OSError:
+            self.logs, self.editions = before
+            raise
+
+    def _note(self, editions: Mapping[int, int], gone: Iterable[int]) -> None:
+        self.editions.update(editions)
+        for ledger_id in gone:
+            self.editions.pop(ledger_id, None)
 
     def _take(self, end: int, crc: int, needed: Needed, logs: Mapping[int, int]) -> None:
         self._end, self.place = end, RollPlace(self.place.batch + 1, crc)
@@ -284,17 +344,18 @@ class Roll:
                 self.logs.pop(log_id, None)
 
     def _read(
-        self, data: bytes, first: int, expected: RollPlace | None, layout: Struct
-    ) -> tuple[dict[int, None], str, RollPlace]:
+        self, data: bytes, first: int, expected: RollPlace | None, version: int
+    ) -> tuple[str, RollPlace]:
         """Take the batches of *data* up to the first that is not whole."""
-        there: dict[int, None] = {}
+        layout = _BATCHES[version]
+        ledger_bytes = _LEDGER_BYTES if version >= _EDITIONS_SINCE else _ID_BYTES
         problem = ""
         at, number, before = _ROLL_HEADER.size, first, crc32c(data[: _ROLL_HEADER.size])
         seen = RollPlace()
         while at + layout.size <= len(data):
             crc, removed, count, *rest = layout.unpack_from(data, at)
             ids_at = at + layout.size
-            logs_at = ids_at + 8 * count
+            editions_at, logs_at = ids_at + _ID_BYTES * count, ids_at + ledger_bytes * count
             end = logs_at + (_LOG_BYTES * rest.pop() if layout is _BATCH else 0)
             before = int(extend(crc32c(_CRC.pack(before)), data[at + _CRC.size : end]))
             if end > len(data) or before != crc:
@@ -306,19 +367,25 @@ class Roll:
             seen = RollPlace(number, crc)
             if expected is not None and number == expected.batch and seen != expected:
                 problem = f"{self._disk.describe(self._path)} is another one than was written"
-            column = array("q", data[ids_at:logs_at])
+            ids = array("q", data[ids_at:editions_at])
+            editions = array("Q", data[editions_at:logs_at] or bytes(_EDITION_BYTES * count))
             if removed:
-                for ledger_id in column:
-                    there.pop(ledger_id, None)
+                self._note({}, ids)
             else:
-                there.update(dict.fromkeys(column))
+                self._note(dict(zip(ids, editions, strict=True)), ())
             at, number = end, number + 1
         self._end = at if seen.batch else 0
-        return there, problem, seen
+        return problem, seen
 
 
 def _batch(
-    before: int, ids: "array[int]", needed: Needed, logs: Mapping[int, int], *, removed: bool
+    before: int,
+    ids: "array[int]",
+    editions: "array[int]",
+    needed: Needed,
+    logs: Mapping[int, int],
+    *,
+    removed: bool = False,
 ) -> tuple[bytes, int]:
     """Return a batch that follows the chain *before*, and the chain after it."""
     redo, tombstones, fences = needed.redo, needed.tombstones, needed.fences
@@ -327,6 +394,6 @@ def _batch(
         tombstones.number, tombstones.crc, fences.number, fences.crc, len(logs),
     )  # fmt: skip
     ends = array("q", chain.from_iterable(logs.items()))
-    rest = b"".join((head[_CRC.size :], ids.tobytes(), ends.tobytes()))
+    rest = b"".join((head[_CRC.size :], ids.tobytes(), editions.tobytes(), ends.tobytes()))
     crc = int(extend(crc32c(_CRC.pack(before)), rest))
     return _CRC.pack(crc) + rest, crc

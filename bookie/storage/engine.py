@@ -123,7 +123,7 @@ class BookieStorage:
             directories = Directories.single(directories)
         directories.lock()
         try:
-            ledger_directories = open_ledger_directories(directories, config)
+            ledger_directories = open_ledger_directories(directories, config, entropy=entropy)
             accounts = Accounts(directories.main)
             accounts.lost([doubt] if doubt else [])
             if restored:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from os import urandom
 from typing import Final
 
 from bookie.disk.directories import Directories
@@ -66,6 +67,7 @@ class LedgerDirectory:
         config: LedgerDirectoryConfig,
         *,
         owns: Callable[[int], bool] = lambda _ledger_id: True,
+        entropy: Callable[[int], bytes] = urandom,
     ) -> None:
         """*owns* says of any ledger whether it belongs here."""
         for directory in DIRECTORIES:
@@ -76,19 +78,23 @@ class LedgerDirectory:
         self.disk = disk
         self.owns = owns
         self._config = config
+        self._entropy = entropy
         self.is_hurried = False
         """Whether what can be left to the next start is left to it; set by any thread."""
         self.lock = threading.Lock()
         self.failure: OSError | FileDamaged | None = None
         """Why it is only read from, if so."""
+        self.roll = Roll(disk)
         self.index = LedgerIndex(
-            disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
+            disk,
+            cache_bytes=config.index_cache_bytes,
+            files_max=config.files_open_max,
+            counted=lambda ledger_id: self.roll.editions.get(ledger_id, 0),
         )
         self.tombstones = Tombstones.load(disk)
         self._problem = ""
         """Why fences of evicted ledgers may be forgotten, or entry logs be gone, if so."""
         self.fences = self._load_fences()
-        self.roll = Roll(disk)
         self.log_roll = Roll(disk, LOGS_PATH)
         self.evicted: dict[int, None] = {}
         """Ledgers that were evicted since a collection listed the logs; under `lock`."""
@@ -104,10 +110,10 @@ class LedgerDirectory:
         """Finish what a crash may have interrupted; return the ledgers that are here, and what
         should be here. *counted*: how far the rolls had come at the last census. They stay as they
         were, until `begin`."""
-        counts, problem = self.roll.load(counted.index)
+        problem = self.roll.load(counted.index)
         if not problem:
             self._check_counted()
-        _, log_problem = self.log_roll.load(counted.logs)
+        log_problem = self.log_roll.load(counted.logs)
         self._problem = self._problem or log_problem
         found = self.index.recover(self.roll.needed.redo)
         deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
@@ -116,7 +122,7 @@ class LedgerDirectory:
         here = [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
         missing = [
             ledger_id
-            for ledger_id in counts.keys() - dict.fromkeys(here).keys()
+            for ledger_id in self.roll.editions.keys() - dict.fromkeys(here).keys()
             if ledger_id not in self.tombstones
         ]
         return Recovered(here, sorted(missing), problem or self._problem)
@@ -125,7 +131,6 @@ class LedgerDirectory:
         """Let the roll say what is here, before anything is added to it.
 
         Rewritten in any case: what was read of it may be in the system's memory only."""
-        self.index.made.clear()
         for stones in (self.tombstones, self.fences):
             if stones and not stones.edition.number:  # of a version that did not count them
                 stones.write()
@@ -136,7 +141,14 @@ class LedgerDirectory:
         if self.log_roll.logs or self.log_roll.place.batch:
             self.log_roll.write()
         if recovered.here or self.roll.place.batch:
-            self.roll.write(recovered.here, self._needed())
+            counted = self.roll.editions
+            editions = dict.fromkeys(recovered.here, 0)
+            for ledger_id in recovered.here:
+                if ledger_id in counted:
+                    editions[ledger_id] = counted[ledger_id]
+                elif not recovered.problem:
+                    editions[ledger_id] = self._edition_of(ledger_id)
+            self.roll.write(editions, self._needed())
             self._count_stones()
 
     def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
@@ -165,7 +177,7 @@ class LedgerDirectory:
         with self.lock, self._writing():
             self.tombstones.add(ledger_ids)
             with suppress(DiskFull):  # the next start finds them among the tombstones
-                self._count(ledger_ids, removed=True)
+                self._count(removed=ledger_ids)
 
     def remove(self, ledger_ids: Sequence[int]) -> None:
         """Remove the index of ledgers that are buried; the entries stay in the entry logs until
@@ -185,9 +197,13 @@ class LedgerDirectory:
         with self.lock, self._writing():
             self.fences.add(ledger_ids)
             self.index.settle(ledger_ids)
-            self._count(ledger_ids, removed=True)
-            gone = forget(ledger_ids)
-            self.index.made += [one for one in ledger_ids if one not in gone]  # the next flush
+            editions = self.roll.editions
+            counted = {one: editions[one] for one in ledger_ids if one in editions}
+            self._count(removed=ledger_ids)
+            gone = dict.fromkeys(forget(ledger_ids))
+            for ledger_id, edition in counted.items():
+                if ledger_id not in gone:  # the next flush counts it again
+                    self.index.written.setdefault(ledger_id, edition)
             self.index.remove(gone)
             self.index.sync_names(gone)
             self.evicted.update(dict.fromkeys(gone))
@@ -225,9 +241,19 @@ class LedgerDirectory:
     def _needed(self) -> Needed:
         return Needed(self.index.redo.place, self.tombstones.edition, self.fences.edition)
 
-    def _count(self, ledger_ids: Sequence[int], *, removed: bool = False) -> None:
-        self.roll.append(ledger_ids, self._needed(), removed=removed)
+    def _count(
+        self, written: Mapping[int, int] | None = None, *, removed: Iterable[int] = ()
+    ) -> None:
+        self.roll.append(written, self._needed(), removed=removed)
         self._count_stones()
+
+    def _edition_of(self, ledger_id: int) -> int:
+        """Return the edition of an index that is not in the roll, as a crash kept it from there or
+        interrupted an eviction."""
+        try:
+            return self.index.load(ledger_id).edition
+        except IndexDamaged:
+            return 0
 
     def _count_stones(self) -> None:
         self.tombstones.count(self.tombstones.edition)
@@ -260,6 +286,7 @@ class LedgerDirectory:
             raise
 
     def _flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
+        self.index.edition = index_format.new_edition(self._entropy)
         placed = []
         for header in headers:
             entries = memtable.ledger(header.ledger_id)
@@ -269,11 +296,11 @@ class LedgerDirectory:
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
         self._put_in_place()
-        if stored:  # also if none is new: else an older state of this directory is not noticed
+        if stored:
             if self.logs.ends:
                 self.log_roll.append(logs=self.logs.ends)
-            self._count(self.index.made)
-            self.index.made.clear()
+            self._count(self.index.written)
+            self.index.written.clear()
         return stored
 
     def _put_in_place(self) -> None:
@@ -289,7 +316,10 @@ class LedgerDirectory:
 
 
 def open_ledger_directories(
-    directories: Directories, config: StorageConfig
+    directories: Directories,
+    config: StorageConfig,
+    *,
+    entropy: Callable[[int], bytes] = urandom,
 ) -> list[LedgerDirectory]:
     """Share caches and files out among all of them."""
     count = len(directories.ledgers)
@@ -306,5 +336,6 @@ def open_ledger_directories(
         return lambda ledger_id: directories.ledger_directory_of(ledger_id) == at
 
     return [
-        LedgerDirectory(disk, each, owns=owner(at)) for at, disk in enumerate(directories.ledgers)
+        LedgerDirectory(disk, each, owns=owner(at), entropy=entropy)
+        for at, disk in enumerate(directories.ledgers)
     ]

@@ -16,6 +16,7 @@ from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
 from bookie.index.tombstones import FENCES_PATH, NO_EDITION, PATH, Tombstones
+from bookie.loss.census import counted_rolls
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd, LogSummary
 from bookie.tools.findings import COPY, REBUILD, Findings, Progress
@@ -52,7 +53,7 @@ class LedgerDirectoryCheck:
         self._journaled = journaled
         self._keys = keys
         self._progress = progress
-        self._index = IndexFiles(disk)
+        self._index = IndexFiles(disk, counted_rolls(directories.main, at).index)
         self._logs = FileCache(disk, _FILES_MAX)
         self._deleted = self._load_tombstones()
 

@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -22,14 +21,12 @@ from bookie.index.format import (
     SLOTS_AT,
     LedgerHeader,
     check_page,
-    decode_header,
     ledger_of,
     page_offset,
     path_of,
 )
 from bookie.index.ledger_index import Location
-from bookie.index.redo import is_all
-from bookie.loss.census import NOTHING, Roll
+from bookie.loss.census import Roll, RollPlace
 
 _DIRECTORY_CHARACTERS: Final = 2
 _FILES_MAX: Final = 64
@@ -48,18 +45,25 @@ class Stray:
 class IndexFiles:
     """See the module's docstring."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, counted: RollPlace | None) -> None:
+        """*counted*: how far the roll had come at the last census, None if that is not known."""
         self._disk = disk
-        self._blocks = Blocks(disk, files_max=_FILES_MAX)
+        self._roll = Roll(disk)
+        self._roll.load(counted)
+        self.needed = self._roll.needed
+        """What the roll says is needed of other files."""
+        self._blocks = Blocks(disk, files_max=_FILES_MAX, counted=self.edition_of)
         self.redo_damage: IndexDamaged | None = None
         """Why a start refuses the redo file, if it does."""
-        self.needed = NOTHING
-        """What the roll says is needed of other files."""
         self._load_redo()
         self._pages: OrderedDict[tuple[int, int], list[Location]] = OrderedDict()
         self._headers: OrderedDict[int, LedgerHeader | IndexDamaged] = OrderedDict()
         self.strays: list[Stray] = []
         self._here = self._list()
+
+    def edition_of(self, ledger_id: int) -> int:
+        """Return which edition of a ledger's index the roll counted last; 0: none."""
+        return self._roll.editions.get(ledger_id, 0)
 
     def ledgers(self) -> list[int]:
         return list(self._here)
@@ -75,8 +79,7 @@ class IndexFiles:
         found = self._headers.get(ledger_id)
         if found is None:
             try:
-                read = partial(self._blocks.read, ledger_id)
-                found = decode_header(read(0), ledger_id, self.path(ledger_id), read)
+                found = self._blocks.header(ledger_id)
             except IndexDamaged as damage:
                 found = damage
             self._headers[ledger_id] = found
@@ -123,18 +126,11 @@ class IndexFiles:
         self._blocks.close()
 
     def _load_redo(self) -> None:
-        redo = self._blocks.redo
-        roll = Roll(self._disk)
-        roll.load(None)
-        self.needed = roll.needed
         try:
-            redo.load(roll.needed.redo, looks_only=True)
+            self._blocks.redo.load(self.needed.redo, looks_only=True)
         except IndexDamaged as damage:
             self.redo_damage = damage
-        for ledger_id in list(redo):
-            whole = is_all(ledger_id, partial(redo.block, ledger_id))
-            if not whole and not self._blocks.files_has(ledger_id):
-                redo.drop((ledger_id,))
+        self._blocks.drop_lost()
 
     def _list(self) -> dict[int, None]:
         found = dict.fromkeys(self._blocks.redo)

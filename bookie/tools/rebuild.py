@@ -128,7 +128,8 @@ def _count(directories: Directories, plan: RebuildPlan) -> None:
         logs.write()
         nothing = RedoPlace(redo.last + 1, redo.last)
         roll.write(
-            plan.headers[at], replace(roll.needed, redo=nothing, tombstones=tombstones.edition)
+            {one: header.edition for one, header in plan.headers[at].items()},
+            replace(roll.needed, redo=nothing, tombstones=tombstones.edition),
         )
 
 

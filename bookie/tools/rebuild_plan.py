@@ -10,10 +10,10 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.entrylog.format import path_of
 from bookie.entrylog.graves import is_grave, owner_of
-from bookie.errors import CensusDamaged, IndexDamaged
-from bookie.index.format import LedgerHeader
+from bookie.errors import IndexDamaged
+from bookie.index.format import LedgerHeader, new_edition
 from bookie.index.tombstones import NO_EDITION, Edition, Tombstones
-from bookie.loss.census import LOGS_PATH, Roll, Rolls, read_census
+from bookie.loss.census import LOGS_PATH, Roll, Rolls, counted_rolls
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
 from bookie.tools.errors import RebuildRefused
@@ -59,34 +59,38 @@ class RebuildPlan:
         journaled = self._read_journals()
         for at, disk in enumerate(self._directories.ledgers):
             found = self._read_logs(disk, at)
-            found |= self._read_index(disk)
-            roll = self._read_roll(disk, at)
+            rolls = counted_rolls(self._directories.main, at)
+            found |= self._read_index(disk, rolls)
+            roll = self._read_roll(disk, rolls)
             wanted = [*journaled, *(self._stored.here if self._stored else ())]
             found |= dict.fromkeys(
                 one for one in wanted if self._directories.ledger_directory_of(one) == at
             )
             deleted = self._tombstones(disk, at, roll.needed.tombstones)
             headers = {}
+            edition = new_edition()
             for ledger_id in sorted(found):
                 key = None if ledger_id in deleted else self._key(ledger_id)
                 if key is not None:
                     proof = self._lacs.get(ledger_id, (0, b""))[1]
-                    headers[ledger_id] = LedgerHeader(ledger_id, key, True, proof)
+                    headers[ledger_id] = LedgerHeader(
+                        ledger_id,
+                        key,
+                        True,
+                        proof,
+                        edition=edition,
+                        counted=roll.editions.get(ledger_id, 0),
+                    )
             self.headers.append(headers)
         if self._problem_count:
             raise RebuildRefused(self._problems, self._problem_count)
 
-    def _read_roll(self, disk: Disk, at: int) -> Roll:
+    def _read_roll(self, disk: Disk, rolls: Rolls) -> Roll:
         """Return what was there at the last checkpoint, and learn what is not there any more: what
         the new index will not name would become a "no such entry"."""
         roll, logs = Roll(disk), Roll(disk, LOGS_PATH)
-        try:
-            census = read_census(self._directories.main)
-        except CensusDamaged:
-            census = None  # the next start reports it
-        rolls = Rolls() if census is None else census.rolls[at]
         roll.load(rolls.index)
-        _, problem = logs.load(rolls.logs)
+        problem = logs.load(rolls.logs)
         if problem:
             self.losses.append(f"{problem}, so nobody knows whether all entry logs are there")
         for log_id, end in sorted(logs.logs.items()):
@@ -158,9 +162,9 @@ class RebuildPlan:
         self.entries.append(count)
         return found
 
-    def _read_index(self, disk: Disk) -> dict[int, None]:
+    def _read_index(self, disk: Disk, rolls: Rolls) -> dict[int, None]:
         """Look at what can still be read of the old index; return its ledgers."""
-        index = IndexFiles(disk)
+        index = IndexFiles(disk, rolls.index)
         try:
             ledgers = index.ledgers()
             for done, ledger_id in enumerate(ledgers):

@@ -22,6 +22,7 @@ from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from bookie.errors import DirectoryInUse
 from bookie.identity.cookie import Cookie
 from bookie.identity.stamp import accept_loss
+from bookie.index.format import path_of
 from bookie.process import run_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -534,6 +535,39 @@ def test_a_process_whose_identity_was_taken_ends(uri: str, tmp_path: Path) -> No
         asyncio.run(take(name))
         assert process.popen.wait(PATIENCE_S) == IDENTITY_LOST
         assert f"bookie {name} has lost its identity and ends" in process.output()
+
+
+def test_a_bookie_denies_nothing_of_a_ledger_whose_index_file_was_put_back(
+    uri: str, tmp_path: Path
+) -> None:
+    index = tmp_path / "b" / path_of(7)
+
+    def filled(first: int, end: int) -> bytes:
+        async def fill(transport: SocketTransport, name: BookieId) -> None:
+            for at in range(first, end, 100):
+                run = run_of(*range(at, at + 100), lac=at - 1)
+                assert await add(transport, run, bookie=name) is Status.OK
+
+        with bookie(uri, tmp_path / "b") as process:
+            with_transport(*process.ready(), fill)
+            assert process.stop() == 0
+        return index.read_bytes()
+
+    async def ask(transport: SocketTransport, name: BookieId) -> None:
+        for first in (0, 600, 5000):
+            answer = await transport.read(name, ReadQuery(7, KEY, first, first))
+            assert answer.status is Status.IO_ERROR
+        assert (await transport.read_lac(name, LacQuery(7, KEY))).status is Status.IO_ERROR
+        assert await add(transport, run_of(700, lac=699), bookie=name) is Status.IO_ERROR
+
+    older, newest = filled(0, 500), filled(500, 1000)
+    index.write_bytes(older)
+    for _ in range(2):
+        with bookie(uri, tmp_path / "b") as process:
+            with_transport(*process.ready(), ask)
+    index.write_bytes(newest)
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), check_some)
 
 
 def test_after_an_accepted_loss_a_bookie_denies_nothing(uri: str, tmp_path: Path) -> None:

@@ -43,15 +43,15 @@ mutant(
 mutant(
     "misses what it evicted",
     _DIRECTORY,
-    old="            self._count(ledger_ids, removed=True)\n            gone = forget",
-    new="            gone = forget",
+    old="            self._count(removed=ledger_ids)\n            gone = dict",
+    new="            gone = dict",
     test=_STORED + "a_start_after_an_eviction_misses_nothing",
 )
 mutant(
     "does not miss what it was about to evict",
     _DIRECTORY,
-    old="            self.index.made += [one for one in ledger_ids if one not in gone]",
-    new="",
+    old="                    self.index.written.setdefault(ledger_id, edition)\n",
+    new="                    pass\n",
     test=_STORED + "an_entry_that_arrives_between_the_roll_and_the_removal_keeps_the_ledger",
 )
 mutant(

@@ -101,3 +101,10 @@ mutant(
     new="        else:\n",
     test=_HANDLE + "no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_the_last",
 )
+mutant(
+    "takes the mark of another bookie that fits",
+    "bookie/journal/recovery.py",
+    old="    if tag and tag != tag_of(headers[0].epoch):",
+    new="    if False:",
+    test=_JOURNAL + "a_mark_of_another_journal_that_fits_refuses",
+)

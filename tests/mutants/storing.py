@@ -6,6 +6,8 @@ _STORAGE = "tests/bookie/storage/test_storage.py::test_"
 _REDO = "tests/bookie/index/test_redo.py::test_"
 _IN_PLACE = "tests/bookie/storage/test_index_in_place.py::test_"
 _LIMBO = "tests/bookie/loss/test_limbo.py::test_"
+_FILES = "tests/bookie/loss/test_files.py::test_"
+_CENSUS = "tests/bookie/loss/test_census.py::test_"
 
 mutant(
     "moves the marks before a checkpoint has written anything",
@@ -360,8 +362,8 @@ mutant(
 mutant(
     "believes an older roll of the entry logs when it rebuilds",
     _PLAN,
-    old="        _, problem = logs.load(rolls.logs)\n",
-    new="        _, problem = logs.load(None)\n",
+    old="        problem = logs.load(rolls.logs)\n",
+    new="        problem = logs.load(None)\n",
     test=_REBUILT
     + "without_the_newest_roll_of_the_entry_logs_nobody_knows_whether_all_are_there[older]",
 )
@@ -434,4 +436,39 @@ mutant(
     old="else census.rolls[at])",
     new="else census.rolls[0])",
     test=_LIMBO + "each_ledger_directory_has_its_own_roll_in_the_census",
+)
+mutant(
+    "counts the editions of new ledgers only",
+    "bookie/storage/ledger_directory.py",
+    old="            self._count(self.index.written)\n",
+    new="            self._count(self.index.written | self.roll.editions)\n",
+    test=_FILES + "no_file_that_is_lost_cut_older_or_anothers_makes_a_bookie_say_a_wrong_no",
+)
+mutant(
+    "knows what is in place although a full disk left it half written",
+    "bookie/index/ledger_index.py",
+    old="            self._in_place[ledger_id] = 0  # a full disk may end this half way\n",
+    new="            pass\n",
+    test=_FILES + "an_index_file_that_a_full_disk_left_half_in_place_is_no_older_one",
+)
+mutant(
+    "counts a ledger that an eviction left with the next edition",
+    "bookie/storage/ledger_directory.py",
+    old="                    self.index.written.setdefault(ledger_id, edition)\n",
+    new="                    self.index.written.setdefault(ledger_id, edition + 1)\n",
+    test=_FILES + "ledgers_that_an_eviction_left_are_counted_with_their_edition",
+)
+mutant(
+    "forgets the edition that a crash kept from the roll",
+    "bookie/storage/ledger_directory.py",
+    old="                    editions[ledger_id] = self._edition_of(ledger_id)\n",
+    new="                    pass\n",
+    test=_FILES + "the_edition_of_an_index_that_a_crash_kept_from_the_roll_is_learned",
+)
+mutant(
+    "lets a roll grow without end",
+    "bookie/loss/census.py",
+    old="        if not self._end or self._end > 2 * least_bytes + _SLACK_BYTES:\n",
+    new="        if not self._end:\n",
+    test=_CENSUS + "a_roll_that_is_too_long_is_rewritten_unless_there_is_no_space",
 )

@@ -208,6 +208,25 @@ class SimBookie:
         self._cluster.scheduler.note(self.name, f"byte {offset} of {path} rots")
         self._cluster.scheduler.mark("disk_rotted")
 
+    def indexes_unlike(self, backup: SimDisk) -> list[str]:
+        """Return the index files that are here, and others in *backup*."""
+        both = set(self.disk.files()).intersection(backup.files())
+        return [
+            path
+            for path in sorted(both)
+            if path.endswith(INDEX_SUFFIX) and self.disk.content(path) != backup.content(path)
+        ]
+
+    def put_back(self, path: str, backup: SimDisk) -> None:
+        """Crash, and find that somebody put one file back from *backup*: it is whole, and older."""
+        self.crash()
+        self.disk.cut(path, 0)
+        self.disk.damage(path, 0, backup.content(path))
+        self.has_rotted = True
+        self._cluster.oracle.lost_disk(self.name, wholly=False)
+        self._cluster.scheduler.note(self.name, f"has {path} back from a backup")
+        self._cluster.scheduler.mark("index_put_back")
+
     def can_read(self, ledger_id: int, key: bytes, entry_id: int) -> bool:
         """Whether the entry is here and undamaged."""
         try:

@@ -25,6 +25,8 @@ _ACTS: Final = (
     ("journal", ("rename", "journal/mark")),
 )
 """Files that a start believes, and where it acts upon what it has read there."""
+PUT_BACK: Final = 0.5
+"""How probably one index file is brought back instead of a whole disk."""
 JOURNAL_LOOKS: Final = 100
 JOURNAL_LOOK_S: Final = 0.05
 """How often it is looked for a journal file to lose."""
@@ -142,7 +144,8 @@ class Faults:
             self._restart_soon(bookie)
 
     def _back_up(self) -> None:
-        """A backup is made of a disk, and a little later brought back: a lost disk, too."""
+        """A backup is made of a disk; a little later it is brought back, or an index file of it: a
+        lost disk, too."""
         bookie = self._random.choice(self._bookies())
         backup = bookie.disk.copy()
         self._later(3.0, partial(self._bring_back, bookie, backup))
@@ -151,7 +154,11 @@ class Faults:
         stored = known(self._cluster, bookie.name)
         if bookie.gone or stored is None or stored.clean:
             return  # nothing was promised since, as far as that is known here
-        bookie.restore(backup)
+        changed = bookie.indexes_unlike(backup)
+        if changed and self._scheduler.chance(PUT_BACK):
+            bookie.put_back(self._random.choice(changed), backup)
+        else:
+            bookie.restore(backup)
         self._restart_soon(bookie)
 
     def _move(self) -> None:

@@ -175,14 +175,15 @@ def dump_index(
     digest is shown. Exits with 1 if an index file is damaged."""
 
     async def command() -> bool:
+        from bookie.loss.census import counted_rolls
         from bookie.tools.index_files import IndexFiles
         from bookie.tools.offline import check_used, read_only
 
         whole = True
         with opened(directory, journal_dir, ledger_dir) as directories:
             check_used(directories)
-            for disk in read_only(directories).ledgers:
-                files = IndexFiles(disk)
+            for at, disk in enumerate(read_only(directories).ledgers):
+                files = IndexFiles(disk, counted_rolls(directories.main, at).index)
                 try:
                     for ledger_id in files.ledgers():
                         if ledger in (None, ledger_id):

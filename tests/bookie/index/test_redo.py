@@ -182,14 +182,14 @@ def test_a_flush_makes_no_index_file_and_all_is_found_at_once_and_after_a_start(
     index = new_index(disk)
     header = put(index, LedgerHeader(1, KEY), 64, 0, 1, 300)
     index.flush()
-    assert index.made == [1]
+    assert list(index.written) == [1]
     for again in (index, new_index(disk)):
         assert path_of(1) not in disk.files()
         assert again.recover() == [1]
         assert again.has_file(1)
         assert again.load(1) == header
         assert ids(again, header) == [0, 1, 300]
-    assert IndexFiles(disk).ledgers() == [1]
+    assert IndexFiles(disk, None).ledgers() == [1]
 
 
 def test_blocks_are_put_in_place_the_oldest_first_and_some_at_a_time() -> None:
@@ -265,7 +265,9 @@ def test_a_start_makes_no_lost_file_again_of_a_part_of_it() -> None:
     index.flush()
     disk.remove(path_of(1))
     assert new_index(disk).recover() == []
-    assert IndexFiles(disk).ledgers() == [], "the check before a start sees what the start will"
+    assert IndexFiles(disk, None).ledgers() == [], (
+        "the check before a start sees what the start will"
+    )
 
 
 def test_a_redo_file_of_version_1_is_put_in_place_at_once() -> None:
@@ -307,7 +309,7 @@ def test_an_end_of_another_kind_is_refused_by_nobody_but_a_start() -> None:
     index.flush()
     needed = index.redo.place
     disk.damage(PATH, 60, b"\xff\xff")
-    assert IndexFiles(disk).ledgers() == []
+    assert IndexFiles(disk, None).ledgers() == []
     with pytest.raises(IndexDamaged):
         new_index(disk).recover(needed)
     other = LedgerIndex(disk, cache_bytes=0, files_max=4)

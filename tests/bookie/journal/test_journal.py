@@ -65,7 +65,7 @@ def test_records_come_back_as_they_were() -> None:
         assert fmt.decode_record(data) == record
     header = fmt.FileHeader(4, 2**64 - 1, 3, 999)
     assert fmt.decode_file_header(fmt.encode_file_header(header), "x") == header
-    assert fmt.decode_mark(fmt.encode_mark(Mark(4, 99)), "x") == Mark(4, 99)
+    assert fmt.decode_mark(fmt.encode_mark(Mark(4, 99), 7), "x") == (Mark(4, 99), 7)
 
 
 def test_one_commit_makes_all_that_queued_durable_with_one_sync() -> None:
@@ -213,6 +213,19 @@ def test_every_byte_of_the_mark_flipped_or_cut_refuses() -> None:
         cut = disk.copy()
         cut.cut(fmt.MARK_PATH, at)
         assert outcome(cut) is MarkDamaged
+
+
+def test_a_mark_of_another_journal_that_fits_refuses() -> None:
+    """It would hide the records before it, which are in no index yet."""
+    disk, ends = three_commits()
+    assert outcome(disk) == 6
+    other = new_disk()
+    begin(other, 1, previous=None, preallocate_bytes=600, entropy=lambda count: b"\7" * count)
+    write_mark(other, Mark(1, ends[1]))
+    disk.damage(fmt.MARK_PATH, 0, other.content(fmt.MARK_PATH))
+    assert outcome(disk) is MarkDamaged
+    disk.damage(fmt.MARK_PATH, 0, fmt.encode_mark(Mark(1, ends[1]), 0))  # as older programs wrote
+    assert [entries for _, entries in replayed(disk)] == [[5], [6]]
 
 
 def test_a_journal_that_is_not_there_refuses() -> None:

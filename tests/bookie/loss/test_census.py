@@ -45,16 +45,16 @@ def sealed(body: bytes) -> bytes:
 def rolled(disk: SimDisk) -> Roll:
     """Three batches: ledgers 1 to 3 of which 2 is removed, logs 1 to 2 of which 1 is removed."""
     roll = Roll(disk, LOGS_PATH)
-    roll.append([1, 2], logs={1: 64, 7: 0})
-    roll.append([3], NEEDED, logs={2: 80})
-    roll.append([2], NEEDED, removed=True, logs={1: 0, 2: 99})
+    roll.append({1: 11, 2: 12}, logs={1: 64, 7: 0})
+    roll.append({3: 13, 1: 14}, NEEDED, logs={2: 80})
+    roll.append(needed=NEEDED, removed=[2], logs={1: 0, 2: 99})
     return roll
 
 
 def loaded(disk: SimDisk, expected: RollPlace | None = None) -> tuple[Roll, list[int], str]:
     roll = Roll(disk, LOGS_PATH)
-    there, problem = roll.load(expected)
-    return roll, list(there), problem
+    problem = roll.load(expected)
+    return roll, list(roll.editions), problem
 
 
 def test_a_census_comes_back_from_its_bytes_and_no_damaged_byte_passes() -> None:
@@ -100,10 +100,11 @@ def test_what_a_roll_was_told_is_found_again_and_continues() -> None:
     again, ledgers, problem = loaded(disk, roll.place)
     assert (ledgers, problem, again.place) == ([1, 3], "", roll.place)
     assert (again.logs, again.needed) == (roll.logs, roll.needed) == ({2: 99}, NEEDED)
-    again.append([9], logs={5: 1})
+    assert again.editions == roll.editions == {1: 14, 3: 13}
+    again.append({9: 19}, logs={5: 1})
     assert again.place.batch == roll.place.batch + 1 == 4
     assert loaded(disk, again.place)[1:] == ([1, 3, 9], "")
-    again.write([4], NOTHING)
+    again.write({4: 14}, NOTHING)
     assert (again.needed, again.logs) == (NOTHING, {2: 99, 5: 1})
     rewritten, ledgers, problem = loaded(disk, again.place)
     assert (rewritten.place.batch, ledgers, problem) == (5, [4], "")
@@ -113,7 +114,7 @@ def test_what_a_roll_was_told_is_found_again_and_continues() -> None:
 def test_a_first_append_is_the_whole_roll() -> None:
     disk = SimDisk(0)
     roll = Roll(disk, LOGS_PATH)
-    roll.append([1], logs={1: 64, 7: 0})
+    roll.append({1: 1}, logs={1: 64, 7: 0})
     assert (roll.place.batch, roll.logs) == (1, {1: 64})
     assert loaded(disk, roll.place)[1:] == ([1], "")
     assert loaded(disk)[0].logs == {1: 64}
@@ -123,15 +124,15 @@ def test_a_first_append_is_the_whole_roll() -> None:
 def test_a_shorter_roll_is_missed_and_what_is_written_next_is_newer(left: str) -> None:
     disk = SimDisk(0)
     roll = Roll(disk, LOGS_PATH)
-    roll.append([1])
+    roll.append({1: 1})
     one = len(disk.content(LOGS_PATH))
-    roll.append([2])
+    roll.append({2: 1})
     disk.crash(Loss.LOST)
     disk.cut(LOGS_PATH, {"nothing": 0, "the header": 24, "one batch": one}[left])
     again, ledgers, problem = loaded(disk, roll.place)
     assert "is shorter than at the last checkpoint" in problem
     assert ledgers == ([1] if left == "one batch" else [])
-    again.write([1])
+    again.write({1: 1})
     assert again.place.batch > roll.place.batch
     assert loaded(disk, again.place)[1:] == ([1], "")
 
@@ -148,7 +149,7 @@ def test_each_damaged_byte_of_a_roll_ends_it_where_it_is() -> None:
         assert problem, at
         assert ledgers in ([], [1, 2], [1, 2, 3]), at
         roll, _, _ = loaded(copy)
-        roll.append([8])
+        roll.append({8: 1})
         assert loaded(copy)[1] == [*ledgers, 8], "it continues behind what is whole"
 
 
@@ -158,7 +159,7 @@ def test_a_roll_of_as_many_batches_that_is_another_one_is_missed() -> None:
     place = rolled(disk).place
     roll = Roll(other, LOGS_PATH)
     for ledger_id in (1, 2, 3, 4):
-        roll.append([ledger_id])
+        roll.append({ledger_id: 1})
     assert "is another one than was written" in loaded(other, place)[2]
 
 
@@ -281,6 +282,32 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     assert read_census(disk) == CENSUS
     assert files() == before
     roll = Roll(disk, LOGS_PATH)
-    roll.append([1])
-    roll.append([2])
+    roll.append({1: 1})
+    roll.append({2: 1})
     assert files() == before
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_roll_that_is_too_long_is_rewritten_unless_there_is_no_space(
+    monkeypatch: pytest.MonkeyPatch, *, full: bool
+) -> None:
+    monkeypatch.setattr("bookie.loss.census._SLACK_BYTES", 500)
+    disk = SimDisk(0)
+    roll = Roll(disk, LOGS_PATH)
+    for number in range(1, 50):
+        if full and number > 1:
+            for _ in range(2):
+                disk.fail("create", LOGS_PATH, errno.ENOSPC)
+        roll.append({1: number, number: number}, logs={number: 64, number - 2: 0})
+        if number % 5 == 0:
+            roll.append(needed=NEEDED, removed=[number], logs={})
+        again = Roll(disk, LOGS_PATH)
+        assert again.load(roll.place) == ""
+        assert (again.editions, again.logs, again.needed, again.place) == (
+            roll.editions,
+            roll.logs,
+            roll.needed,
+            roll.place,
+        )
+    assert roll.editions == {1: 49} | {n: n for n in range(2, 50) if n % 5}
+    assert (len(disk.content(LOGS_PATH)) > 3500) is full

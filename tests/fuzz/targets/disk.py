@@ -157,10 +157,11 @@ def _made(path: str, make: Callable[[MemoryDisk], object]) -> bytes:
 
 
 def _roll(data: bytes) -> object:
-    there, problem = Roll(_disk_with(ROLL_PATH, data)).load(ROLLED.place)
+    roll = Roll(_disk_with(ROLL_PATH, data))
+    problem = roll.load(ROLLED.place)
     if problem:
         raise ValueError(problem)
-    return there
+    return roll.editions
 
 
 def _ledger_map(data: bytes) -> object:
@@ -199,9 +200,9 @@ def _made_tombstones(disk: MemoryDisk) -> None:
 
 def _made_roll(disk: MemoryDisk) -> Roll:
     roll = Roll(disk)
-    roll.append([1, 2], logs={1: 64})
+    roll.append({1: 11, 2: 12}, logs={1: 64})
     needed = Needed(RedoPlace(1, 3, 17), Edition(2, 5), Edition(1, 9))
-    roll.append([2], needed, removed=True, logs={1: 0, 2: 99})
+    roll.append(needed=needed, removed=[2], logs={1: 0, 2: 99})
     return roll
 
 
@@ -232,7 +233,7 @@ DISK: Final = (
     Target(
         "journal-mark",
         lambda data: journal_format.decode_mark(data, "mark"),
-        (journal_format.encode_mark(JournalMark(1, 64)),),
+        (journal_format.encode_mark(JournalMark(1, 64), 7),),
         refuses=FileDamaged,
         seal=sealed_at_end,
     ),

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
-from bookie.index import ledger_index
+from bookie.index import blocks
+from bookie.index.format import LedgerHeader
 from bookie.index.tombstones import Tombstones
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
@@ -70,7 +71,28 @@ def takes_unknown_for_absence(patch: Patch) -> None:
 )
 def makes_a_lost_index_again_of_a_part_of_it(patch: Patch) -> None:
     """It is damaged then, and no recovery can mend it: four of ten thousand seeds see it."""
-    patch.set(ledger_index, "is_all", lambda _ledger_id, _block: True)
+    patch.set(blocks, "is_all", lambda _ledger_id, _block: True)
+
+
+@mutation(
+    "rule 76, editions",
+    drawn=False,
+    test="tests/bookie/loss/test_files.py"
+    "::test_no_file_that_is_lost_cut_older_or_anothers_makes_a_bookie_say_a_wrong_no",
+)
+def takes_an_older_index_for_the_newest(patch: Patch) -> None:
+    """One disk in twelve that are lost is one index file that was put back."""
+    patch.set(LedgerHeader, "is_of", lambda _self, _counted: True)
+
+
+@mutation(
+    "rule 76, editions",
+    drawn=False,
+    test="tests/bookie/loss/test_files.py"
+    "::test_an_older_index_file_is_noticed_although_the_redo_file_lies_over_it",
+)
+def lays_the_redo_file_over_an_older_index(patch: Patch) -> None:
+    patch.set(LedgerHeader, "may_lie_over", lambda _self, _in_place: True)
 
 
 @mutation("rule 76, limbo")
