@@ -398,7 +398,6 @@ class Reading:
         return self._ask(now)
 
     def _pause(self, now: float) -> list[ReadingEffect]:
-        self._speculate_at = None
         tailing = self._first > self.readable
         most = self._config.tail_retry_s_max if tailing else self._config.retry_s_max
         self._resume_at = now + min(self._backoff.next(), most)

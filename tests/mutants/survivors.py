@@ -87,6 +87,7 @@ _judged(
 )
 
 _WRITER = "ledger/protocol/writer.py"
+_judged(_NAMES, _WRITER, "Writer.__init__", "self.ledger_id = ledger_id")
 _judged(_ASSERTS, _WRITER, "Writer.step", "self.check(confirmed_before=confirmed_before)")
 _judged(_NEVER, _WRITER, "Writer.step", "assert_never(event)")
 _judged(_NEVER, _WRITER, "Writer._refused", "assert_never(event.status)")

@@ -300,6 +300,14 @@ def test_nothing_is_moved_or_looked_at_where_no_ensemble_is_better() -> None:
     assert "Look" not in world.written
 
 
+def test_where_no_ensemble_is_better_what_a_member_lacks_is_copied_all_the_same() -> None:
+    world = World(ledger((0, "abc"), last=9), "abc").lacks("a", Reason.MISPLACED)
+    world.lacks("b", Reason.MISSING)
+    world.of(names("b")[0]).discard(4)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.is_whole()
+
+
 def test_nobody_is_exchanged_while_a_source_is_away() -> None:
     world = misplaced()
     world.there = "bcxy"

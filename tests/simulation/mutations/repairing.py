@@ -8,10 +8,16 @@ from bookie.autorecovery import decommissioning as leaving
 from bookie.autorecovery import looking, marks, replicating
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
-from bookie.autorecovery.protocol import auditing, auditing_events, choosing, decommissioning
+from bookie.autorecovery.protocol import (
+    auditing,
+    auditing_events,
+    choosing,
+    decommissioning,
+    situation,
+)
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.auditing import Auditor
-from bookie.autorecovery.protocol.decommissioning import Decommission
+from bookie.autorecovery.protocol.decommissioning import Decommission, DecommissionEffect
 from bookie.autorecovery.protocol.replicating import Replication, _Work
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
@@ -266,6 +272,35 @@ def copies_what_came_unverified(patch: Patch) -> None:
         return Found(answer.status, headers, frames, answer.considered, None, -1, answer.fenced)
 
     patch.set(replicating, "verified", unverified)
+
+
+@mutation(
+    "plan of repair",
+    drawn=False,
+    test="tests/bookie/autorecovery/test_replicating.py"
+    "::test_where_no_ensemble_is_better_what_a_member_lacks_is_copied_all_the_same",
+)
+def unmarks_what_has_no_better_place(patch: Patch) -> None:
+    """A mark for two reasons is worked off for one of them."""
+    patch.set(situation.Situation, "lacks_entries", lambda *_: False)
+
+
+@mutation(
+    "plan of repair",
+    drawn=False,
+    test=f"{_EMPTIED}::test_only_scans_in_a_row_count_that_began_while_it_was_quiet",
+)
+def counts_scans_from_before_it_ran_again(patch: Patch) -> None:
+    """The bookie took entries in between, and one scan alone is behind that."""
+    honest = Decommission._judge_bookie
+
+    def judge(self: Decommission, seen: decommissioning.BookieSeen) -> list[DecommissionEffect]:
+        before = self._clean
+        effects = honest(self, seen)
+        self._clean = before
+        return effects
+
+    patch.set(Decommission, "_judge_bookie", judge)
 
 
 @mutation(
