@@ -288,9 +288,14 @@ class Manifest:
             deleting=(*self.deleting, *ledgers),
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the node's value."""
+        return len(self._value())
+
     def check_room(self, log: str) -> None:
         """Raise `ManifestTooLarge` unless it may get another segment."""
-        size = len(self._value())
+        size = self.size_bytes
         if size >= FULL_BYTES:
             raise ManifestTooLarge(log, size, FULL_BYTES, len(self.segments))
 

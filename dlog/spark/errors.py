@@ -119,13 +119,17 @@ class TxidsUnordered(CallerError):
 class BatchSuperseded(CallerError):
     """Nothing of the batch was written by this attempt."""
 
-    def __init__(self, log: str, number: int, last: int) -> None:
+    def __init__(self, log: str, number: int, last: int, *, write_id: str | None = None) -> None:
+        what = "batch" if write_id is None else "writeNumber"
+        whose = "the same query" if write_id is None else f"writeId {write_id!r}"
+        another = "" if write_id is None else " and a new writeId"
         super().__init__(
-            f"log {log!r}: batch {number} comes after batch {last} of the same query, which is in "
+            f"log {log!r}: {what} {number} comes after {what} {last} of {whose}, which is in "
             "the log, and only the last one can come again: the checkpoint was set back (restored "
             "from a backup, or copied), and what the log has of this batch need not be these rows. "
-            "Start the query with the newest checkpoint; if that is lost, with a new one and a "
-            "start of its source behind what the log has, for all of it is written then"
+            "Start the query with the newest checkpoint; if that is lost, with a new one"
+            f"{another} and a start of its source behind what the log has, for all of it is "
+            "written then"
         )
         self.log, self.number, self.last = log, number, last
 

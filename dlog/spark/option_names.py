@@ -32,7 +32,17 @@ SOURCE: Final = (
     "includeHeaders",
     "columns",
 )
-SINK: Final = ("path", "log", "logs", "uri", *TLS, "inlineBytesMax", "createLogs", "writeId")
+SINK: Final = (
+    "path",
+    "log",
+    "logs",
+    "uri",
+    *TLS,
+    "inlineBytesMax",
+    "createLogs",
+    "writeId",
+    "writeNumber",
+)
 _WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
 
 

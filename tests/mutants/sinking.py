@@ -178,3 +178,10 @@ mutant(
     test="tests/dlog/spark/test_sink_rows.py"
     "::test_rows_of_many_logs_keep_their_order_and_become_one_batch_for_each",
 )
+mutant(
+    "fills a manifest up without a word",
+    _SINK,
+    old="        self._warned_bytes = size\n",
+    new="        return\n",
+    test=_UNIT + "a_manifest_that_fills_up_is_warned_of_from_its_half_on",
+)

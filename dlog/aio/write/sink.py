@@ -26,7 +26,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
-from dlog.manifest import Sealed
+from dlog.manifest import FULL_BYTES, Manifest, Sealed
 from dlog.names import check_name
 from dlog.position import NO_TXID
 from dlog.protocol import procedure
@@ -94,6 +94,7 @@ class Sink:
         self._now_ms = now_ms
         self._one_unit = asyncio.Lock()
         self._closed = False
+        self._warned_bytes = 0
 
     @classmethod
     async def open(
@@ -294,6 +295,7 @@ class Sink:
             heals=self._tenure.incarnation,
         ).run()
         self._settings = opened.manifest.settings
+        self._warn_of(opened.manifest)
         self._writer = LogWriter(
             self._ledgers, self._node, opened, now_ms=self._now_ms, heal_s=self._heal_s
         )
@@ -337,12 +339,28 @@ class Sink:
     async def _apply_retention(self) -> None:
         try:
             manifest, _ = await self._node.read()
+            self._warn_of(manifest)
             manifest = await apply_retention(
                 self._ledgers, self._node, manifest, now_ms=self._now_ms()
             )
             await delete_listed(self._ledgers, self._node, manifest)
         except LogError as error:  # they stay listed: the next unit or the janitor deletes them
             _log.warning("deletion_postponed", log=self.log, error=str(error))
+
+    def _warn_of(self, manifest: Manifest) -> None:
+        """Log a warning while the manifest is filling up, with each tenth that it grows."""
+        size = manifest.size_bytes
+        if size < max(FULL_BYTES / 2, self._warned_bytes * 1.1):
+            return
+        self._warned_bytes = size
+        _log.warning(
+            "manifest_half_full",
+            log=self.log,
+            segments=len(manifest.segments),
+            size_bytes=size,
+            size_bytes_max=FULL_BYTES,
+            advice="let retention or a truncation take whole segments, or write fewer",
+        )
 
     async def _leave(self) -> None:
         if self._owns_ledgers:

@@ -11,11 +11,12 @@ from uuid import UUID, uuid5
 
 from dlog.errors import InvalidName, InvalidSettings
 from dlog.names import check_name
+from dlog.receipts import NUMBER_MAX
 from dlog.settings import LogSettings, parse_settings
 from dlog.spark.errors import InvalidOption
 from dlog.spark.option_names import SINK, as_written
 from ledger.errors import InvalidQuorum, InvalidValue
-from ledger.values import flag_of, size_bytes
+from ledger.values import count_of, flag_of, size_bytes
 
 INLINE_BYTES: Final = 1 << 20
 INLINE_BYTES_MAX: Final = 8 << 20
@@ -40,7 +41,9 @@ class SinkOptions:
     create_logs: bool = True
     """Whether a log that is not there is made."""
     write_id: str | None = None
-    """Of a batch write: the same name never commits twice."""
+    """Of a batch write: the same name and number never commit twice."""
+    write_number: int = 0
+    """Ascends from write to write of one name, as the batches of a query."""
     settings: LogSettings | None = None
     """Of a log that is made; None: the defaults."""
     into_table: bool = False
@@ -60,6 +63,7 @@ class SinkOptions:
             inline_bytes_max=_bytes(given, "inlinebytesmax", INLINE_BYTES, INLINE_BYTES_MAX),
             create_logs=_flag(given, "createlogs", default=True),
             write_id=_write_id(given),
+            write_number=_write_number(given),
             settings=_settings(given),
         )
 
@@ -115,6 +119,20 @@ def _write_id(given: Mapping[str, str]) -> str | None:
             "writeid", text, "it must not be empty; leave it out, or name the write"
         )
     return text
+
+
+def _write_number(given: Mapping[str, str]) -> int:
+    text = given.get("writenumber")
+    if text is None:
+        return 0
+    if "writeid" not in given:
+        raise InvalidOption(
+            "writenumber", text, "it numbers the writes of a writeId; give that, too"
+        )
+    try:
+        return count_of(text, "writeNumber", least=0, most=NUMBER_MAX)
+    except InvalidValue as error:
+        raise InvalidOption("writenumber", text, error.reason) from error
 
 
 def _settings(given: Mapping[str, str]) -> LogSettings | None:

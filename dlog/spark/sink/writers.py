@@ -90,11 +90,11 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    def __init__(self, plan: Plan, run: str, origin: UUID) -> None:
-        self._plan, self._run, self._origin = plan, run, origin
+    def __init__(self, plan: Plan, run: str, receipt: Receipt) -> None:
+        self._plan, self._run, self._receipt = plan, run, receipt
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        return _write(self._plan, self._run, Receipt(self._origin.bytes, 0), iterator)
+        return _write(self._plan, self._run, self._receipt, iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None]) -> None:
         if not _commit(self._plan, messages, final=True):
@@ -129,7 +129,8 @@ def batch_writer(
     columns = _columns(options, fields)
     run = str(uuid4())
     origin = uuid4() if options.write_id is None else origin_of_write(options.write_id)
-    return BatchWriter(_claimed(Plan(namespace, options, columns, {}), run), run, origin)
+    receipt = Receipt(origin.bytes, options.write_number)
+    return BatchWriter(_claimed(Plan(namespace, options, columns, {}), run), run, receipt)
 
 
 def _columns(options: SinkOptions, fields: Sequence[tuple[str, str]]) -> SinkColumns:
@@ -234,7 +235,8 @@ def _commit_to(
         reason = f"{error.txid} comes after {error.last_txid}"
         raise TxidsUnordered(log, reason) from error
     except UnitSuperseded as error:
-        raise BatchSuperseded(log, error.number, error.last) from error
+        write_id = plan.options.write_id
+        raise BatchSuperseded(log, error.number, error.last, write_id=write_id) from error
 
 
 _keepers: dict[tuple[Namespace, int, int], KeeperClient] = {}

@@ -205,6 +205,23 @@ async def test_a_sink_that_learns_of_later_units_from_the_manifest_drops_nothing
     assert await values_of(client) == [b"0", b"o", b"o"]
 
 
+async def test_a_manifest_that_fills_up_is_warned_of_from_its_half_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = FakeCluster().client()
+    monkeypatch.setattr("dlog.aio.write.sink.FULL_BYTES", 2000)
+    sizes: list[int] = []
+    async with await Sink.open("log", client=client) as sink:
+        for number in range(40):
+            ledger = await staged(client, sink, number, batch(b"x"))
+            await sink.commit(Receipt(QUERY, number), [ledger])
+            sizes.append((await manifest_of(client)).size_bytes)
+    warned = [text for text in caplog.messages if text.startswith("manifest_half_full")]
+    assert 2 <= len(warned) <= 10
+    first = next(size for size in sizes if size >= 1000)
+    assert f" size_bytes={first} size_bytes_max=2000 " in warned[0]
+
+
 @pytest.mark.parametrize("rolls", [False, True])
 async def test_the_receipt_of_a_sink_that_crashed_is_found_by_whoever_opens_the_log(
     *, rolls: bool

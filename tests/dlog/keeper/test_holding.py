@@ -114,6 +114,15 @@ async def test_batches_of_one_run_are_entries_of_one_segment() -> None:
     assert await desk.values() == [b"%d" % number for number in range(200)]
 
 
+async def test_numbered_writes_of_one_name_share_a_segment_over_runs() -> None:
+    desk = Desk()
+    for number in range(30):
+        await desk.claim(run=f"run {number}")
+        await desk.commit(f"run {number}", number, [payload(b"%d" % number)], final=True)
+    assert await desk.segments() == 1
+    assert await desk.values() == [b"%d" % number for number in range(30)]
+
+
 async def test_a_batch_that_comes_again_is_answered_and_not_appended() -> None:
     desk = Desk()
     first = await desk.commit("r1", 0, [payload(b"x", b"y")])
