@@ -44,7 +44,8 @@ from dlog.recordbatch import Codec
 from dlog.settings import LogSettings, parse_settings
 from dlog.sync.log import Log
 from dlog.sync.reader import Consumer, ManyReader, Reader
-from dlog.sync.standby import Standby
+from dlog.sync.standby import Standby, leader_of
+from leader import Candidate, LeaderInfo
 from ledger.errors import InvalidValue, LogError, NoNamespace, TooManyPending
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "AppendRejected",
     "BarrierNotReached",
     "BatchTooLarge",
+    "Candidate",
     "Chunk",
     "CloseTimedOut",
     "Codec",
@@ -73,6 +75,7 @@ __all__ = [
     "InvalidValue",
     "KeyCommandFailed",
     "KeyMissing",
+    "LeaderInfo",
     "Log",
     "LogClosed",
     "LogError",
@@ -102,6 +105,7 @@ __all__ = [
     "Txid",
     "TxidOutOfOrder",
     "UnexpectedOffset",
+    "leader_of",
     "parse_settings",
     "use_keys",
 ]

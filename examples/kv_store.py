@@ -63,7 +63,7 @@ class Store:
 
 async def serve(name: str, log: str, uri: str | None, port: int) -> int:
     store = Store()
-    async with await Standby.open(log, store.apply, uri=uri, candidate=name) as standby:
+    async with Standby.open(log, store.apply, uri=uri, candidate=name) as standby:
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(ConnectionError):

@@ -11,13 +11,13 @@ import sys
 
 from dlog import LogError
 from dlog.aio import Log
-from dlog.namespace import watch_logs
+from dlog.aio.admin import watch_logs
 
 
 async def follow(log: str, uri: str | None) -> None:
     """Print the records of *log*, those too that were appended before it was noticed."""
     try:
-        async with await Log.tail(log, uri=uri, start="start") as reader:
+        async with Log.tail(log, uri=uri, start="start") as reader:
             async for record in reader:
                 print(f"{log} {record.offset} {record.value.decode(errors='replace')}", flush=True)
     except LogError as error:  # of this log only: deleted, trimmed under our feet
@@ -26,7 +26,7 @@ async def follow(log: str, uri: str | None) -> None:
 
 async def run(prefix: str, uri: str | None) -> None:
     tails: dict[str, asyncio.Task[None]] = {}
-    async with await watch_logs(prefix=prefix, uri=uri) as watch, asyncio.TaskGroup() as tasks:
+    async with watch_logs(prefix=prefix, uri=uri) as watch, asyncio.TaskGroup() as tasks:
         print(f"watching logs that begin with {prefix!r}", flush=True)
         async for change in watch:  # what is there already comes first, as added
             print(f"{change.kind} {change.log}", flush=True)

@@ -3,9 +3,11 @@
 from leader.campaign import campaign
 from leader.errors import InvalidCampaign, NotElected
 from leader.info import LeaderInfo, candidates, contested_logs, current_leader, is_led
+from leader.record import Candidate
 from leader.term import Term
 
 __all__ = [
+    "Candidate",
     "InvalidCampaign",
     "LeaderInfo",
     "NotElected",

@@ -26,7 +26,7 @@ from leader.election import (
 )
 from leader.errors import InvalidCampaign, NotElected
 from leader.lifeline import Lifeline, has_died
-from leader.record import CandidateRecord
+from leader.record import Candidate, CandidateRecord
 from leader.term import LEASE_S, Term
 from leader.waiting import PAUSE_MAX_S, PAUSE_MIN_S, first_of
 from leader.withdrawal import delete_node, withdraw
@@ -35,7 +35,6 @@ from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
-from ledger.process import this_process
 from ledger.security.certificates import Security
 from ledger.values import Duration, duration_or_none, duration_s
 
@@ -49,7 +48,7 @@ async def campaign(
     store: MetadataStore,
     log: str,
     *,
-    candidate: str = "",
+    candidate: Candidate | str = "",
     timeout_s: Duration | None = None,
     lease_s: Duration = LEASE_S,
     lifeline_host: str | None = "127.0.0.1",
@@ -60,7 +59,8 @@ async def campaign(
     Outlives loss of the store's session and of single replies. Several campaigns of one
     process for one log are candidates like any others.
 
-    *candidate* says who stands, for people who look: ``host:pid`` unless given. *timeout_s*
+    *candidate* says who stands, for people who look (text is its name, ``host:pid`` unless given),
+    and where clients reach it. *timeout_s*
     ends the campaign; None waits for ever. For *lease_s* see `leader.term`: at most two
     thirds of the store's session timeout. *lifeline_host* is an address of this machine that
     the other candidates reach: there they learn of the death of this process at once, not
@@ -75,7 +75,7 @@ async def campaign(
     running = _Campaign(
         store,
         log,
-        candidate=candidate or this_process(),
+        candidate=Candidate.of(candidate),
         lease_s=leased_s,
         lifeline=_lifeline(lifeline_host, security),
         security=security,
@@ -113,7 +113,7 @@ class _Campaign:
         store: MetadataStore,
         log: str,
         *,
-        candidate: str,
+        candidate: Candidate,
         lease_s: float,
         lifeline: Lifeline | None,
         security: Security | None = None,
@@ -162,13 +162,15 @@ class _Campaign:
         if elected is None:
             return None
         own, proven_at = elected
-        _log.info("leader_elected", log=self._log, candidate=self._candidate, epoch=own.sequence)
+        _log.info(
+            "leader_elected", log=self._log, candidate=self._candidate.name, epoch=own.sequence
+        )
         lifeline, self._lifeline = self._lifeline, None
         return Term(
             self._store,
             session,
             log=self._log,
-            candidate=self._candidate,
+            candidate=self._candidate.name,
             candidacy=own,
             proven_at=proven_at,
             lease_s=self._lease_s,
@@ -221,7 +223,7 @@ class _Campaign:
 
     async def _create(self, token: str) -> None:
         address = None if self._lifeline is None else self._lifeline.address
-        record = CandidateRecord(self._candidate, now_ms(), address)
+        record = CandidateRecord(self._candidate.name, now_ms(), address, self._candidate.address)
         prefix = f"{self._path}/{node_prefix(token)}"
         await self._store.create(prefix, record.encode(), ephemeral=True, sequential=True)
 

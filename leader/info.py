@@ -17,6 +17,8 @@ class LeaderInfo:
     log: str
     candidate: str
     """`UNREADABLE` if its record is damaged, or of a later version."""
+    address: str
+    """Where clients reach it, as it said itself; empty: it said nothing."""
     epoch: int
     since_ms: int
     """When it stood for election; it leads since then or later. 0: not known."""
@@ -79,6 +81,7 @@ async def _candidates(store: MetadataStore, log: str, *, count_max: int | None) 
             LeaderInfo(
                 log=log,
                 candidate=record.candidate,
+                address=record.address,
                 epoch=candidacy.sequence,
                 since_ms=record.since_ms,
             )

@@ -1,6 +1,6 @@
 """The face of the log layer, async: open a log to append, or tail it.
 
-async with await Log.open("flights") as log:
+async with Log.open("flights") as log:
     record_id = await log.append(b"...")
 
 async for record in await Log.tail("flights"):
@@ -15,6 +15,7 @@ from typing import Self
 
 from dlog import spans
 from dlog.aio.connecting import connect
+from dlog.aio.handle import opening
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.seal import seal
 from dlog.aio.maintain.trim import Before, Keep, trim_target
@@ -50,6 +51,7 @@ class Log:
         self._loop = asyncio.get_running_loop()
 
     @classmethod
+    @opening
     async def open(
         cls,
         name: str,

@@ -1,6 +1,6 @@
 """A warm standby: keeps an application's state up to date, and takes the log over on demand.
 
-    async with await Standby.open("orders", apply, uri=uri) as standby:
+    async with Standby.open("orders", apply, uri=uri) as standby:
         log = await standby.promote()        # returns once elected, and up to date
         while standby.is_leader:
             ...                              # serve; append to log
@@ -26,8 +26,9 @@ from typing import Self
 
 from dlog import metrics
 from dlog.aio.cancelling import is_cancelled
-from dlog.aio.connecting import connect
+from dlog.aio.connecting import connect, connected
 from dlog.aio.following import Apply, Following
+from dlog.aio.handle import opening
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.port import Ledgers
@@ -39,13 +40,27 @@ from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
 from dlog.names import check_name
 from dlog.position import Start
 from dlog.settings import LogSettings
-from leader import NotElected, Term, campaign
+from leader import Candidate, LeaderInfo, NotElected, Term, campaign, current_leader
 from leader.term import LEASE_S
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.values import Duration, duration_or_none, duration_s
 
 _log = get_logger(__name__)
+
+
+async def leader_of(
+    log: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> LeaderInfo | None:
+    """Return who leads *log*, where clients reach it, and since when; None if nobody does.
+
+    It is who won its election (`Standby`, `leader.campaign`); a log that is written without one
+    has no leader. Names a leader that died until its session has ended, and may be out of date at
+    once: for those who look for the leader, not for those who decide whether they are it. Raises
+    `InvalidName`, and what connecting raises."""
+    check_name(log)
+    async with connected(uri, client) as ledgers:
+        return await current_leader(ledgers.store, log)
 
 
 class Standby:
@@ -58,7 +73,7 @@ class Standby:
         apply: Apply,
         *,
         incarnation: str,
-        candidate: str,
+        candidate: Candidate | str,
         lease_s: float,
         lifeline_host: str | None,
         owns_ledgers: bool,
@@ -78,6 +93,7 @@ class Standby:
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
+    @opening
     async def open(  # noqa: PLR0913 - those of a log, of a campaign, and our own two
         cls,
         name: str,
@@ -87,7 +103,7 @@ class Standby:
         start: Start = "start",
         create: bool = True,
         settings: LogSettings | None = None,
-        candidate: str = "",
+        candidate: Candidate | str = "",
         lease_s: Duration | None = None,
         lifeline_host: str | None = "127.0.0.1",
         client: Ledgers | None = None,

@@ -11,7 +11,7 @@ from dlog.cli.runner import FAILED, run_at
 from dlog.starts import START_HELP
 
 if TYPE_CHECKING:
-    from dlog.aio.consumer_admin import ConsumerInfo
+    from dlog.aio.admin import ConsumerInfo
 
 app = typer.Typer(no_args_is_help=True, help="Named consumers of a log: list, show, reset, delete.")
 
@@ -25,7 +25,7 @@ def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """List the consumers of a log with their positions. With --json, one line for all."""
 
     async def command() -> None:
-        from dlog.aio.consumer_admin import list_consumers
+        from dlog.aio.admin import list_consumers
 
         found = await list_consumers(log, uri=uri)
         if as_json:
@@ -61,7 +61,7 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
     """Show a consumer: its position, how far it is behind, and who uses it."""
 
     async def command() -> None:
-        from dlog.aio.consumer_admin import consumer_info
+        from dlog.aio.admin import consumer_info
 
         found = await consumer_info(name, log, uri=uri)
         if as_json:
@@ -105,7 +105,7 @@ def reset(
     position = parse_start(to, "--to")
 
     async def command() -> None:
-        from dlog.aio.consumer_admin import reset_consumer
+        from dlog.aio.admin import reset_consumer
 
         offset = await reset_consumer(name, log, position, uri=uri)
         if as_json:
@@ -129,7 +129,7 @@ def delete(
         typer.confirm(f"Forget consumer {name!r} of log {log!r}?", abort=True, err=True)
 
     async def command() -> None:
-        from dlog.aio.consumer_admin import delete_consumer
+        from dlog.aio.admin import delete_consumer
 
         await delete_consumer(name, log, uri=uri)
         if as_json:
@@ -164,7 +164,7 @@ def lag(
     Records that were trimmed away before they were processed count, too."""
 
     async def command() -> list["ConsumerInfo"]:
-        from dlog.aio.consumer_admin import consumer_info, list_consumers
+        from dlog.aio.admin import consumer_info, list_consumers
 
         if name is None:
             return await list_consumers(log, uri=uri)

@@ -82,6 +82,7 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         {
             "log": log,
             "leader": leader.candidate,
+            "address": leader.address or "not told",
             "term": leader.epoch,
             "since": shown_time(leader.since_ms),
             "waiting": ", ".join(each.candidate for each in waiting) or "nobody",
@@ -153,10 +154,16 @@ def _facts(found: list["LeaderInfo"]) -> dict[str, object]:
     return {
         "log": leader.log,
         "candidate": leader.candidate,
+        "address": leader.address,
         "epoch": leader.epoch,
         "since_ms": leader.since_ms,
         "waiting": [
-            {"candidate": each.candidate, "epoch": each.epoch, "since_ms": each.since_ms}
+            {
+                "candidate": each.candidate,
+                "address": each.address,
+                "epoch": each.epoch,
+                "since_ms": each.since_ms,
+            }
             for each in waiting
         ],
     }

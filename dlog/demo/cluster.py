@@ -9,11 +9,11 @@ import signal
 import sys
 from pathlib import Path
 
+from dlog.aio.admin import create_log
 from dlog.demo import LOG
 from dlog.demo.roles import Role
 from dlog.demo.securing import check_secured
 from dlog.local.cluster import MANAGED, LocalCluster
-from dlog.namespace import create_log
 
 
 async def run(role: Role, directory: Path, *, zookeeper: bool, tls: bool) -> None:

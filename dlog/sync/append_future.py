@@ -15,17 +15,42 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import PENDING
 from contextlib import suppress
-from typing import Final, Self
+from functools import partial
+from typing import Final, Self, TypeVar
 
 from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds
 from dlog.protocol.gathering import Gathering
+from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
 
 _LOCK: Final = threading.Lock()
+_Result = TypeVar("_Result")
 
 
-class AppendFuture(Future[RecordId]):
+class _LogOrder(Future[_Result]):
+    """Its callbacks run on dlog's own thread, one after the other, in the order of the log."""
+
+    def add_done_callback(self, fn: Callable[[Future[_Result]], object]) -> None:
+        """Let *fn* be called with this future once the outcome is known, as soon as those of the
+        records before it have been.
+
+        In log order, if the callbacks of all threads are added in that order: hold a lock over
+        `append_async` and this. *fn* must be quick, as nothing else goes on meanwhile, and must
+        not call this log's blocking methods."""
+        super().add_done_callback(partial(_on_own_thread, fn))
+
+
+def _on_own_thread(call: Callable[[Future[_Result]], object], future: Future[_Result]) -> None:
+    """Run *call* now on dlog's own thread, else soon: those before it may be under way there."""
+    thread = LoopThread.get()
+    if thread.is_current():
+        call(future)
+    else:
+        thread.loop.call_soon_threadsafe(call, future)
+
+
+class AppendFuture(_LogOrder[RecordId]):
     """An append cannot be taken back, so it cannot be cancelled."""
 
     __slots__ = ("_gathering", "_index")
@@ -101,7 +126,7 @@ class AppendFuture(Future[RecordId]):
                 self.set_exception(error)
 
 
-class ManyFuture(Future[RecordIds]):
+class ManyFuture(_LogOrder[RecordIds]):
     """The future of an append of many; it says so when the application is given its error."""
 
     def __init__(self, told: Callable[[], None]) -> None:

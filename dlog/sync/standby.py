@@ -13,12 +13,19 @@ from contextlib import suppress
 from typing import Self
 
 from dlog import aio
+from dlog.aio.standby import leader_of as awaited_leader
 from dlog.position import Record, Start
 from dlog.settings import LogSettings
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.log import Log
 from dlog.sync.loop_thread import LoopThread
+from leader import Candidate, LeaderInfo
 from ledger.values import Duration, duration_or_none
+
+
+def leader_of(log: str, *, uri: str | None = None) -> LeaderInfo | None:
+    """See `dlog.aio.leader_of`."""
+    return LoopThread.get().run(awaited_leader(log, uri=uri))
 
 
 class Standby(BlockingHandle[aio.Standby]):
@@ -41,7 +48,7 @@ class Standby(BlockingHandle[aio.Standby]):
         start: Start = "start",
         create: bool = True,
         settings: LogSettings | None = None,
-        candidate: str = "",
+        candidate: Candidate | str = "",
         lease_s: Duration | None = None,
         lifeline_host: str | None = "127.0.0.1",
     ) -> Self:

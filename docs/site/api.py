@@ -18,9 +18,8 @@ is not here is not public, even if Python lets you import it: [what is stable](s
 MODULES: Final[dict[str, str]] = {
     "dlog.aio": "Logs for asyncio: each call is described here, in full.",
     "dlog": "The same for threads, and the values that calls take and return.",
-    "dlog.namespace": "Managing logs, for asyncio.",
-    "dlog.admin": "Managing logs, for threads.",
-    "dlog.consumers": "Managing named consumers, for asyncio.",
+    "dlog.aio.admin": "Managing logs and their consumers, for asyncio.",
+    "dlog.admin": "The same for threads.",
     "dlog.aio.maintain.janitor": "What looks after a namespace.",
     "dlog.spark": "Logs in Spark: [the guide](spark.md) has the options.",
     "dlog.testing": "Clusters inside a test.",

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from dlog.aio.admin import create_log
 from dlog.demo.roles import Role
 from dlog.local.cluster import LocalCluster
-from dlog.namespace import create_log
 from examples.lakehouse import DELAYS, FLIGHTS
 
 _AWAY_S: Final = 5.0

@@ -15,7 +15,7 @@ from examples.lakehouse.source import departures
 
 async def run(role: Role, uri: str, records: int, rate: float) -> None:
     rows = departures(records)
-    async with await Log.open(FLIGHTS, uri=uri) as log:
+    async with Log.open(FLIGHTS, uri=uri) as log:
         await log.append(rows[0], txid=0)
         role.say("ready")
         await role.hear_async()  # once the pipeline runs

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leader/wire/leader.proto\x12\x0e\x64log.leader.v1\"\xbc\x01\n\rCandidateNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tcandidate\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\x12\x15\n\rlifeline_host\x18\x04 \x01(\t\x12\x15\n\rlifeline_port\x18\x05 \x01(\r\x12\x17\n\x0flifeline_secret\x18\x06 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\x07 \x01(\t\x12\x14\n\x0clifeline_tls\x18\x08 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leader/wire/leader.proto\x12\x0e\x64log.leader.v1\"\xcd\x01\n\rCandidateNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tcandidate\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\x12\x15\n\rlifeline_host\x18\x04 \x01(\t\x12\x15\n\rlifeline_port\x18\x05 \x01(\r\x12\x17\n\x0flifeline_secret\x18\x06 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\x07 \x01(\t\x12\x14\n\x0clifeline_tls\x18\x08 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leader.wire.leader_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CANDIDATENODE']._serialized_start=45
-  _globals['_CANDIDATENODE']._serialized_end=233
+  _globals['_CANDIDATENODE']._serialized_end=250
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,7 @@ class CandidateNode(_message.Message):
     LIFELINE_SECRET_FIELD_NUMBER: _builtins.int
     LIFELINE_NETWORK_FIELD_NUMBER: _builtins.int
     LIFELINE_TLS_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     candidate: _builtins.str
     """who: free text, host:pid unless given"""
@@ -43,6 +44,8 @@ class CandidateNode(_message.Message):
     """names the network stack it listens in; empty if unknown"""
     lifeline_tls: _builtins.bool
     """it takes TLS only"""
+    address: _builtins.str
+    """where its application is reached; may be empty"""
     def __init__(
         self,
         *,
@@ -54,10 +57,11 @@ class CandidateNode(_message.Message):
         lifeline_secret: _builtins.bytes = ...,
         lifeline_network: _builtins.str = ...,
         lifeline_tls: _builtins.bool = ...,
+        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "lifeline_host", b"lifeline_host", "lifeline_network", b"lifeline_network", "lifeline_port", b"lifeline_port", "lifeline_secret", b"lifeline_secret", "lifeline_tls", b"lifeline_tls", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "candidate", b"candidate", "lifeline_host", b"lifeline_host", "lifeline_network", b"lifeline_network", "lifeline_port", b"lifeline_port", "lifeline_secret", b"lifeline_secret", "lifeline_tls", b"lifeline_tls", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

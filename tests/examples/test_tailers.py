@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
-from dlog.aio.admin import create_log, delete_log
-from dlog.aio.consumer_admin import consumer_info
+from dlog.aio.admin import consumer_info, create_log, delete_log
 from dlog.local.cluster import LocalCluster
 from tests.examples.programs import program
 

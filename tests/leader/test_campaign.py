@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from leader import InvalidCampaign, NotElected, Term, current_leader
+from leader import Candidate, InvalidCampaign, NotElected, Term, current_leader
 from leader.election import leaders_path
 from leader.info import UNREADABLE, candidates
 from leader.record import FORMAT_VERSION
@@ -68,6 +68,24 @@ async def test_nobody_leads_a_log_that_nobody_stands_for() -> None:
     assert await current_leader(store, LOG) is None
     await (await patient_campaign(store, LOG)).resign()
     assert await current_leader(store, LOG) is None
+
+
+async def test_a_candidate_says_where_its_clients_reach_it() -> None:
+    store = await memory()
+    stands = Candidate("app-1", "https://app-1:8000")
+    term = await patient_campaign(store, LOG, candidate=stands, timeout_s=PATIENCE_S)
+    leader = await current_leader(store, LOG)
+    assert leader is not None
+    assert (leader.candidate, leader.address) == ("app-1", "https://app-1:8000")
+    await term.resign()
+    await store.close()
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "x" * 501])
+def test_what_cannot_be_shown_of_a_candidate_is_refused(text: str) -> None:
+    for unfit in ({"name": text}, {"address": text}):
+        with pytest.raises(InvalidCampaign, match="cannot be used"):
+            Candidate(**unfit)
 
 
 async def test_a_candidate_whose_record_is_damaged_is_shown_as_such_and_hides_nobody() -> None:

@@ -59,7 +59,7 @@ mutant(
 )
 mutant(
     "forgets the change that an interrupted call has seen",
-    "dlog/sync/admin.py",
+    "dlog/admin.py",
     old="        if not self._seen:\n",
     new="        self._seen.clear()\n        if True:\n",
     test=_INTERRUPTING + "changes_that_were_seen_are_the_next_calls",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
 from dlog.aio.connecting import connect
+from dlog.aio.handle import opening
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.read.consumer import Consumer, OnTrimmed
@@ -32,6 +33,7 @@ LAST_BYTES_MAX: Final = 64 * 1024 * 1024
 """How much `Log.last` returns at most unless asked otherwise."""
 
 
+@opening
 async def tail(
     name: str,
     *,
@@ -74,6 +76,7 @@ async def tail(
     )
 
 
+@opening
 async def tail_many(
     names: Iterable[str],
     *,
@@ -107,6 +110,7 @@ async def tail_many(
         raise
 
 
+@opening
 async def consumer(
     name: str,
     log: str,

@@ -247,7 +247,7 @@ def watch(
         from dlog.aio.admin import watch_logs
 
         left = limit
-        async with await watch_logs(prefix=prefix, existing=existing, uri=uri) as changes:
+        async with watch_logs(prefix=prefix, existing=existing, uri=uri) as changes:
             while left is None or left > 0:
                 change = await anext(changes)
                 if as_json:

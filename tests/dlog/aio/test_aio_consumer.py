@@ -6,11 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from dlog.aio import Consumer, Log
-from dlog.aio.admin import create_log, delete_log, list_logs
-from dlog.aio.consumer_admin import (
+from dlog.aio.admin import (
     consumer_info,
+    create_log,
     delete_consumer,
+    delete_log,
     list_consumers,
+    list_logs,
     reset_consumer,
     slowest_consumer,
 )
@@ -363,7 +365,7 @@ async def test_a_reset_that_slept_does_not_move_the_consumer_of_the_log_made_ane
         await (await Log.consumer("view", "log", client=client)).close()
         return offset
 
-    monkeypatch.setattr("dlog.aio.consumer_admin.start_offset", sleeps)
+    monkeypatch.setattr("dlog.aio.admin.start_offset", sleeps)
     with pytest.raises(NoSuchConsumer):
         await reset_consumer("view", "log", "end", client=client)
     assert (await consumer_info("view", "log", client=client)).position == 0

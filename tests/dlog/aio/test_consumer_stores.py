@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
-from dlog.aio.admin import delete_log, list_logs
-from dlog.aio.consumer_admin import consumer_info, delete_consumer, list_consumers
+from dlog.aio.admin import consumer_info, delete_consumer, delete_log, list_consumers, list_logs
 from dlog.errors import ConsumerBusy, ConsumerFenced
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.metastore import open_store

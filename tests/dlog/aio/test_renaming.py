@@ -11,15 +11,17 @@ import pytest
 from dlog.aio import Log, read_range
 from dlog.aio.admin import (
     audit_namespace,
+    consumer_info,
     create_log,
+    delete_consumer,
     delete_log,
+    list_consumers,
     list_logs,
     log_exists,
     log_info,
     rename_log,
     truncate_log,
 )
-from dlog.aio.consumer_admin import consumer_info, delete_consumer, list_consumers
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.survey import count_of_renames
 from dlog.aio.procedures import run_on_store

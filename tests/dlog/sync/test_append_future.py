@@ -11,7 +11,8 @@ from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
 from dlog.protocol.gathering import Gathering
 from dlog.sync.append_future import AppendFuture
-from tests.waiting import PATIENCE_S
+from dlog.sync.loop_thread import LoopThread
+from tests.waiting import PATIENCE_S, wait_until
 
 ID = RecordId(7, DLSN(1, 2, 3))
 
@@ -62,6 +63,33 @@ def test_a_thread_that_waits_is_woken() -> None:
     thread.join()
 
 
+def test_callbacks_run_on_one_thread_in_the_order_of_the_log() -> None:
+    """Also one that is added after its record was confirmed, while those before it are called."""
+    called: list[tuple[str, str]] = []
+    done, first_runs, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def first(_: object) -> None:
+        first_runs.set()
+        assert may_end.wait(PATIENCE_S)
+        called.append(("first", threading.current_thread().name))
+
+    def second(_: object) -> None:
+        called.append(("second", threading.current_thread().name))
+        done.set()
+
+    gathering, outcome = Gathering(None), Outcome()
+    AppendFuture(gathering, 0).add_done_callback(first)
+    gathering.place(outcome, 0)
+    LoopThread.get().loop.call_soon_threadsafe(outcome.confirm, 4, 1, 2)
+    assert first_runs.wait(PATIENCE_S)
+    later = AppendFuture(gathering, 1)
+    assert later.done()
+    later.add_done_callback(second)
+    may_end.set()
+    assert done.wait(PATIENCE_S)
+    assert called == [("first", "dlog"), ("second", "dlog")]
+
+
 def test_an_error_is_raised_and_told() -> None:
     future = AppendFuture.refused(LogClosed("x"))
     with pytest.raises(LogClosed):
@@ -89,7 +117,7 @@ def test_callbacks_added_before_and_after_are_called_once() -> None:
     future.add_done_callback(lambda _: called.append("before"))
     resolve(outcome)
     future.add_done_callback(lambda _: called.append("after"))
-    assert called == ["before", "after"]
+    wait_until(lambda: called == ["before", "after"], "both are called")
 
 
 def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
@@ -100,7 +128,7 @@ def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
     gathering.place(outcome, 2)
     assert called == []
     resolve(outcome)
-    assert called == ["before"]
+    wait_until(lambda: called == ["before"], "it is called")
     assert future.result(timeout=0) == ID
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 import dlog
+import dlog.testing
 from dlog import Record
 from dlog.aio.port import Ledgers
 from dlog.sync.loop_thread import LoopThread
+from ledger.clock import now_ms
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S, settled
@@ -48,3 +50,19 @@ def test_nothing_is_applied_any_more_when_closing_returns(monkeypatch: pytest.Mo
     go_on.set()
     closing.join(PATIENCE_S)
     assert happened == ["applied", "closed"]
+
+
+def test_clients_learn_who_leads_a_log_and_where_it_is_reached() -> None:
+    with dlog.testing.cluster() as cluster:
+        began_ms = now_ms()
+        assert dlog.leader_of("log", uri=cluster.uri) is None
+        stands = dlog.Candidate("app-1", "https://app-1:8000")
+        with dlog.Standby.open("log", lambda _: None, uri=cluster.uri, candidate=stands) as leader:
+            leader.promote()
+            found = dlog.leader_of("log", uri=cluster.uri)
+            assert found is not None
+            assert (found.candidate, found.address) == ("app-1", "https://app-1:8000")
+            assert began_ms <= found.since_ms <= now_ms()
+        assert dlog.leader_of("log", uri=cluster.uri) is None
+        with pytest.raises(dlog.InvalidName):
+            dlog.leader_of("")

@@ -1,7 +1,6 @@
 """Processes that change settings of logs, and reset and forget consumers, beside who uses them."""
 
-from dlog.aio.admin import update_settings
-from dlog.aio.consumer_admin import delete_consumer, reset_consumer
+from dlog.aio.admin import delete_consumer, reset_consumer, update_settings
 from dlog.errors import ConsumerBusy, InvalidPosition, NoSuchConsumer, NoSuchLog, Trimmed
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
