@@ -75,15 +75,11 @@ class Following:
             before_sleep=self._postponed,
             reraise=True,
         )
-        await self._follow(
-            await opening(
-                handles.tail,
-                self.log,
-                start=int(self.position),
-                beyond_end="wait",
-                client=self._ledgers,
-            )
-        )
+        await self._follow(await opening(self._reader))
+
+    async def _reader(self) -> Reader:
+        at = int(self.position)
+        return await handles.tail(self.log, start=at, beyond_end="wait", client=self._ledgers)
 
     def _postponed(self, state: RetryCallState) -> None:
         assert state.outcome is not None

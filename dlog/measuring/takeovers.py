@@ -107,7 +107,7 @@ async def _round(
         await leader.appends(state.end)
         promoting = asyncio.create_task(standby.promote())
         try:
-            await leader.is_followed()
+            await leader.is_followed(by=promoting)
             await leader.appends(leader.acked + int(load.rate * LOAD_S))
             before = _Parts.now()
             began = time.perf_counter()
@@ -189,9 +189,11 @@ class _Leader:
         """Wait until everything below *end*, and something, is acknowledged."""
         await self._until(lambda: self.acked >= max(end, 1))
 
-    async def is_followed(self) -> None:
-        """Wait until a standby would learn at once if the process died."""
-        await self._until(lambda: self._followers > 0)
+    async def is_followed(self, *, by: asyncio.Task[Log]) -> None:
+        """Wait until a standby would learn at once if the process died, or *by* has ended."""
+        await self._until(lambda: self._followers > 0 or by.done())
+        if by.done():
+            by.result()  # raises what ended it
 
     def end(self, how: How) -> None:
         """Begin to end it: this is when the time begins."""
