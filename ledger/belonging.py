@@ -2,11 +2,17 @@
 
 A ledger of a log carries in its metadata the name that the log had when the ledger was made, and
 the log's incarnation. A log that was renamed since has its newest name at `/renamed/<incarnation>`.
+
+Metadata are changed by whoever writes ledgers. What decides rights is the ledger's owner node,
+`/owners/<ledger id>`: it says the same, is made in the transaction that makes the ledger, and with
+roles on ZooKeeper no client changes or deletes it.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from ledger.errors import DamagedMetadata
+from ledger.ids import LedgerId
 from ledger.nodes import parse_node
 from ledger.wire import metadata_pb2 as pb
 
@@ -15,6 +21,8 @@ STAMP_INCARNATION: Final = "dlog.incarnation"
 RENAMED_PATH: Final = "/renamed"
 """Its version counts the renames of the namespace."""
 RENAMED_VERSION: Final = 1
+OWNERS_PATH: Final = "/owners"
+OWNER_VERSION: Final = 1
 
 
 class Belonging(NamedTuple):
@@ -46,3 +54,25 @@ def name_in(value: bytes, path: str) -> str:
     node = pb.RenamedNode()
     parse_node(node, value, path, version=RENAMED_VERSION)
     return node.name
+
+
+def owner_path(ledger_id: LedgerId) -> str:
+    return f"{OWNERS_PATH}/{ledger_id}"
+
+
+def owner_value(found: Belonging | None) -> bytes:
+    """Return the value of an owner node; None: the ledger belongs to no log."""
+    log, incarnation = found or ("", "")
+    node = pb.OwnerNode(version=OWNER_VERSION, log=log, incarnation=incarnation)
+    return node.SerializeToString(deterministic=True)
+
+
+def owner_in(value: bytes, path: str) -> Belonging | None:
+    """Return what an owner node says. Raises `DamagedMetadata`."""
+    node = pb.OwnerNode()
+    parse_node(node, value, path, version=OWNER_VERSION)
+    if not node.log and not node.incarnation:
+        return None
+    if not node.log or not node.incarnation or "/" in node.incarnation:
+        raise DamagedMetadata(path, f"log {node.log!r}, incarnation {node.incarnation!r}")
+    return Belonging(node.log, node.incarnation)

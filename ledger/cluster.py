@@ -12,6 +12,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from ledger.belonging import OWNERS_PATH
 from ledger.errors import DamagedMetadata, NamespaceMismatch, NodeExists, NoNamespace, NoSuchNode
 from ledger.levels import FIRST, LEVEL_MAX, LEVELS, Held
 from ledger.manager.layout import DEFAULT_LAYOUT, INSTANCE, LAYOUTS, LEDGERS
@@ -74,8 +75,9 @@ async def make_namespace(
         await store.create(LAYOUT, new_layout.SerializeToString(deterministic=True))
     # Before the instance: in a namespace that has one, a missing root is damage, and
     # not "no ledgers", which would let every bookie delete all it has.
-    with contextlib.suppress(NodeExists):
-        await store.create(LEDGERS)
+    for root in (LEDGERS, OWNERS_PATH):
+        with contextlib.suppress(NodeExists):
+            await store.create(root)
     with contextlib.suppress(NodeExists):
         await store.create(INSTANCE, new_instance)
     return await open_namespace(store, layout=layout)

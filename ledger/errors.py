@@ -338,7 +338,7 @@ class CannotUpgrade(CallerError):
         if len(obstacles) > _NAMES_MAX:
             shown += f"; and {len(obstacles) - _NAMES_MAX} more"
         super().__init__(
-            f"the cluster stays at level {level}, as not everybody can read level {wanted}: {shown}"
+            f"the cluster stays at level {level} and does not rise to level {wanted}: {shown}"
         )
         self.level, self.wanted, self.obstacles = level, wanted, tuple(obstacles)
 

@@ -16,6 +16,7 @@ FIRST: Final = 1
 """Of a cluster that never heard of levels."""
 ENCRYPTION: Final = 2
 IDENTITIES: Final = 3
+OWNERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
         FIRST: Level("0.1.0", "everything that has no level of its own"),
         ENCRYPTION: Level("0.1.0", "encrypted logs: record batch 4, manifest 3"),
         IDENTITIES: Level("0.1.0", "connections of version 2 only: both ends prove whose they are"),
+        OWNERS: Level("0.1.0", "rights go by owner nodes: whose a ledger is, no client changes"),
     }
 )
 LEVEL_MAX: Final = max(LEVELS)

@@ -2,9 +2,10 @@
 
 A rise has three steps, so that nobody slips in between. First `/instance` says where it is to go:
 from then on no bookie registers that cannot read that (`ledger.registry` has the node checked in
-the transaction that registers). Then those that are registered are looked at, and only then does
-the level rise; if somebody cannot read it, the first step is taken back. Whoever does the same at
-the same time, or finds a rise that was not finished, goes on from what stands there.
+the transaction that registers). Then those that are registered are looked at, ledgers get owner
+nodes if the level demands them, and only then does the level rise; if somebody cannot read it, the
+first step is taken back. Whoever does the same at the same time, or finds a rise that was not
+finished, goes on from what stands there.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Final
 
 from ledger.attendance import Attendance, KnownBookie, attendance
 from ledger.backoff import Backoff
-from ledger.cluster import decode_instance, encode_instance
+from ledger.cluster import decode_instance, encode_instance, open_namespace
 from ledger.errors import (
     BadVersion,
     CannotUpgrade,
@@ -24,7 +25,8 @@ from ledger.errors import (
     NoNamespace,
     NoSuchNode,
 )
-from ledger.levels import LEVEL_MAX, LEVELS, Held, Standing, obstacles
+from ledger.levels import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.manager import LedgerStore
 from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 
@@ -88,8 +90,14 @@ async def survey(store: MetadataStore) -> Survey:
     return _survey(await read_held(store), await attendance(store))
 
 
-async def raise_level(store: MetadataStore, level: int = LEVEL_MAX) -> Risen:
+async def raise_level(
+    store: MetadataStore,
+    level: int = LEVEL_MAX,
+    *,
+    progress: Callable[[int], None] = lambda _owned: None,
+) -> Risen:
     """Raise the cluster to *level*, if everybody can read it; no error if it is there already.
+    *progress* hears, now and then, how many ledgers have owner nodes.
 
     Raises `CannotUpgrade`: nothing has changed then; `LevelTooNew` if this program cannot read
     *level* itself; `BadVersion` if others were faster very many times; and as `read_held`."""
@@ -97,14 +105,14 @@ async def raise_level(store: MetadataStore, level: int = LEVEL_MAX) -> Risen:
         raise LevelTooNew(level, LEVEL_MAX)
     for tries_left in reversed(range(TRIES_MAX)):
         try:
-            return await _raise(store, level)
+            return await _raise(store, level, progress)
         except BadVersion:
             if not tries_left:
                 raise
     raise AssertionError
 
 
-async def _raise(store: MetadataStore, level: int) -> Risen:
+async def _raise(store: MetadataStore, level: int, progress: Callable[[int], None]) -> Risen:
     await store.sync(INSTANCE)
     instance, held, version = await _read(store)
     held.check_readable()
@@ -118,6 +126,8 @@ async def _raise(store: MetadataStore, level: int) -> Risen:
         version = await store.set(INSTANCE, encode_instance(instance, shut), version)
     try:
         _check(_survey(shut, await attendance(store)), level)
+        if held.level < OWNERS <= level:
+            await _write_owners(store, held, level, progress)
     except CannotUpgrade:
         opened = Held(held.level, needs=held.needs)
         await store.set(INSTANCE, encode_instance(instance, opened), version)
@@ -130,6 +140,14 @@ async def _raise(store: MetadataStore, level: int) -> Risen:
         if each.reads is not None and not each.can_read(level)
     )
     return Risen(held.level, level, late)
+
+
+async def _write_owners(
+    store: MetadataStore, held: Held, level: int, progress: Callable[[int], None]
+) -> None:
+    ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+    if wrong := await ledgers.write_owners(progress):
+        raise CannotUpgrade(held.level, level, wrong)
 
 
 def _check(found: Survey, level: int) -> None:

@@ -18,6 +18,7 @@ from ledger.belonging import RENAMED_PATH
 from ledger.errors import DamagedMetadata
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
+from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun
 from ledger.security.names import Identity
@@ -54,7 +55,7 @@ class Delays:
 
     async def run(self) -> None:
         """Keep to the quotas as they change; until cancelled."""
-        await follow(self._store, (QUOTAS, RENAMED_PATH), self._changed)
+        await follow(self._store, (QUOTAS, RENAMED_PATH, INSTANCE), self._changed)
 
     def pace(self, identity: Identity | None, door: Door | None) -> "Delaying":
         """Return what a connection of *identity*, None: not known, is held up by. *door*: what
@@ -65,7 +66,7 @@ class Delays:
         await asyncio.gather(*map(self._owners.learn, ledger_ids))
 
     async def _changed(self, paths: Collection[str]) -> None:
-        if RENAMED_PATH in paths:
+        if RENAMED_PATH in paths or INSTANCE in paths:  # from a level on, owner nodes count
             self.treasury.learn_names()
         await self._read()
 

@@ -19,6 +19,7 @@ from ledger.belonging import RENAMED_PATH
 from ledger.errors import DamagedMetadata
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
+from ledger.metastore.paths import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun, Status
 from ledger.security.access import ACCESS, NEEDED, Action, Rules
@@ -69,7 +70,7 @@ class Guard:
 
     async def run(self) -> None:
         """Keep to the rules as they change; until cancelled."""
-        await follow(self._store, (ACCESS, RENAMED_PATH), self._changed)
+        await follow(self._store, (ACCESS, RENAMED_PATH, INSTANCE), self._changed)
 
     def door(self, identity: Identity | None, peer: str) -> "Door":
         """Return what a connection from *peer* is let in by."""
@@ -121,7 +122,7 @@ class Guard:
             _log_change(before, rules)
 
     async def _changed(self, paths: Collection[str]) -> None:
-        if RENAMED_PATH in paths:
+        if RENAMED_PATH in paths or INSTANCE in paths:  # from a level on, owner nodes count
             self._table.learn_names()
         await self._read()
 

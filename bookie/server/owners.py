@@ -1,11 +1,15 @@
 """Asks the metadata store which log a ledger belongs to; `rights` and `buckets` remember it.
 
+The owner node of the ledger says it. Its metadata do where no such node is, and only below level
+`OWNERS`: from there on each ledger has one, and one without belongs to no log.
+
 Bounded as the questions of `made_ledgers` are, for the same reasons.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -17,11 +21,20 @@ from bookie.server.made_ledgers import (
     WAITING_MAX,
 )
 from bookie.server.owned import Owned
-from ledger.belonging import belonging, name_in, renamed_path
+from ledger.belonging import (
+    Belonging,
+    belonging,
+    name_in,
+    owner_in,
+    owner_path,
+    renamed_path,
+)
 from ledger.errors import LogError, NoSuchLedger, NoSuchNode
 from ledger.ids import LedgerId
+from ledger.levels import OWNERS
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
+from ledger.raising import read_held
 from ledger.requests import Status
 
 _Answer = TypeVar("_Answer")
@@ -109,11 +122,14 @@ class Owners:
             metadata, _ = await self._ledgers.read(ledger_id)
         except NoSuchLedger:  # this server of the store may not have seen it yet
             metadata, _ = await self._ledgers.read(ledger_id, fresh=True)
-        log = await self._log(metadata)
+        log = await self._log(ledger_id, metadata)
         return Owned(log, metadata.quorum.ensemble, metadata.quorum.write)
 
-    async def _log(self, metadata: LedgerMetadata) -> str | None:
-        found = belonging(metadata.custom)
+    async def _log(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> str | None:
+        try:
+            found = await self._owner(ledger_id)
+        except NoSuchNode:
+            found = await self._owner_of_before(ledger_id, metadata)
         if found is None:
             return None
         path = renamed_path(found.incarnation)
@@ -121,3 +137,17 @@ class Owners:
             return name_in((await self._ledgers.store.get(path)).value, path)
         except NoSuchNode:
             return found.log
+
+    async def _owner(self, ledger_id: LedgerId) -> Belonging | None:
+        path = owner_path(ledger_id)
+        return owner_in((await self._ledgers.store.get(path)).value, path)
+
+    async def _owner_of_before(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Belonging | None:
+        """Return whose a ledger is that had no owner node."""
+        if (await read_held(self._ledgers.store)).level < OWNERS:
+            return belonging(metadata.custom)
+        with suppress(NoSuchNode):  # made before the cluster rose to the level
+            return await self._owner(ledger_id)
+        return None

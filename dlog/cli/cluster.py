@@ -61,7 +61,9 @@ def upgrade(
                 if found.held.level < LEVEL_MAX and found.obstacles(LEVEL_MAX):
                     raise failed("the cluster cannot rise yet; nothing was changed")
                 return
-            risen = await raise_level(store)
+            risen = await raise_level(
+                store, progress=lambda owned: told(f"{owned} ledgers have owner nodes")
+            )
         if as_json:
             print_json({"before": risen.before, "level": risen.level, "late": list(risen.late)})
         elif risen.before == risen.level:

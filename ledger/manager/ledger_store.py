@@ -6,6 +6,15 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from ledger.belonging import (
+    OWNERS_PATH,
+    Belonging,
+    belonging,
+    owner_in,
+    owner_path,
+    owner_value,
+)
+from ledger.concurrently import for_each
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
@@ -21,11 +30,14 @@ from ledger.marking import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import hidden_of
 from ledger.metastore.paths import parent_of
-from ledger.metastore.port import CheckOp, DeleteOp, MetadataStore, Session, SetOp, Watch
+from ledger.metastore.port import CheckOp, CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.vitals import Vitals
 from ledger.wire import metadata_pb2 as pb
 
 CREATE_TRIES_MAX = 3
+STRAYS_MAX: Final = 16
+"""So many ids in a row may be taken by owner nodes without a ledger."""
+OWNED_AT_ONCE: Final = 50
 DELETIONS: Final = "/deletions"
 """Its version counts the ledgers that were deleted."""
 
@@ -46,28 +58,58 @@ class LedgerStore:
     async def create(self, metadata: LedgerMetadata) -> LedgerId:
         """Store *metadata* under a new id, at version 0.
 
-        Requires a random `creation_token`: by it a create whose reply was lost is recognised
-        as this process's own (rule 3). Raises `MetadataUnavailable`."""
+        Its owner node is made in the same transaction; an id whose owner node is there already is
+        passed over. Requires a random `creation_token`: by it a create whose reply was lost is
+        recognised as this process's own (rule 3). Raises `MetadataUnavailable`, and
+        `DamagedMetadata` if `STRAYS_MAX` ids in a row had owner nodes."""
         assert metadata.creation_token, "a create without a token is not recognised as one's own"
-        value = metadata.encode()
+        value, owner = metadata.encode(), owner_value(belonging(metadata.custom))
         unanswered: LedgerId | None = None
-        for attempt in range(1, CREATE_TRIES_MAX + 1):
+        strays = 0
+        attempt = 1
+        while True:
             try:
                 if unanswered is not None and await self._is_own(unanswered, metadata):
                     return unanswered
                 # Not under the same id again: it may have been made, and deleted since.
                 unanswered = await self._ids.take()
-                await self._store.create(self._layout.path(unanswered), value)
+                await self._make(unanswered, value, owner)
             except MetadataUnavailable:
                 if attempt == CREATE_TRIES_MAX:
                     raise
-            except NodeExists:
+                attempt += 1
+            except NodeExists as error:
+                if error.path.startswith(f"{OWNERS_PATH}/"):
+                    strays += 1
+                    if strays == STRAYS_MAX:
+                        raise DamagedMetadata(
+                            error.path, f"{strays} new ledgers in a row found owners made before"
+                        ) from error
+                    self._ids.leave()
+                    unanswered = None
+                    continue
                 if unanswered is None or not await self._is_own(unanswered, metadata):
                     raise
                 return unanswered
             else:
                 return unanswered
-        raise AssertionError("the loop returns or raises")
+
+    async def _make(self, ledger_id: LedgerId, value: bytes, owner: bytes) -> None:
+        path = self._layout.path(ledger_id)
+        both = (CreateOp(path, value), CreateOp(owner_path(ledger_id), owner))
+        try:
+            try:
+                await self._store.multi(both)
+            except NoSuchNode as error:
+                if error.path != parent_of(path):
+                    raise
+                with suppress(NodeExists):  # of the first ledger below it
+                    await self._store.create(error.path)
+                await self._store.multi(both)
+        except NoSuchNode as error:
+            if error.path != OWNERS_PATH:
+                raise
+            await self._store.create(path, value)  # below level `OWNERS`
 
     def leave_ids(self) -> None:
         """Give new ledgers ids far from the last ones, which strangers seem to have guessed."""
@@ -138,6 +180,56 @@ class LedgerStore:
                     raise
                 with suppress(NodeExists):  # made by the first deletion that there is
                     await self._store.create(DELETIONS)
+
+    async def write_owners(self, progress: Callable[[int], None]) -> list[str]:
+        """Make the owner nodes that are missing, as the metadata of the ledgers say; tell
+        *progress* how many ledgers have one. Return why some have none that is right, a sentence
+        for each. May be repeated, also after it ended half-way.
+
+        Raises `MetadataUnavailable`, `DamagedMetadata`."""
+        wrong: list[str] = []
+        owned = 0
+
+        async def own(ledger_id: LedgerId) -> None:
+            nonlocal owned
+            if reason := await self._write_owner(ledger_id):
+                wrong.append(reason)
+            owned += 1
+
+        with suppress(NodeExists):  # before the list: ledgers that are made from now on have one
+            await self._store.create(OWNERS_PATH)
+        batch: list[LedgerId] = []
+        async for ledger_id in self.list():
+            batch.append(ledger_id)
+            if len(batch) == OWNED_AT_ONCE:
+                await for_each(batch, own, at_once=OWNED_AT_ONCE)
+                batch.clear()
+                progress(owned)
+        await for_each(batch, own, at_once=OWNED_AT_ONCE)
+        progress(owned)
+        return wrong
+
+    async def _write_owner(self, ledger_id: LedgerId) -> str:
+        """Return why its owner node is not right; empty: it is."""
+        path = owner_path(ledger_id)
+        try:
+            metadata, _ = await self.read(ledger_id)
+        except NoSuchLedger:
+            return ""
+        except DamagedMetadata as error:
+            return f"ledger {ledger_id} does not say whose it is: {error}"
+        label = belonging(metadata.custom)
+        try:
+            await self._store.create(path, owner_value(label))
+        except NodeExists:
+            owner = owner_in((await self._store.get(path)).value, path)
+            if owner != label:
+                return (
+                    f"ledger {ledger_id} is of {_shown(label)} by its metadata, and of "
+                    f"{_shown(owner)} by {path}: find out which of them was changed, and as an "
+                    "operator delete the node if it is wrong, or mend the metadata"
+                )
+        return ""
 
     async def vitals(self) -> Vitals:
         """Return what all writes that were finished before the call have made of the namespace.
@@ -278,3 +370,7 @@ class LedgerStore:
             else:
                 async for found in self._walk(names, f"{path}/{name}"):
                     yield found
+
+
+def _shown(found: Belonging | None) -> str:
+    return f"log {found.log!r}" if found else "no log"

@@ -6,9 +6,11 @@
     readers     read
 
 What decides rights or identity is for operators alone: grants, quotas, names of renamed logs, the
-instance and its level, which bookies leave. A bookie makes its cookie, and then only that bookie
-and operators change it. ZooKeeper lets delete a node who may delete below its parent, so nobody but
-operators may delete or make anything below the root, below ``/cookies`` or of another bookie.
+instance and its level, which bookies leave. Whose a ledger is, its maker says once, and operators
+alone change or delete it. A bookie makes its cookie, and then only that bookie and operators change
+it. ZooKeeper lets delete a node who may delete below its parent, so nobody but operators may delete
+or make anything below the root, below ``/cookies`` or of another bookie, or delete anything below
+``/owners``.
 
 A namespace that was made without roles has operators and readers only: each of its nodes has the
 same ACL then.
@@ -25,6 +27,7 @@ from ledger.metastore.acl import acl_of, check_certificates, checked_ids, ids_of
 from ledger.metastore.paths import INSTANCE, ROOT, name_of, parent_of
 
 COOKIES: Final = "/cookies"
+OWNERS: Final = "/owners"
 LOGS: Final = "/logs"
 WITNESSES: Final = (INSTANCE, COOKIES, LOGS)
 """Their ACLs show who has which role."""
@@ -43,6 +46,7 @@ NODES: Final[Mapping[str, tuple[int, int]]] = {
     "/quotas": (_READ, _READ),
     "/renamed": (_READ, _READ),
     COOKIES: (_ADD, _READ),
+    OWNERS: (_READ, _ADD),
     "/bookies": (_READ, _READ),
     "/bookies/available": (_CHANGE, _READ),
     "/bookies/readonly": (_CHANGE, _READ),
@@ -113,7 +117,8 @@ class AclRoles:
         return set(ids) - plain - owners == rest
 
     def _acl(self, path: str) -> list[ACL]:
-        bookies, clients = (_READ, _READ) if _is_cookie(path) else NODES[nearest(path)]
+        made_once = path != ROOT and parent_of(path) in (COOKIES, OWNERS)
+        bookies, clients = (_READ, _READ) if made_once else NODES[nearest(path)]
         rights = [(each, Permissions.ALL) for each in self.operators]
         rights += [(each, bookies) for each in self.bookies]
         rights += [(each, clients) for each in self.clients]

@@ -990,6 +990,34 @@ class RenamedNode(_message.Message):
 Global___RenamedNode: _TypeAlias = RenamedNode  # noqa: Y015
 
 @_typing.final
+class OwnerNode(_message.Message):
+    """/owners/<ledger id>: whose the ledger is; written with it, and never changed"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    log: _builtins.str
+    """its name then; empty: the ledger belongs to no log"""
+    incarnation: _builtins.str
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        log: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "log", b"log", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnerNode: _TypeAlias = OwnerNode  # noqa: Y015
+
+@_typing.final
 class GrantNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -131,7 +131,7 @@ async def test_all_nodes_are_for_whom_the_namespace_was_made(zookeeper: ManagedZ
     survey = await survey_acls(client.store)
     assert survey is not None
     assert (survey.ids, survey.differing, survey.whole) == (wanted, 0, True)
-    assert survey.nodes == 9
+    assert survey.nodes == 10
     few = await survey_acls(client.store, nodes_max=3)
     assert few is not None
     assert (few.nodes, few.whole) == (3, False)

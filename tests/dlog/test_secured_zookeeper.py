@@ -29,11 +29,12 @@ from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.tls import files
 from dlog.tls.authority import Wanted
+from ledger.belonging import Belonging, owner_path, owner_value, renamed_value
 from ledger.client import LedgerClient
 from ledger.cluster import open_namespace
 from ledger.errors import AccessDenied, CertificateUnusable, MetadataDenied, MetadataUnavailable
-from ledger.ids import BookieId
-from ledger.manager import LedgerStore
+from ledger.ids import BookieId, LedgerId
+from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metastore import open_store
 from ledger.metastore.acl_survey import survey_acls
 from ledger.metastore.port import MetadataStore
@@ -57,6 +58,7 @@ from tests.bookie.server.operations import (
     entry,
     locked,
     made,
+    stamp,
 )
 from tests.certificates import certificate, put
 from tests.ledger.serving import add
@@ -173,6 +175,7 @@ async def test_each_role_is_refused_what_is_not_its_own_by_bookie_and_by_zookeep
             await strangers_get_nothing_of_zookeeper(scene, tmp_path)
             await logs_are_written_and_read(scene)
             await who_may_only_read_changes_nothing(scene)
+            await nobody_takes_the_ledger_of_another_log(scene, found)
             for name in ("reader", "other", "writer", "bookie-9"):
                 await nobody_decides_who_may_do_what(scene, name)
             await every_node_is_for_the_certificates(scene)
@@ -357,6 +360,64 @@ async def nobody_decides_who_may_do_what(scene: Scene, name: str) -> None:
     words = ["access", "grant", f"cn:{name}", "operator"]
     refused = await dlog(scene.tls[name], *words, uri=scene.uri, fails=True)
     assert "refuses set /access" in refused
+
+
+async def nobody_takes_the_ledger_of_another_log(scene: Scene, found: BookieRegistration) -> None:
+    """A client of ZooKeeper says by all that it can write there that the ledgers of a log are of
+    its own. Bookies go by what it cannot write."""
+    for again in (False, True):  # changed; deleted, and made again
+        for operation in OPERATIONS:
+            ledger_id = await made(scene.ledgers, scene.bookie, LOG)
+            if operation == COPIES:
+                await closed(scene.ledgers, ledger_id, 1)
+                await locked(scene.ledgers, ledger_id, "cn:other", targets=(scene.bookie,))
+            await labelled_by(scene, "other", ledger_id, "team/flights2", again=again)
+            transport = transport_as(scene, found, "other")
+            try:
+                status = await do(operation, transport, scene.bookie, ledger_id)
+            finally:
+                await transport.close()
+            assert status is Status.ACCESS_DENIED, operation
+    node = f"/secured{owner_path(await made(scene.ledgers, scene.bookie, LOG))}"
+    for name in ("other", "writer", "reader", "bookie-9"):
+        kazoo = await connected(scene, name)
+        try:
+            assert (await asyncio.to_thread(kazoo.get, node))[0] == owner_value(
+                Belonging(LOG, "i1")
+            )
+            theirs = owner_value(Belonging("team/flights2", "i1"))
+            refused: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+                (kazoo.set, (node, theirs)),
+                (kazoo.delete, (node,)),
+                (kazoo.set_acls, (node, OPEN_ACL_UNSAFE)),
+                (kazoo.create, (f"{node}/below",)),
+                (kazoo.set, ("/secured/owners", theirs)),
+                (kazoo.set_acls, ("/secured/owners", OPEN_ACL_UNSAFE)),
+                (kazoo.create, ("/secured/renamed/i1", renamed_value("team/flights2", now_ms=1))),
+            ]
+            if name in ("reader", "bookie-9"):
+                refused.append((kazoo.create, ("/secured/owners/4711", theirs)))
+            for call, arguments in refused:
+                with pytest.raises(NoAuthError):
+                    await asyncio.to_thread(call, *arguments)
+        finally:
+            await asyncio.to_thread(kazoo.stop)
+            await asyncio.to_thread(kazoo.close)
+
+
+async def labelled_by(
+    scene: Scene, name: str, ledger_id: LedgerId, log: str, *, again: bool
+) -> None:
+    """Let *name* say in ZooKeeper that a ledger is of *log*."""
+    async with scene.client(name) as client:
+        metadata, version = await client.ledgers.read(ledger_id, fresh=True)
+        stolen = replace(metadata, custom=stamp(log))
+        if again:
+            await client.ledgers.delete(ledger_id)
+            layout = LAYOUTS[(await open_namespace(client.store)).layout]
+            await client.store.create(layout.path(ledger_id), stolen.encode())
+        else:
+            await client.ledgers.write(ledger_id, stolen, version)
 
 
 async def every_node_is_for_the_certificates(scene: Scene) -> None:

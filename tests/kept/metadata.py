@@ -15,6 +15,7 @@ from typing import Final
 from bookie.identity.cookie import Cookie
 from dlog.manifest import Manifest
 from dlog.settings import LogSettings
+from ledger.belonging import Belonging, owner_in, owner_value
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
 from ledger.ids import BookieId, EntryId
@@ -72,6 +73,7 @@ RISING: Final = Held(1, 2, "0.1.0")
 REGISTRATION: Final = BookieRegistration(
     "b0", "host:3181", "incarnation", "rack", operator_address="host:3182", level=2
 )
+OWNER: Final = Belonging("orders", "a" * 32)
 
 
 def values() -> Mapping[str, bytes]:
@@ -89,6 +91,8 @@ def values() -> Mapping[str, bytes]:
         "instance, level 2": encode_instance("instance", LEVEL_2),
         "instance, being raised": encode_instance("instance", RISING),
         "registration": REGISTRATION.encode(),
+        "owner": owner_value(OWNER),
+        "owner, of no log": owner_value(None),
     }
 
 
@@ -111,6 +115,8 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "registration": BookieRegistration.decode(
             kept["registration"], "/bookies/available/b0", read_only=False
         ),
+        "owner": owner_in(kept["owner"], "/owners/7"),
+        "owner, of no log": owner_in(kept["owner, of no log"], "/owners/7"),
     }
 
 

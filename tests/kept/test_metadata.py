@@ -11,6 +11,7 @@ from tests.kept.metadata import (
     MANIFEST,
     MARK,
     OPEN,
+    OWNER,
     QUOTAS,
     REGISTRATION,
     RISING,
@@ -36,6 +37,8 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "instance, level 2": ("instance", LEVEL_2),
         "instance, being raised": ("instance", RISING),
         "registration": REGISTRATION,
+        "owner": OWNER,
+        "owner, of no log": None,
     }
 
 

@@ -6,19 +6,29 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.belonging import OWNERS_PATH, STAMP_INCARNATION, STAMP_LOG, owner_path
 from ledger.cluster import decode_instance, encode_instance, make_namespace, open_namespace
 from ledger.errors import CannotUpgrade, LevelTooLow, LevelTooNew, NamespaceMismatch
-from ledger.levels import LEVEL_MAX, LEVELS, Held, Standing, obstacles
+from ledger.ids import BookieId, EntryId
+from ledger.levels import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
 from ledger.metastore.ops import ANY_VERSION, Op
 from ledger.metastore.paths import INSTANCE
+from ledger.quorum import Quorum
 from ledger.raising import raise_level, read_held, survey
 from ledger.registry import COOKIES, BookieRegistration, find_registration, register
 from ledger.wire import metadata_pb2 as pb
 
 NEW = BookieRegistration("new", "h:1", "i1")
 OLD = BookieRegistration("old", "h:2", "i2", level=1)
+LEDGER = LedgerMetadata(
+    quorum=Quorum(1, 1, 1),
+    fragments=(Fragment(EntryId(0), (BookieId("new"),)),),
+    creation_token=b"token",
+)
 Happening = Callable[[], Awaitable[None]]
 
 
@@ -237,6 +247,36 @@ def test_a_rise_that_was_not_finished_is_taken_back_or_finished() -> None:
         assert await read_held(store) == Held()
         await store.write(Held(1, LEVEL_MAX))
         await register(store, replace(OLD, level=LEVEL_MAX))
+        assert (await raise_level(store)).level == LEVEL_MAX
+
+    at_level_1(scenario)
+
+
+def test_ledgers_have_owner_nodes_before_the_level_demands_them() -> None:
+    async def scenario(store: Store) -> None:
+        await store.delete(OWNERS_PATH)
+        ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+        ledger_id = await ledgers.create(LEDGER)
+        assert (await raise_level(store, OWNERS - 1)).level == OWNERS - 1
+        assert await store.exists(owner_path(ledger_id)) is None
+        counts: list[int] = []
+        assert (await raise_level(store, progress=counts.append)).level == LEVEL_MAX
+        assert await store.exists(owner_path(ledger_id)) is not None
+        assert counts == [1]
+
+    at_level_1(scenario)
+
+
+def test_a_ledger_of_two_owners_stops_the_rise_until_somebody_has_looked() -> None:
+    async def scenario(store: Store) -> None:
+        ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+        ledger_id = await ledgers.create(LEDGER)
+        stolen = replace(LEDGER, custom={STAMP_LOG: b"theirs", STAMP_INCARNATION: b"i"})
+        await ledgers.write(ledger_id, stolen, 0)
+        with pytest.raises(CannotUpgrade, match="ledger 0 is of log 'theirs' by its metadata"):
+            await raise_level(store)
+        assert await read_held(store) == Held()
+        await ledgers.write(ledger_id, LEDGER, 1)
         assert (await raise_level(store)).level == LEVEL_MAX
 
     at_level_1(scenario)

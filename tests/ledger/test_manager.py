@@ -1,11 +1,22 @@
 """Ledger metadata in the store: ids, lost replies, compare-and-swap, complete lists."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
 
 import pytest
 
+from ledger.belonging import (
+    OWNERS_PATH,
+    STAMP_INCARNATION,
+    STAMP_LOG,
+    Belonging,
+    owner_in,
+    owner_path,
+    owner_value,
+)
 from ledger.cluster import make_namespace
 from ledger.errors import (
     BadVersion,
@@ -18,8 +29,10 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.manager.ids import BLOCK_SIZE, BlockIds, SequentialIds
 from ledger.manager.layout import LEDGERS
+from ledger.manager.ledger_store import OWNED_AT_ONCE
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.ops import Op
 from ledger.quorum import Quorum
 from tests.ledger.flaky_store import FlakyStore, LyingStore
 from tests.waiting import PATIENCE_S
@@ -144,9 +157,9 @@ async def test_a_create_whose_reply_was_lost_knows_its_own_ledger() -> None:
         flaky = FlakyStore(store)
         ledgers = LedgerStore(flaky, "longhierarchical")
         await ledgers.create(METADATA)
-        flaky.lose_replies = ["create"]
+        flaky.lose_replies = ["multi"]
         ledger_id = await ledgers.create(METADATA)
-        flaky.lose_requests = ["create"]
+        flaky.lose_requests = ["multi"]
         other_id = await ledgers.create(METADATA)
         assert await listed(ledgers) == [0, ledger_id, other_id]
 
@@ -157,15 +170,15 @@ async def test_a_ledger_that_was_deleted_meanwhile_is_not_made_again_under_its_i
         flaky = FlakyStore(store)
         ledgers = LedgerStore(flaky, "longhierarchical")
         await ledgers.create(METADATA)
-        honest = flaky.create
+        honest = flaky.multi
 
-        async def deleted_meanwhile(path: str, value: bytes = b"", **_: bool) -> str:
-            flaky.create = honest  # type: ignore[method-assign]
-            await honest(path, value)
+        async def deleted_meanwhile(ops: Sequence[Op]) -> None:
+            flaky.multi = honest  # type: ignore[method-assign]
+            await honest(ops)
             await others.delete(LedgerId(1))
-            raise MetadataUnavailable("flaky", "create", 0.1)
+            raise MetadataUnavailable("flaky", "multi", 0.1)
 
-        flaky.create = deleted_meanwhile  # type: ignore[method-assign]
+        flaky.multi = deleted_meanwhile  # type: ignore[method-assign]
         assert await ledgers.create(METADATA) == 2
         assert await listed(others) == [0, 2]
 
@@ -187,10 +200,99 @@ async def test_a_store_that_stays_silent_ends_a_create_after_some_tries() -> Non
         flaky = FlakyStore(store)
         ledgers = LedgerStore(flaky, "flat")
         await ledgers.create(METADATA)
-        flaky.lose_requests = ["create"] * 100
+        flaky.lose_requests = ["multi"] * 100
         with pytest.raises(MetadataUnavailable):
             await ledgers.create(METADATA)
         assert len(flaky.lose_requests) > 90
+
+
+OWNED: Final = replace(METADATA, custom={STAMP_LOG: b"a", STAMP_INCARNATION: b"i"})
+HIS: Final = Belonging("a", "i")
+
+
+@EACH_LAYOUT
+async def test_a_ledger_is_made_with_its_owner_node_by_one_call(layout: str) -> None:
+    async with opened(layout) as (store, _):
+        calls: list[str] = []
+
+        class Counting(FlakyStore):
+            def _before(self, operation: str) -> None:
+                calls.append(operation)
+
+        ledgers = LedgerStore(Counting(store), layout)
+        first = await ledgers.create(OWNED)
+        calls.clear()
+        second = await ledgers.create(METADATA)
+        assert [each for each in calls if each == "multi"] == ["multi"]
+        assert [each for each in calls if each == "create"] == (
+            [] if layout == "longhierarchical" else ["create"]  # of the id
+        )
+        for ledger_id, expected in ((first, HIS), (second, None)):
+            assert await owner_of(store, ledger_id) == expected
+        await ledgers.delete(first)
+        assert await owner_of(store, first) == HIS, "the id is never of anybody else"
+
+
+@EACH_LAYOUT
+async def test_an_id_whose_owner_node_is_there_is_passed_over_so_many_times(layout: str) -> None:
+    async with opened(layout) as (store, _):
+        theirs = owner_value(Belonging("theirs", "t"))
+        for ledger_id in range(5):
+            await store.create(owner_path(LedgerId(ledger_id)), theirs)
+        ledger_id = await LedgerStore(store, layout).create(OWNED)
+        assert ledger_id >= 5
+        assert await owner_of(store, ledger_id) == HIS
+        assert await listed(LedgerStore(store, layout)) == [ledger_id]
+
+        class Ahead(FlakyStore):
+            """Somebody makes an owner node for each id that is about to be used."""
+
+            tried = 0
+
+            async def multi(self, ops: Sequence[Op]) -> None:
+                self.tried += 1
+                await store.create(ops[-1].path, theirs)
+                await super().multi(ops)
+
+        ahead = Ahead(store)
+        with pytest.raises(DamagedMetadata, match=r"/owners/\d+.*16 new ledgers in a row"):
+            await LedgerStore(ahead, layout).create(OWNED)
+        assert ahead.tried == 16
+
+
+async def test_a_ledger_is_made_without_owner_node_where_nobody_has_made_room_for_them() -> None:
+    async with opened("longhierarchical") as (store, ledgers):
+        await store.delete(OWNERS_PATH)
+        ledger_id = await ledgers.create(OWNED)
+        assert await ledgers.read(ledger_id) == (OWNED, 0)
+        assert await store.exists(OWNERS_PATH) is None
+
+
+async def test_owner_nodes_that_are_missing_are_made_as_the_ledgers_say() -> None:
+    async with opened("longhierarchical") as (store, ledgers):
+        await store.delete(OWNERS_PATH)
+        made = [await ledgers.create(each) for each in [OWNED, METADATA] * OWNED_AT_ONCE]
+        counts: list[int] = []
+        assert await ledgers.write_owners(counts.append) == []
+        assert counts == [OWNED_AT_ONCE, 2 * OWNED_AT_ONCE, 2 * OWNED_AT_ONCE]
+        assert [await owner_of(store, each) for each in made[:2]] == [HIS, None]
+        await store.delete(owner_path(made[0]))
+        assert await ledgers.write_owners(counts.append) == []
+        assert await owner_of(store, made[0]) == HIS
+
+        metadata, version = await ledgers.read(made[1])
+        stolen = {**OWNED.custom, STAMP_LOG: b"theirs"}
+        await ledgers.write(made[1], replace(metadata, custom=stolen), version)
+        await store.set(LAYOUTS["longhierarchical"].path(made[2]), b"\xff")
+        changed, damaged = sorted(await ledgers.write_owners(counts.append))
+        assert "ledger 1 is of log 'theirs' by its metadata, and of no log by /owners/1" in changed
+        assert damaged.startswith("ledger 2 does not say whose it is")
+        assert await owner_of(store, made[1]) is None, "what was written once is not changed"
+
+
+async def owner_of(store: MemoryStore, ledger_id: LedgerId) -> Belonging | None:
+    path = owner_path(ledger_id)
+    return owner_in((await store.get(path)).value, path)
 
 
 @EACH_LAYOUT

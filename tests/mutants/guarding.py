@@ -242,6 +242,42 @@ mutant(
     test=_RIGHTS + "what_is_remembered_is_bounded",
 )
 mutant(
+    "believes the metadata of a ledger whose it is",
+    "bookie/server/owners.py",
+    old="            found = await self._owner(ledger_id)\n        except",
+    new="            found = belonging(metadata.custom)\n        except",
+    test=_GUARDING + "who_relabels_a_ledger_gets_no_right_to_it",
+)
+mutant(
+    "believes the metadata of a ledger without owner node at any level",
+    "bookie/server/owners.py",
+    old="        if (await read_held(self._ledgers.store)).level < OWNERS:\n",
+    new="        if True:\n",
+    test=_GUARDING + "from_a_level_on_a_ledger_without_owner_node_is_of_no_log",
+)
+mutant(
+    "keeps to what ledgers said before the level of owner nodes",
+    "bookie/server/guarding.py",
+    old="        if RENAMED_PATH in paths or INSTANCE in paths:",
+    new="        if RENAMED_PATH in paths:",
+    test=_GUARDING + "from_a_level_on_a_ledger_without_owner_node_is_of_no_log",
+)
+mutant(
+    "rises to the level of owner nodes without making them",
+    "ledger/raising.py",
+    old="        if held.level < OWNERS <= level:\n",
+    new="        if False:\n",
+    test="tests/ledger/test_levels.py::test_ledgers_have_owner_nodes_before_the_level_demands_them",
+)
+mutant(
+    "lets clients change owner nodes",
+    "ledger/metastore/acl_roles.py",
+    old="    OWNERS: (_READ, _ADD),\n",
+    new="    OWNERS: (_READ, _CHANGE),\n",
+    test="tests/ledger/metastore/test_acl_roles.py::"
+    "test_an_owner_node_is_made_by_a_client_and_changed_by_nobody_but_operators",
+)
+mutant(
     "lets any number wait for whose their ledgers are",
     "bookie/server/owners.py",
     old="        if self._waiting >= WAITING_MAX:\n",

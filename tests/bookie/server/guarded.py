@@ -8,11 +8,13 @@ from pathlib import Path
 from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
-from ledger.cluster import make_namespace
+from ledger.cluster import decode_instance, encode_instance, make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
+from ledger.levels import Held
 from ledger.manager import LedgerStore
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.paths import INSTANCE
 from ledger.requests import InfoAnswer
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
@@ -87,6 +89,11 @@ class Guarded:
 
     async def revoke(self, who: str, role: Role, logs: str = "*") -> None:
         await self.change(lambda rules: rules.revoked(Grant(who, role, logs)))
+
+    async def held(self, held: Held) -> None:
+        """Let the cluster be at a level."""
+        instance, _ = decode_instance((await self.store.get(INSTANCE)).value)
+        await self.store.set(INSTANCE, encode_instance(instance, held))
 
     async def close(self, ledger_id: LedgerId, last_entry: int) -> None:
         """Let the ledger be CLOSED with *last_entry*."""

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bookie.server.made_ledgers import SILENCE_S
-from ledger.belonging import RENAMED_PATH, renamed_path, renamed_value
+from ledger.belonging import RENAMED_PATH, owner_path, renamed_path, renamed_value
 from ledger.ids import LedgerId
+from ledger.levels import OWNERS, Held
 from ledger.marking import path_of_lock
 from ledger.requests import AddRun, ReadQuery, Status
 from ledger.security.access import ACCESS, Role
@@ -25,6 +27,7 @@ from tests.bookie.server.operations import (
     do,
     entry,
     explicit_lac,
+    stamp,
 )
 from tests.ledger.serving import add
 from tests.waiting import ended, eventually, until
@@ -260,6 +263,58 @@ async def test_rights_follow_a_log_that_is_renamed(tmp_path: Path) -> None:
 
         await eventually(is_closed)
         assert await do("read", bookie.as_("new"), BOOKIE, ledger_id) is Status.OK
+
+
+async def relabelled(bookie: Guarded, ledger_id: LedgerId, log: str) -> None:
+    """Do what a client of the metadata store can: say that a ledger is of another log."""
+    metadata, version = await bookie.ledgers.read(ledger_id)
+    await bookie.ledgers.write(ledger_id, replace(metadata, custom=stamp(log)), version)
+
+
+async def test_who_relabels_a_ledger_gets_no_right_to_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:thief", Role.WRITER, "thiefs")
+        await bookie.grant("cn:owner", Role.WRITER, LOG)
+        for log in (LOG, None):
+            for operation in OPERATIONS:
+                ledger_id = await bookie.made(log)
+                if operation == COPIES:
+                    await bookie.close(ledger_id, 1)
+                    await bookie.repair(ledger_id, "cn:thief")
+                await relabelled(bookie, ledger_id, "thiefs")
+                status = await do(operation, bookie.as_("thief"), BOOKIE, ledger_id)
+                assert status is Status.ACCESS_DENIED, operation
+        ledger_id = await bookie.made(LOG)
+        await relabelled(bookie, ledger_id, "thiefs")
+        assert await do("add", bookie.as_("owner"), BOOKIE, ledger_id) is Status.OK
+
+
+async def test_from_a_level_on_a_ledger_without_owner_node_is_of_no_log(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        await bookie.grant("cn:all", Role.READER, "*")
+        await bookie.held(Held(OWNERS - 1))
+        without = [await bookie.made(LOG) for _ in range(2)]
+        for ledger_id in without:
+            await bookie.store.delete(owner_path(ledger_id))
+        assert await do("read", bookie.as_("app"), BOOKIE, without[0]) is Status.OK
+        await bookie.held(Held(OWNERS))
+
+        async def refused() -> bool:
+            return await do("read", bookie.as_("app"), BOOKIE, without[0]) is Status.ACCESS_DENIED
+
+        await eventually(refused)
+        assert await do("read", bookie.as_("app"), BOOKIE, without[1]) is Status.ACCESS_DENIED
+        assert await do("read", bookie.as_("all"), BOOKIE, without[1]) is Status.OK
+
+
+async def test_an_owner_node_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        ledger_id = await bookie.made(LOG)
+        await bookie.store.set(owner_path(ledger_id), b"\xff")
+        status = await do("read", bookie.as_("app"), BOOKIE, ledger_id)
+        assert status is Status.TOO_MANY_REQUESTS
 
 
 async def test_refusals_are_counted_and_told_of_at_a_bounded_rate(

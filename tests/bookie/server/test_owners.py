@@ -10,11 +10,13 @@ from bookie.server import owners
 from bookie.server.guarding import Guard
 from bookie.server.owners import Owners
 from bookie.server.rights import RightsTable
+from ledger.belonging import OWNERS_PATH, owner_value
 from ledger.errors import NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.ops import Versioned
 from ledger.quorum import Quorum
 from ledger.requests import Status
 from ledger.security.access import Action, Grant, Role, Rules
@@ -28,10 +30,19 @@ METADATA = LedgerMetadata(
 )
 
 
+class NoLog:
+    """A store in which each owner node says that the ledger is of no log."""
+
+    async def get(self, path: str) -> Versioned:
+        assert path.startswith(f"{OWNERS_PATH}/")
+        return Versioned(owner_value(None), 0)
+
+
 class FakeLedgers:
     """A store with one server that is behind, and answers when it is let."""
 
     def __init__(self) -> None:
+        self.store = NoLog()
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = 0

@@ -6,7 +6,7 @@ from kazoo.security import Permissions
 from bookie.autorecovery.marks import DELAY, DISABLE, URGENT
 from dlog.names import LOGS_PATH
 from leader.election import LEADERS_PATH
-from ledger.belonging import RENAMED_PATH
+from ledger.belonging import OWNERS_PATH, RENAMED_PATH
 from ledger.cluster import LAYOUT
 from ledger.errors import InvalidValue
 from ledger.manager.ids import ID_BLOCK_PATH, SEQUENCE_PATH
@@ -14,7 +14,7 @@ from ledger.manager.layout import LEDGERS
 from ledger.manager.ledger_store import DELETIONS
 from ledger.marking import LOCKS, MARKS
 from ledger.metastore.acl import acl_of, digest_id, ids_of
-from ledger.metastore.acl_roles import COOKIES, NODES, AclRoles, nearest, roles_of
+from ledger.metastore.acl_roles import COOKIES, NODES, OWNERS, AclRoles, nearest, roles_of
 from ledger.metastore.paths import INSTANCE, ROOT, parent_of
 from ledger.registry import AVAILABLE, DECOMMISSIONING, READ_ONLY
 from ledger.registry import COOKIES as OF_THE_REGISTRY
@@ -50,6 +50,16 @@ def test_a_cookie_is_made_by_a_bookie_and_changed_by_nobody_but_it_and_operators
     assert creator.perms == Permissions.READ | Permissions.WRITE
     for who in (BOOKIE, APP, REPORT):
         assert rights(cookie, who) == Permissions.READ
+
+
+def test_an_owner_node_is_made_by_a_client_and_changed_by_nobody_but_operators() -> None:
+    assert OWNERS == OWNERS_PATH
+    assert rights(OWNERS, APP) == Permissions.READ | Permissions.CREATE
+    for who in (BOOKIE, REPORT):
+        assert rights(OWNERS, who) == Permissions.READ
+    for who in (BOOKIE, APP, REPORT):
+        assert rights(f"{OWNERS}/7", who) == Permissions.READ
+    assert rights(f"{OWNERS}/7", OP) == Permissions.ALL
 
 
 def test_each_does_its_work() -> None:
