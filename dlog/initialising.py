@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.belonging import OWNERS_PATH
 from ledger.cluster import make_namespace, open_namespace
 from ledger.concurrently import for_each
 from ledger.errors import (
@@ -14,6 +15,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.manager.ids import ID_BLOCK_PATH, make_counter
+from ledger.manager.ledger_store import OWNERS_MADE
 from ledger.metastore import open_store
 from ledger.metastore.acl import check_readers, checked_ids
 from ledger.metastore.acl_roles import COOKIES, NODES, AclRoles
@@ -173,6 +175,9 @@ async def _protect(store: ZooKeeperStore, roles: AclRoles) -> int:
         elif path != ROOT:
             with suppress(NodeExists):
                 await store.create(path, values.get(path, b""))
+
+    if await store.exists(OWNERS_PATH) == OWNERS_MADE:
+        await store.set(OWNERS_PATH, b"")
 
     async def mend(path: str) -> None:
         nonlocal changed

@@ -22,6 +22,7 @@ RENAMED_PATH: Final = "/renamed"
 """Its version counts the renames of the namespace."""
 RENAMED_VERSION: Final = 1
 OWNERS_PATH: Final = "/owners"
+"""Its version says whether owner nodes stay when their ledgers are deleted: 0, they do not."""
 OWNER_VERSION: Final = 1
 
 

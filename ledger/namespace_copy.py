@@ -1,9 +1,9 @@
 """Copies a namespace to another metadata store, such as another ZooKeeper, while nothing uses it.
 
 Values are copied, and the counts that must never go back, wherever a store keeps them: the ids that
-were given out, and deletions, which are versions of nodes. Other versions only serve
-compare-and-swaps of processes, and all processes are started again. Nodes of sessions are left out:
-whoever made them makes them again.
+were given out, and deletions, which are versions of nodes; so is whether owner nodes stay. Other
+versions only serve compare-and-swaps of processes, and all processes are started again. Nodes of
+sessions are left out: whoever made them makes them again.
 
 The node that makes a namespace of the target is written last, so a copy that was interrupted is
 none: empty the target, and begin again.
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.belonging import OWNERS_PATH
 from ledger.cluster import open_namespace
 from ledger.errors import NodeExists, SourceInUse, TargetNotEmpty
 from ledger.manager import LedgerStore
@@ -87,7 +88,9 @@ def _is_of_session(path: str) -> bool:
 
 def _counts(path: str) -> bool:
     """Whether the version of the node is what it says."""
-    return path == DELETIONS or (path.startswith("/logs/") and path.endswith("/consumers"))
+    return path in (DELETIONS, OWNERS_PATH) or (
+        path.startswith("/logs/") and path.endswith("/consumers")
+    )
 
 
 async def _put(store: MetadataStore, path: str, value: bytes, version: int) -> None:

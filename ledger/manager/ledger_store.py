@@ -38,6 +38,9 @@ CREATE_TRIES_MAX = 3
 STRAYS_MAX: Final = 16
 """So many ids in a row may be taken by owner nodes without a ledger."""
 OWNED_AT_ONCE: Final = 50
+OWNERS_MADE: Final = 0
+"""Version of `/owners` where there are no roles; `protect` raises it, and from then on owner nodes
+stay when their ledgers are deleted."""
 DELETIONS: Final = "/deletions"
 """Its version counts the ledgers that were deleted."""
 
@@ -47,6 +50,7 @@ class LedgerStore:
 
     def __init__(self, store: MetadataStore, layout: str) -> None:
         self._store = store
+        self._owners_stay = False
         self._layout = LAYOUTS[layout]
         self._ids = SequentialIds(store) if self._layout.sequential_ids else BlockIds(store)
 
@@ -167,17 +171,26 @@ class LedgerStore:
         """Delete whatever the state is (rule 6). No error if it is not there.
 
         The same transaction counts it: by that a bookie whose ledger is gone distinguishes a
-        deletion from a loss of the metadata store."""
-        path = self._path(ledger_id)
-        for tries_left in reversed(range(2)):
+        deletion from a loss of the metadata store. The owner node goes too, unless it decides
+        rights: who could make it again might get what bookies still hold of the ledger."""
+        path, owner = self._path(ledger_id), owner_path(ledger_id)
+        counted = (DeleteOp(path), SetOp(DELETIONS, b""))
+        wholly = (*counted, CheckOp(OWNERS_PATH, OWNERS_MADE), DeleteOp(owner))
+        ops = counted if self._owners_stay else wholly
+        for tries_left in reversed(range(3)):
             try:
-                await self._store.multi((DeleteOp(path), SetOp(DELETIONS, b"")))
+                await self._store.multi(ops)
                 return
+            except BadVersion:
+                self._owners_stay, ops = True, counted
             except NoSuchNode as error:
                 if error.path == path:
                     return
                 if not tries_left:  # nobody removes what counts them
                     raise
+                if error.path in (OWNERS_PATH, owner):
+                    ops = counted
+                    continue
                 with suppress(NodeExists):  # made by the first deletion that there is
                     await self._store.create(DELETIONS)
 

@@ -32,7 +32,13 @@ from dlog.tls.authority import Wanted
 from ledger.belonging import Belonging, owner_path, owner_value, renamed_value
 from ledger.client import LedgerClient
 from ledger.cluster import open_namespace
-from ledger.errors import AccessDenied, CertificateUnusable, MetadataDenied, MetadataUnavailable
+from ledger.errors import (
+    AccessDenied,
+    CertificateUnusable,
+    MetadataDenied,
+    MetadataUnavailable,
+    NodeExists,
+)
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metastore import open_store
@@ -415,6 +421,8 @@ async def labelled_by(
         if again:
             await client.ledgers.delete(ledger_id)
             layout = LAYOUTS[(await open_namespace(client.store)).layout]
+            with pytest.raises(NodeExists):
+                await client.store.create(owner_path(ledger_id))
             await client.store.create(layout.path(ledger_id), stolen.encode())
         else:
             await client.ledgers.write(ledger_id, stolen, version)

@@ -229,8 +229,6 @@ async def test_a_ledger_is_made_with_its_owner_node_by_one_call(layout: str) -> 
         )
         for ledger_id, expected in ((first, HIS), (second, None)):
             assert await owner_of(store, ledger_id) == expected
-        await ledgers.delete(first)
-        assert await owner_of(store, first) == HIS, "the id is never of anybody else"
 
 
 @EACH_LAYOUT
@@ -260,11 +258,36 @@ async def test_an_id_whose_owner_node_is_there_is_passed_over_so_many_times(layo
         assert ahead.tried == 16
 
 
+async def test_an_owner_node_goes_with_its_ledger_unless_it_decides_rights() -> None:
+    async with opened("longhierarchical") as (store, _):
+        flaky = FlakyStore(store)
+        ledgers = LedgerStore(flaky, "longhierarchical")
+        first, second, third, fourth = [await ledgers.create(OWNED) for _ in range(4)]
+        await ledgers.delete(first)
+        assert await store.exists(owner_path(first)) is None
+        await store.delete(owner_path(second))
+        await ledgers.delete(second)
+        await store.set(OWNERS_PATH, b"")
+        for ledger_id in (third, fourth):
+            await ledgers.delete(ledger_id)
+            assert await owner_of(store, ledger_id) == HIS
+        assert await listed(ledgers) == []
+        assert (await ledgers.vitals()).deletions == 4
+        last = await ledgers.create(OWNED)
+        await store.set(OWNERS_PATH, b"")
+        flaky.lose_requests = ["multi"]
+        with pytest.raises(MetadataUnavailable):
+            await ledgers.delete(last)
+        await ledgers.delete(last)
+        assert await owner_of(store, last) == HIS
+
+
 async def test_a_ledger_is_made_without_owner_node_where_nobody_has_made_room_for_them() -> None:
     async with opened("longhierarchical") as (store, ledgers):
         await store.delete(OWNERS_PATH)
         ledger_id = await ledgers.create(OWNED)
         assert await ledgers.read(ledger_id) == (OWNED, 0)
+        await ledgers.delete(ledger_id)
         assert await store.exists(OWNERS_PATH) is None
 
 

@@ -270,6 +270,14 @@ mutant(
     test="tests/ledger/test_levels.py::test_ledgers_have_owner_nodes_before_the_level_demands_them",
 )
 mutant(
+    "deletes an owner node that decides rights",
+    "ledger/manager/ledger_store.py",
+    old="        wholly = (*counted, CheckOp(OWNERS_PATH, OWNERS_MADE), DeleteOp(owner))\n",
+    new="        wholly = (*counted, DeleteOp(owner))\n",
+    test="tests/ledger/test_manager.py::"
+    "test_an_owner_node_goes_with_its_ledger_unless_it_decides_rights",
+)
+mutant(
     "lets clients change owner nodes",
     "ledger/metastore/acl_roles.py",
     old="    OWNERS: (_READ, _ADD),\n",
@@ -330,8 +338,8 @@ mutant(
 mutant(
     "lets a bookie write the cookie of another one",
     "ledger/metastore/acl_roles.py",
-    old="        bookies, clients = (_READ, _READ) if _is_cookie(path) else NODES[nearest(path)]\n",
-    new="        bookies, clients = (_OWN, _READ) if _is_cookie(path) else NODES[nearest(path)]\n",
+    old="        bookies, clients = (_READ, _READ) if made_once else NODES[nearest(path)]\n",
+    new="        bookies, clients = (_OWN, _READ) if made_once else NODES[nearest(path)]\n",
     test=_ROLES + "a_cookie_is_made_by_a_bookie_and_changed_by_nobody_but_it_and_operators",
 )
 mutant(
