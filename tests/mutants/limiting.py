@@ -102,7 +102,7 @@ mutant(
 mutant(
     "hears of no quota after its start",
     "bookie/server/delaying.py",
-    old="        await follow(self._store, (QUOTAS, RENAMED_PATH), self._changed)",
-    new="        await follow(self._store, (RENAMED_PATH,), self._changed)",
+    old="        await follow(self._store, (QUOTAS, RENAMED_PATH, INSTANCE), self._changed)",
+    new="        await follow(self._store, (RENAMED_PATH, INSTANCE), self._changed)",
     test=_DELAYING + "quotas_that_cannot_be_read_leave_the_last_ones_in_force",
 )
