@@ -294,11 +294,14 @@ class BookieForgotten(MetadataError):
 
 
 class MetadataDenied(MetadataError):
-    def __init__(self, uri: str, operation: str, reason: str) -> None:
-        super().__init__(
-            f"metadata store {uri} refuses {operation}: {reason}; "
-            "check the credentials in the URI and the ACLs of the namespace"
-        )
+    def __init__(
+        self,
+        uri: str,
+        operation: str,
+        reason: str,
+        advice: str = "check the credentials in the URI and the ACLs of the namespace",
+    ) -> None:
+        super().__init__(f"metadata store {uri} refuses {operation}: {reason}; {advice}")
         self.uri, self.operation, self.reason = uri, operation, reason
 
 

@@ -33,7 +33,9 @@ from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
 from dlog.settings import LogSettings, parse_settings
+from ledger.belonging import RENAMED_PATH
 from ledger.clock import now_ms
+from ledger.errors import MetadataDenied
 from ledger.values import Duration, Size
 
 __all__ = [
@@ -210,13 +212,25 @@ async def rename_log(
     stop first, or one of them makes a new log with that name when it is elected.
 
     Raises `InvalidName`, `NoSuchLog`, `LogExists`, `ValueTooLarge` if manifest and consumers
-    do not fit into one transaction, and `MetadataUnavailable`: then look which name it has."""
+    do not fit into one transaction, `MetadataDenied` where roles leave that to operators, and
+    `MetadataUnavailable`: then look which name it has."""
     check_name(name)
     check_new_name(new_name)
     async with connected(uri, client) as ledgers:
         store = ledgers.store
         old, new = ManifestNode(store, name), ManifestNode(store, new_name)
-        await rename(ledgers, old, new, now_ms=now_ms)
+        try:
+            await rename(ledgers, old, new, now_ms=now_ms)
+        except MetadataDenied as error:
+            if RENAMED_PATH not in error.operation:
+                raise
+            raise MetadataDenied(
+                error.uri,
+                error.operation,
+                error.reason,
+                "grants go by names of logs, so only an operator of this namespace renames them: "
+                "do it with an operator's certificate",
+            ) from error
 
 
 async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> LogInfo:

@@ -21,7 +21,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from dlog.aio import Log
-from dlog.aio.admin import delete_log, log_info, truncate_log
+from dlog.aio.admin import delete_log, log_info, rename_log, truncate_log
 from dlog.initialising import shown_roles
 from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
@@ -301,6 +301,9 @@ async def logs_are_written_and_read(scene: Scene) -> None:
             assert (await log.append(b"still in")).offset == 1
         async with await Log.tail(LOG, client=reader, follow=False) as tail:
             assert [record.value async for record in tail] == [b"in", b"still in"]
+        with pytest.raises(MetadataDenied, match=r"/renamed.*with an operator's certificate"):
+            await rename_log(LOG, "team/elsewhere", client=writer)
+        assert (await log_info(LOG, client=writer)).name == LOG
 
 
 async def who_may_only_read_changes_nothing(scene: Scene) -> None:
