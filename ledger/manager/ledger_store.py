@@ -182,6 +182,8 @@ class LedgerStore:
                 await self._store.multi(ops)
                 return
             except BadVersion:
+                if not tries_left:
+                    raise
                 self._owners_stay, ops = True, counted
             except NoSuchNode as error:
                 if error.path == path:
