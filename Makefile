@@ -120,7 +120,7 @@ $(STAMP_DEV): pyproject.toml requirements/build.txt requirements/product.txt req
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(STAMP_DOCS): $(STAMP) requirements/docs.txt
+$(STAMP_DOCS): $(STAMP_DEV) requirements/docs.txt
 	@$(INSTALL) --requirement requirements/docs.txt
 	@touch $@
 

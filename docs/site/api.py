@@ -28,6 +28,9 @@ MODULES: Final[dict[str, str]] = {
 }
 """Public modules, in the order of the page."""
 
+_FIRST: Final = "Log"
+"""What a reader looks for."""
+
 
 def page() -> str:
     """Return the page."""
@@ -41,14 +44,15 @@ def page() -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the public names of *module* that are not errors."""
+    """Return the public names of *module* that are not errors, what is looked for first."""
     home = importlib.import_module(module)
     names = getattr(home, "__all__", None) or [
         name
         for name, each in vars(home).items()
         if not name.startswith("_") and getattr(each, "__module__", "") == module
     ]
-    return [name for name in names if not _is_error(getattr(home, name))]
+    public = [name for name in names if not _is_error(getattr(home, name))]
+    return sorted(public, key=lambda name: name != _FIRST)
 
 
 def _described(module: str, seen: set[int]) -> Iterator[str]:
