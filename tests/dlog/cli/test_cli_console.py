@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.cli.console import login_shown, say_where
+from dlog.cli.console import login_shown, read_token, say_where
 from dlog.console.serving import ConsoleNotServed, Served
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
@@ -36,6 +36,8 @@ def test_a_token_that_others_may_read_or_change_is_refused(
     token = tmp_path / "token"
     token.write_text("long enough to be one\n")
     token.chmod(mode)
+    with pytest.raises(ConsoleNotServed, match="others may read"):  # else it is served, with no end
+        read_token(token)
     said = shell.refused("console", "--port", "0", "--token-file", str(token))
     assert f"others may read its token in {token} (mode {mode:04o})" in said
     assert f"chmod 600 {token}" in said

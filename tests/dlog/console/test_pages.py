@@ -233,13 +233,17 @@ async def test_a_stream_says_how_old_its_page_is_also_while_nothing_is_heard(
 async def test_logs_that_do_not_answer_hold_up_no_look_at_the_bookies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked = asyncio.Event()
+
     async def silent(*_: object) -> None:
+        asked.set()
         await asyncio.Event().wait()
 
     async with looking() as at:
         writer = await filled(at, "orders")
         monkeypatch.setattr("dlog.console.gathering.current_leader", silent)
         monkeypatch.setattr("dlog.console.gathering.LOOK_S", 1e9)
+        await until(asked.is_set, "the log is looked at")
         seen = at.gatherer.cluster
         looks = {seen.looked_at}
 
