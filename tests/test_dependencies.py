@@ -6,6 +6,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
 
 def test_the_wheel_has_every_file_of_the_product_and_no_other() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert setuptools["packages"]["find"]["include"] == [f"{floor}*" for floor in INSTALLED]
+    found = [*(f"{floor}*" for floor in INSTALLED), "pyspark_dlog"]
+    assert setuptools["packages"]["find"]["include"] == found
     packages = {path.parent for floor in FLOORS for path in (ROOT / floor).rglob("__init__.py")}
     patterns = ("*.py", *setuptools["package-data"]["*"])
     files = [path for floor in FLOORS for path in (ROOT / floor).rglob("*") if path.is_file()]
@@ -127,6 +129,23 @@ def test_the_wheel_has_every_file_of_the_product_and_no_other() -> None:
 
 
 def test_what_is_packaged_is_there() -> None:
-    text = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for pattern in text["tool"]["setuptools"]["packages"]["find"]["include"]:
-        assert list(ROOT.glob(f"{pattern}/__init__.py")), pattern
+    find = setuptools_find()
+    for pattern in find["include"]:
+        places = (ROOT / where for where in find["where"])
+        assert any(list(place.glob(f"{pattern}/__init__.py")) for place in places), pattern
+
+
+def test_spark_finds_a_module_of_the_wheel_by_its_name_and_no_other_folder_is_needed() -> None:
+    folders: dict[str, str] = {}
+    setuptools = import_module("setuptools.config.expand")  # what builds the wheel
+    found = setuptools.find_packages(root_dir=ROOT, fill_package_dir=folders, **setuptools_find())
+    assert [name for name in found if name.startswith("pyspark_")] == ["pyspark_dlog"]
+    assert folders == {"pyspark_dlog": "dlog/spark/discovery/pyspark_dlog"}
+    assert not [name for name in found if "discovery" in name]
+    assert {name.partition(".")[0] for name in found} == {*INSTALLED, "pyspark_dlog"}
+
+
+def setuptools_find() -> dict[str, list[str]]:
+    text = (ROOT / "pyproject.toml").read_text()
+    find: dict[str, list[str]] = tomllib.loads(text)["tool"]["setuptools"]["packages"]["find"]
+    return find

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import dlog.spark
 from dlog import Log
 from dlog.aio.admin import log_info, seal_log
 from dlog.errors import NoSuchLog
@@ -87,6 +89,28 @@ def test_many_rows_are_staged_by_the_tasks_and_few_travel(spark: SparkSession, u
     assert sorted(adopted)[-2:] == [20_000, 20_000]
     save(numbers(spark, 0, 10), uri, "large", inlineBytesMax=0)
     assert len(values(uri, "large")) == 40_010
+
+
+def test_a_thread_that_registers_the_format_can_write(spark: SparkSession, uri: str) -> None:
+    rows = numbers(spark, 0, 10)
+
+    def write() -> None:
+        # Spark has no active session in the thread of the JVM that it keeps for this one.
+        dlog.spark.register(spark)
+        save(rows, uri, "of a thread")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert len(values(uri, "of a thread")) == 10
+
+
+def test_writes_of_one_name_ascend_by_their_numbers(spark: SparkSession, uri: str) -> None:
+    for number in (0, 1, 2, 2):
+        rows = numbers(spark, 10 * number, 10 * number + 10)
+        save(rows, uri, "numbered", writeId="cleaned", writeNumber=number)
+    assert len(values(uri, "numbered")) == 30
+    with pytest.raises(PySparkException, match="writeNumber 1 comes after writeNumber 2"):
+        save(numbers(spark, 0, 10), uri, "numbered", writeId="cleaned", writeNumber=1)
 
 
 def test_a_write_that_has_a_name_is_done_once(spark: SparkSession, uri: str) -> None:

@@ -1,0 +1,78 @@
+"""Spark finds the format where `pyspark_dlog` can be imported, as it can where the wheel is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from dlog import Log
+from tests.dlog.spark.sessions import ROOT, environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
+
+AS_INSTALLED = os.pathsep.join([str(ROOT), str(ROOT / "dlog" / "spark" / "discovery")])
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+def run(command: list[str], uri: str, scratch: Path) -> str:
+    env = {
+        **os.environ,
+        **environment(),
+        "PYTHONPATH": AS_INSTALLED,
+        "DLOG_URI": uri,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    done = subprocess.run(
+        command, env=env, cwd=scratch, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def put(uri: str, log: str, count: int) -> None:
+    with Log.open(log, uri=uri) as writer:
+        for row in range(count):
+            writer.append(b"%d" % row)
+
+
+def test_the_jvms_own_shell_reads_a_log_without_a_word_of_python(uri: str, tmp_path: Path) -> None:
+    put(uri, "discovered", 7)
+    shell = Path(pyspark.__file__).parent / "bin" / "spark-sql"
+    settings = [each for item in SETTINGS.items() for each in ("--conf", "=".join(item))]
+    statements = (
+        "CREATE TEMPORARY VIEW found USING dlog OPTIONS (logs 'discovered'); "
+        "SELECT 'rows', count(*), max(offset) FROM found"
+    )
+    command = [str(shell), "--master", "local[1]", *settings, "-e", statements]
+    assert "rows\t7\t6" in run(command, uri, tmp_path)
+
+
+APPLICATION = """
+import dlog.spark
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]")
+for name, value in {settings!r}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+reader = spark.read.format("dlog")
+found = reader.load("found").count()
+dlog.spark.register(spark)
+dlog.spark.register(spark)
+print("rows", found, reader.load("found").count())
+spark.stop()
+"""
+
+
+def test_a_session_that_found_the_format_may_register_it_too(uri: str, tmp_path: Path) -> None:
+    put(uri, "found", 3)
+    command = [sys.executable, "-c", APPLICATION.format(settings=SETTINGS)]
+    assert "rows 3 3" in run(command, uri, tmp_path)
