@@ -13,7 +13,9 @@ from tests.dlog.spark.sessions import ROOT, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
-AS_INSTALLED = os.pathsep.join([str(ROOT), str(ROOT / "dlog" / "spark" / "discovery")])
+AS_INSTALLED = os.pathsep.join(
+    [str(ROOT), str(ROOT / "dlog" / "spark" / "discovery"), *sys.path[1:]]
+)
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -76,3 +78,35 @@ def test_a_session_that_found_the_format_may_register_it_too(uri: str, tmp_path:
     put(uri, "found", 3)
     command = [sys.executable, "-c", APPLICATION.format(settings=SETTINGS)]
     assert "rows 3 3" in run(command, uri, tmp_path)
+
+
+CONNECTED = """
+import dlog.spark
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.remote("local[1]")
+for name, value in {settings!r}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+reader = spark.read.format("dlog")
+print("rows", reader.load("far").count())
+dlog.spark.register(spark)
+reader.load("far").select("value").write.format("dlog").mode("append").save("near")
+copying = (
+    spark.readStream.format("dlog").load("far").select("value").writeStream.format("dlog")
+    .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start("near")
+)
+copying.awaitTermination()
+print("copied", reader.load("near").count())
+spark.stop()
+"""
+
+
+def test_a_client_of_spark_connect_reads_and_writes(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("grpc_status", reason="of pyspark[connect]")
+    monkeypatch.setenv("SPARK_TESTING", "1")  # a port of its own, not the one that all have
+    put(uri, "far", 5)
+    shown = run([sys.executable, "-c", CONNECTED.format(settings=SETTINGS)], uri, tmp_path)
+    assert "rows 5" in shown
+    assert "copied 10" in shown
