@@ -293,6 +293,11 @@ class Manifest:
         """Of the node's value."""
         return len(self._value())
 
+    @property
+    def full_percent(self) -> int:
+        """How much of the room for segments is taken; at 100 it gets no more."""
+        return 100 * self.size_bytes // FULL_BYTES
+
     def check_room(self, log: str) -> None:
         """Raise `ManifestTooLarge` unless it may get another segment."""
         size = self.size_bytes

@@ -31,6 +31,7 @@ from ledger.wire import bookie_pb2 as pb
 
 SERVERS_MAX: Final = 1_000
 MANIFESTS_MAX: Final = 10_000
+FILLING_PERCENT: Final = 50
 
 
 async def gather_servers(reach: Reach) -> ServersFacts:
@@ -125,6 +126,7 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
     waiting: list[tuple[str, int]] = []
     unread: list[str] = []
     implausible: list[tuple[str, str]] = []
+    filling: list[tuple[str, int, int]] = []
     retained = 0
     now = now_ms()
 
@@ -139,6 +141,8 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
             return
         if (reason := implausible_time(manifest, now)) is not None:
             implausible.append((log, reason))
+        if (percent := manifest.full_percent) >= FILLING_PERCENT:
+            filling.append((log, percent, len(manifest.segments)))
         settings = manifest.settings
         retained += bool(settings.retention_age_s or settings.retention_bytes)
         if manifest.dropped:
@@ -158,4 +162,5 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
         retained=retained,
         unread=tuple(sorted(unread)),
         implausible=tuple(sorted(implausible)),
+        filling=tuple(sorted(filling)),
     )

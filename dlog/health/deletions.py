@@ -22,6 +22,8 @@ class DeletionsFacts:
     unread: tuple[str, ...] = ()
     implausible: tuple[tuple[str, str], ...] = ()
     """Logs with records of times that cannot be right, and what is wrong with them."""
+    filling: tuple[tuple[str, int, int], ...] = ()
+    """Logs whose manifest is half full: how many percent of it, by how many segments."""
 
     def signs(self) -> Iterator[Sign]:
         begun = Gravity.NOTE if self.janitor else Gravity.WRONG
@@ -63,6 +65,15 @@ class DeletionsFacts:
                 f"log {log} has records with implausible times: {reason}",
                 "Give timestamp_ms in milliseconds since 1970, or leave it out. Retention by age "
                 "counts from when segments were written; reading by time finds other records.",
+            )
+        for log, percent, segments in self.filling:
+            yield Sign(
+                Gravity.WRONG,
+                "manifest-filling-up",
+                f"the manifest of log {log} is {percent} % full, of {segments} segments; a full "
+                "one gets no more, and staged batches of Spark fail (ManifestTooLarge)",
+                "Let retention or 'dlog log truncate' take whole segments away, and make fewer: by "
+                "larger roll settings, and by Spark batches that are small, or rarer.",
             )
         if self.unread:
             yield Sign(

@@ -1,11 +1,16 @@
 """What facts are signs of; no cluster is needed for that."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from dlog.aio import Log
+from dlog.health.asking import gather_deletions
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.deletions import DeletionsFacts
+from dlog.health.gathering import Reach
 from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
@@ -15,6 +20,7 @@ from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
 from ledger.wire import bookie_pb2 as pb
+from tests.dlog.fake_ledgers import FakeCluster
 
 THREE = tuple(BookieFacts(bookie=f"b{at}", address=f"h{at}:1") for at in range(3))
 ROOMY = pb.DirectoryUsage(path="/d", place="main", total_bytes=100, free_bytes=50)
@@ -340,6 +346,28 @@ def test_a_certificate_that_should_have_been_renewed_is_told_of(
     assert signs(ours) == expected
     assert all("of this process" in sign.what for sign in ours.signs())
     assert all("of bookie b0" in sign.what for sign in theirs.signs())
+
+
+def test_logs_whose_manifest_fills_up_are_named() -> None:
+    facts = DeletionsFacts(logs=2, looked_at=2, filling=(("orders", 61, 17_000),))
+    [sign] = facts.signs()
+    assert (sign.gravity, sign.kind) == (Gravity.WRONG, "manifest-filling-up")
+    assert "orders is 61 % full, of 17000 segments" in sign.what
+    assert "truncate" in sign.action
+
+
+async def test_the_doctor_looks_at_how_full_manifests_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    for log, segments in (("small", 1), ("large", 12)):
+        async with await Log.open(log, client=client) as writer:
+            for _ in range(segments):
+                await writer.append(b"x")
+                await writer.roll()
+    monkeypatch.setattr("dlog.manifest.FULL_BYTES", 600)
+    reach = cast(Reach, SimpleNamespace(store=client.store))
+    [(log, percent, segments)] = (await gather_deletions(reach)).filling
+    assert (log, segments >= 12, 50 <= percent < 100) == ("large", True, True)
 
 
 def test_logs_with_implausible_times_are_named() -> None:
