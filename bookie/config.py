@@ -1,8 +1,10 @@
 """The configuration of one bookie process: where it keeps its data, where it listens, who it is."""
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,10 @@ from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger.security.settings import OFF, TlsSettings
 
+_ADVERTISED: Final = re.compile(
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?))"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+)
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound by itself
 
 
@@ -78,15 +84,39 @@ class BookieConfig:
             raise AddressUnusable(
                 self.host, self.port, "clients cannot use a wildcard; say what to advertise"
             )
+        self.advertised()
 
     def address(self, port: int) -> str:
         """Return what clients connect to when *port* is listened on."""
-        host = self.advertise or self.host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host, advertised_port = self.advertised()
+        return _address(host, advertised_port or port)
+
+    def operator_address(self, port: int) -> str:
+        """Return what operators connect to when *port* is listened on."""
+        return _address(self.advertised()[0], port)
+
+    def advertised(self) -> tuple[str, int]:
+        """Return the host that others connect to, and the port for clients; 0: the one that is
+        listened on. Raises `InvalidSetting`."""
+        given = self.advertise
+        if not given or _is_ipv6(given):
+            return given or self.host, 0
+        found = _ADVERTISED.fullmatch(given)
+        if found is None or not (found["name"] or _is_ipv6(found["ipv6"])):
+            raise InvalidSetting(
+                "advertise",
+                given,
+                "give a host or an address, with a port if clients reach it at another one than it "
+                "listens on: app-1, 10.0.0.5:13181, [::1]:3181",
+            )
+        port = int(found["port"] or 0)
+        if found["port"] and not 0 < port <= 65535:
+            raise InvalidSetting("advertise", given, "a port is a number from 1 to 65535")
+        return found["name"] or found["ipv6"], port
 
     def new_name(self) -> str:
         """Return a name that no bookie ever had: names of lost data never come back."""
-        return f"{self.bookie_prefix or self.advertise or self.host}-{secrets.token_hex(4)}"
+        return f"{self.bookie_prefix or self.advertised()[0]}-{secrets.token_hex(4)}"
 
     def open_directories(self) -> Directories:
         """Return the directories, made if they are not there.
@@ -114,3 +144,15 @@ class BookieConfig:
             disks_at(self.journal_directories, "journal"),
             disks_at(self.ledger_directories, "ledger"),
         )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except AddressValueError:
+        return False
+    return True

@@ -73,7 +73,7 @@ class TooFewDescriptors(CallerError):
 
 
 class InvalidSetting(CallerError):
-    def __init__(self, setting: str, value: float, reason: str) -> None:
+    def __init__(self, setting: str, value: float | str, reason: str) -> None:
         super().__init__(f"{setting} cannot be {value}: {reason}")
         self.setting, self.value, self.reason = setting, value, reason
 

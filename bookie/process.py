@@ -221,7 +221,7 @@ async def _run(
             address,
             identity.incarnation,
             config.rack,
-            operator_address=config.address(operator_port),
+            operator_address=config.operator_address(operator_port),
             takes=takes_of(config.tls.mode),
             identity=identity.cookie.cookie,
             life=identity.cookie.life,

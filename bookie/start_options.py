@@ -170,8 +170,9 @@ OPTIONS: Final = (
         ("--advertise",),
         "advertise",
         str | None,
-        "Host that clients connect to, if it is not --host.",
-        metavar="HOST",
+        "Host that clients connect to, if it is not --host; with a port if that is another one "
+        "than it listens on. Operators connect to --operator-port there.",
+        metavar="HOST[:PORT]",
     ),
     Option(
         ("--id", "--bookie"),

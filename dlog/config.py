@@ -50,7 +50,7 @@ def check_uri(uri: str) -> str:
 
 def default_directory() -> Path:
     """Return where ``dlog up`` keeps the local cluster by default."""
-    return Path.home() / ".dlog" / "local"
+    return home() / ".dlog" / "local"
 
 
 def metadata_uri(directory: Path) -> str:
@@ -64,6 +64,18 @@ def default_uri() -> str:
 
 
 def config_path() -> Path:
-    """Return the path of the TOML file, which may not exist."""
+    """Return the path of the TOML file, which may not exist. Raises `InvalidConfig`."""
     named = os.environ.get("DLOG_CONFIG")
-    return Path(named).expanduser() if named else Path.home() / ".dlog" / "config.toml"
+    return Path(named).expanduser() if named else home() / ".dlog" / "config.toml"
+
+
+def home() -> Path:
+    """Return the home directory of this user. Raises `InvalidConfig` if there is none."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise InvalidConfig(
+            "HOME",
+            "this user has no home directory, where the configuration and the local "
+            "cluster are by default: set HOME, or DLOG_CONFIG and DLOG_URI",
+        ) from error

@@ -10,6 +10,8 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -103,16 +105,15 @@ class ProcessSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - we read no .env
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nor secrets files
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        toml = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
-        return init_settings, env_settings, toml
+        path = _file()
+        if path is None:
+            return init_settings, env_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
 
 
 def read_settings(given: Mapping[str, str] | None = None) -> ProcessSettings:
     """Return the settings of this process; *given* ones, by their names, come before all others.
     Raises `InvalidConfig`."""
-    path = config_path()
-    if "DLOG_CONFIG" in os.environ and not path.is_file():
-        raise InvalidConfig("DLOG_CONFIG", f"there is no file {path}")
     _check_names(os.environ)
     try:
         return ProcessSettings(**cast("Mapping[str, Any]", given or {}))
@@ -120,9 +121,28 @@ def read_settings(given: Mapping[str, str] | None = None) -> ProcessSettings:
         reasons = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )
-        raise InvalidConfig(f"the environment ({ENV_PREFIX}*) or {path}", reasons) from error
+        where = f"the environment ({ENV_PREFIX}*) or {_file() or 'the arguments'}"
+        raise InvalidConfig(where, reasons) from error
     except (SettingsError, ValueError, OSError) as error:
-        raise InvalidConfig(str(path), str(error)) from error
+        raise InvalidConfig(str(_file()), str(error)) from error
+
+
+def _file() -> Path | None:
+    """Return the TOML file, None if there is none. Where it is by default nobody has put one if
+    there is no home directory, or if it is somebody else's, into which this user may not look:
+    containers and sudo leave such a HOME. Raises `InvalidConfig`."""
+    if "DLOG_CONFIG" in os.environ:
+        path = config_path()
+        try:
+            if not path.is_file():
+                raise InvalidConfig("DLOG_CONFIG", f"there is no file {path}")
+        except PermissionError as error:
+            raise InvalidConfig(str(path), str(error)) from error
+        return path
+    with suppress(InvalidConfig, PermissionError):
+        path = config_path()
+        return path if path.is_file() else None
+    return None
 
 
 def _check_names(names: Iterable[str]) -> None:

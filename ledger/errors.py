@@ -27,6 +27,7 @@
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
     |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
+    |  |  |  `- MetadataFull       ... as the disk of an embedded store is full
     |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
     |  |  |- BookieForgotten       the cluster has no cookie of the bookie (any more)
     |  |  |- MetadataDenied        the store knows us not, or does not allow it
@@ -253,6 +254,17 @@ class MetadataUnavailable(MetadataError):
             "check that it runs and can be reached, then try again"
         )
         self.uri, self.operation, self.timeout_s = uri, operation, timeout_s
+
+
+class MetadataFull(MetadataUnavailable):
+    """The disk of an embedded store is full."""
+
+    def __init__(self, uri: str, operation: str, timeout_s: float) -> None:
+        super().__init__(uri, operation, timeout_s)
+        self.args = (
+            f"metadata store {uri} has no space for {operation}: the disk of its directory is "
+            "full; free some space, then try again",
+        )
 
 
 class NoSuchNode(MetadataError):

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -172,11 +173,20 @@ def check_own_package_or_exit() -> None:
 
 def main() -> None:
     """Run ``dlog``."""
+    _write_any_letter()
     check_own_package_or_exit()
     app(prog_name="dlog")
 
 
 def bookie_main() -> None:
     """Run ``bookie``: the same as ``dlog bookie start``."""
+    _write_any_letter()
     check_own_package_or_exit()
     program(bookie.start)(prog_name="bookie")
+
+
+def _write_any_letter() -> None:
+    r"""Write letters that a terminal's encoding has not as ``\u65e5``: names of logs have any."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")

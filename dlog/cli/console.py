@@ -16,7 +16,7 @@ from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import failed, run_at, told, until_signal
-from dlog.config import load
+from dlog.config import home, load
 from ledger.metering.options import HOST_DEFAULT, PORT_MAX, MetricsHost, MetricsPort
 from ledger.private_files import make_private
 
@@ -113,7 +113,7 @@ def console(
                 expose(exposed)
                 exposed.add(METRICS)
                 exposed.readiness = lambda: Readiness(ready=True, state="serving")
-                with login_shown(found, Path.home() / ".dlog" / "console") as login:
+                with login_shown(found, home() / ".dlog" / "console") as login:
                     say_where(found.address, login, as_json=as_json)
                     await until_signal(_for_ever())
 

@@ -9,6 +9,7 @@ import typer
 from dlog.cli.options import Json, examples
 from dlog.cli.render.output import print_facts, print_json
 from dlog.cli.runner import failed
+from dlog.config import home
 from ledger.errors import CallerError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Days = Annotated[float, typer.Option(help="How long it is valid.", min=0.0001, m
 
 
 def _directory(given: Path | None) -> Path:
-    return (given or Path.home() / ".dlog" / "tls").expanduser().absolute()
+    return (given or home() / ".dlog" / "tls").expanduser().absolute()
 
 
 @app.command(epilog=examples("dlog tls init", "dlog tls init --dir /etc/dlog/tls --name orders"))

@@ -15,12 +15,19 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Final, Self, TypeVar, TypeVarTuple
 
-from ledger.errors import DamagedMetadata, HandleClosed, LogError, MetadataUnavailable
+from ledger.errors import (
+    DamagedMetadata,
+    HandleClosed,
+    LogError,
+    MetadataDenied,
+    MetadataFull,
+    MetadataUnavailable,
+)
 from ledger.log_events import get_logger
 from ledger.metastore.lease import Lease
 from ledger.metastore.paths import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
-from ledger.metastore.sqlite_files import Database
+from ledger.metastore.sqlite_files import USER_ADVICE, Database, is_denied, is_full
 from ledger.metastore.sqlite_format import reporting_damage
 from ledger.metastore.sqlite_keeper import Keeper
 from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
@@ -86,6 +93,11 @@ class _Access:
             self._tree = None
 
     def _explained(self, operation: str, error: Exception) -> LogError:
+        uri = f"file://{self._database.directory}"
+        if is_full(error):
+            return MetadataFull(uri, operation, self._timeout_s)
+        if is_denied(error):
+            return MetadataDenied(uri, operation, str(error), USER_ADVICE)
         return self._unavailable(operation, str(error))
 
     def _unavailable(self, operation: str, reason: str) -> MetadataUnavailable:

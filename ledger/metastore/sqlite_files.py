@@ -6,6 +6,7 @@ the session's timeout that one is stopped. The clock is the machine's monotonic 
 processes of one boot share.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -18,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from ledger.errors import DamagedMetadata
+from ledger.errors import DamagedMetadata, MetadataDenied
 from ledger.metastore.sqlite_checksums import DIGEST_BYTES
 from ledger.metastore.sqlite_format import (
     FORMAT_WITHOUT_CHECKSUMS,
@@ -40,6 +41,7 @@ from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 from ledger.private_files import make_private
 
 DATABASE: Final = "metadata.sqlite"
+USER_ADVICE: Final = "run this as the user that the directory belongs to, or give its group rights"
 _SESSIONS: Final = "sessions"
 _LOCK_BEFORE: Final = "prepare.lock"
 """Of programs that know format 1."""
@@ -53,8 +55,28 @@ _Identity = tuple[int, int]
 
 
 def holds_a_store(directory: Path) -> bool:
-    """Return whether anything of an embedded store is in *directory*, be it damaged."""
-    return any((directory / name).exists() for name in (DATABASE, WITNESS, *_NEVER_FIRST))
+    """Return whether anything of an embedded store is in *directory*, be it damaged. Raises
+    `MetadataDenied`."""
+    try:
+        return any((directory / name).exists() for name in (DATABASE, WITNESS, *_NEVER_FIRST))
+    except PermissionError as error:
+        reason = f"this user may not look into {directory}"
+        raise MetadataDenied(f"file://{directory}", "open", reason, USER_ADVICE) from error
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether there was no space on the disk."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+
+
+def is_denied(error: Exception) -> bool:
+    """Return whether the user of this process has too few rights."""
+    if isinstance(error, PermissionError):
+        return True
+    codes = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
 
 
 def boot_id() -> str:

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from bookie.config import BookieConfig
+from bookie.errors import InvalidSetting
 from bookie.start_options import (
     DIE_WITH_PARENT,
     METRICS_PORT,
@@ -192,3 +193,23 @@ def test_the_port_for_metrics_may_come_from_the_environment() -> None:
 
     assert given_port() == 9100
     assert given_port("--metrics-port=9200") == 9200
+
+
+@pytest.mark.parametrize(
+    ("given", "clients", "operators"),
+    [
+        ("app-1", "app-1:3181", "app-1:4000"),
+        ("10.0.0.5:13181", "10.0.0.5:13181", "10.0.0.5:4000"),
+        ("::1", "[::1]:3181", "[::1]:4000"),
+        ("[::1]:13181", "[::1]:13181", "[::1]:4000"),
+    ],
+)
+def test_a_port_that_is_mapped_is_advertised(given: str, clients: str, operators: str) -> None:
+    config = BookieConfig(uri="memory://x", directory=Path("d"), advertise=given)
+    assert (config.address(3181), config.operator_address(4000)) == (clients, operators)
+
+
+@pytest.mark.parametrize("given", ["a b", "http://app-1", "a:b", "a:0", "a:65536", "-a", "[zz]:1"])
+def test_what_cannot_be_an_address_is_not_advertised(given: str) -> None:
+    with pytest.raises(InvalidSetting, match="advertise cannot be"):
+        BookieConfig(uri="memory://x", directory=Path("d"), advertise=given)

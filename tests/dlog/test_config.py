@@ -152,3 +152,35 @@ def test_the_metadata_of_a_cluster_is_in_its_directory(
 def test_a_directory_with_special_characters_is_found_again_by_its_uri(tmp_path: Path) -> None:
     directory = tmp_path / "50% of #1?"
     assert parse_uri(metadata_uri(directory)) == FileUri(directory / "metadata")
+
+
+def test_without_a_home_directory_what_is_named_is_used_and_the_rest_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setenv("DLOG_TIMEOUT_S", "3")
+    assert load().timeout_s == 3.0
+    assert resolve_uri("file:///named") == "file:///named"
+    with pytest.raises(InvalidConfig, match=r"no home directory.*set HOME, or DLOG_CONFIG"):
+        resolve_uri()
+
+
+def test_a_home_directory_of_somebody_else_has_no_file_for_this_user(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As containers and sudo leave HOME."""
+    is_file = Path.is_file
+
+    def denied(path: Path) -> bool:
+        if path.is_relative_to(home):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    assert load().uri is None
+    monkeypatch.setenv("DLOG_CONFIG", str(home / "named.toml"))
+    with pytest.raises(InvalidConfig, match=r"Permission denied"):
+        load()

@@ -219,7 +219,8 @@ class SimBookie:
 
     def put_back(self, path: str, backup: SimDisk) -> None:
         """Crash, and find that somebody put one file back from *backup*: it is whole, and older."""
-        self.crash()
+        if self.host.up:
+            self.crash()
         self.disk.cut(path, 0)
         self.disk.damage(path, 0, backup.content(path))
         self.has_rotted = True

@@ -2,11 +2,14 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
 import dlog
+from dlog.cli import main
 from dlog.cli.render.output import escaped, escaped_bytes, json_text
 from ledger.errors import LogError
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
@@ -68,6 +71,19 @@ def test_no_command_shows_a_terminal_what_it_obeys(shell: CliShell, words: list[
 def test_a_format_may_say_itself_what_a_terminal_obeys(shell: CliShell) -> None:
     said = shell.invoke("log", "tail", "hostile", "-n", "1", "--format", r"\x1b[1m%s\x1b[0m")
     assert said.stdout == f"\x1b[1m{SAFE}\x1b[0m"
+
+
+def test_letters_that_a_terminal_has_not_are_written_as_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written, encoding="iso-8859-1"))
+    monkeypatch.setattr("sys.argv", ["dlog", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    print("r7-日本")
+    sys.stdout.flush()
+    assert written.getvalue().endswith(rb"r7-\u65e5\u672c" + b"\n")
 
 
 def test_a_pipe_gets_the_bytes(shell: CliShell) -> None:

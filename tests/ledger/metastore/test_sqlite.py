@@ -6,14 +6,22 @@ import os
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledger.errors import DamagedMetadata, MetadataUnavailable, NamespaceMismatch
-from ledger.metastore import open_store
+from ledger.errors import (
+    DamagedMetadata,
+    MetadataDenied,
+    MetadataFull,
+    MetadataUnavailable,
+    NamespaceMismatch,
+)
+from ledger.metastore import check_store_there, open_store
 from ledger.metastore.sqlite import SqliteStore
-from ledger.metastore.sqlite_files import Database, OwnSession
+from ledger.metastore.sqlite_files import Database, OwnSession, is_denied, is_full
 from ledger.metastore.sqlite_keeper import POLL_S, Keeper
 from ledger.metastore.sqlite_tree import CHANGES_KEPT
 from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
@@ -281,3 +289,52 @@ async def open_and_close(backend: Backend) -> None:
     store = await backend.open()
     await store.create("/e", ephemeral=True)
     await store.close()
+
+
+async def test_a_full_disk_of_the_store_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def small(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **named)
+        connection.execute("PRAGMA max_page_count = 1")  # it cannot become smaller than it is
+        return connection
+
+    store = await open_store(f"file://{tmp_path}")
+    await store.create("/a")
+    await store.close()
+    monkeypatch.setattr(sqlite3, "connect", small)
+    store = await open_store(f"file://{tmp_path}")
+
+    async def fill() -> None:
+        for _ in range(100):
+            await store.create("/a/", bytes(4000), sequential=True)
+
+    with pytest.raises(MetadataFull, match="the disk of its directory is full") as told:
+        await fill()
+    assert told.value.retryable
+    await store.close()
+
+
+def test_a_directory_that_may_not_be_looked_into_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    with pytest.raises(MetadataDenied, match="run this as the user that the directory belongs to"):
+        check_store_there(f"file://{tmp_path}")
+
+
+def test_a_store_that_may_only_be_read_refuses_writes_as_denied(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "db")) as made:
+        made.execute("CREATE TABLE t (x)")
+    with (
+        closing(sqlite3.connect(f"file:{tmp_path}/db?mode=ro", uri=True)) as connection,
+        pytest.raises(sqlite3.Error) as told,
+    ):
+        connection.execute("INSERT INTO t VALUES (1)")
+    assert is_denied(told.value)
+    assert not is_full(told.value)
