@@ -79,7 +79,14 @@ _judged(
 _judged(_UNSEEN, _REPAIR, "Replication._new_round", 'self._wait_why = ""')
 _judged(_NEVER, _REPAIR, "Replication.deadline", "return None")
 _judged(_NEVER, _REPAIR, "Replication._next", "return None")
-_judged(_QUICKER, _REPAIR, "Replication._swap", "if not moved:")
+_judged(_QUICKER, _REPAIR, "Replication._swap", "if not moved:", "return self._fragment_done()")
+_judged("the next round makes its own", _REPAIR, "Replication._end_round", "self._todo = []")
+_judged("a repair that is deferred ends", _REPAIR, "Replication._effect_failed", "self._todo = []")
+_judged(
+    "it is DONE unless a mark was written, after which nothing is unmarked",
+    *(_REPAIR, "Replication._delete_mark"),
+    "self._outcome = Finish(Outcome.DONE)",
+)
 _judged(
     "the answer that led here has said so already",
     *(_REPAIR, "Replication._swap"),

@@ -11,7 +11,7 @@ from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
 from ledger.ids import LedgerId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.shared import MetadataRead
+from ledger.protocol.shared import MetadataFailed, MetadataRead
 from ledger.quorum import Quorum
 from ledger.requests import Status
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
@@ -537,6 +537,28 @@ def test_a_swap_of_an_open_ledger_that_was_changed_is_tried_again_so_many_times(
         assert effect.version == swap.version + tries
     effect = _next(machine, MetadataRead(world.metadata, swap.version + SWAP_TRIES_MAX))
     assert isinstance(effect, protocol.ReadLedger)
+
+
+def test_each_fragment_has_as_many_tries_of_its_swap() -> None:
+    metadata = ledger((0, "abc"), (5, "abd"), (7, "bcd"), last=None, state=LedgerState.OPEN)
+    world = World(metadata, "bcdef", end=9).lacks("a")
+    machine, swap = _up_to(world, protocol.WriteSwap)
+    effect = _next(machine, MetadataRead(world.metadata, swap.version + SWAP_TRIES_MAX - 1))
+    for _ in range(SWAP_TRIES_MAX - 2):
+        assert isinstance(effect, protocol.WriteSwap)
+        effect = _next(machine, MetadataRead(world.metadata, effect.version))
+    assert isinstance(effect, protocol.WriteSwap)
+    world.version = effect.version
+    effect = _next(machine, world.do(effect))
+    while not isinstance(effect, protocol.WriteSwap):
+        effect = _next(machine, world.do(effect))
+    effect = _next(machine, MetadataRead(world.metadata, effect.version))
+    assert isinstance(effect, protocol.WriteSwap)
+
+
+def test_a_swap_without_an_answer_may_be_written_and_is_looked_at_again() -> None:
+    machine, _ = _up_to(lost_member(), protocol.WriteSwap)
+    assert isinstance(_next(machine, MetadataFailed()), protocol.ReadLedger)
 
 
 def test_where_somebody_else_has_put_another_bookie_nothing_is_swapped() -> None:
