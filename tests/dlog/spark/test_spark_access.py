@@ -329,6 +329,20 @@ def test_consumers_are_made_and_moved_forward_and_never_back(uri: str, access: A
     assert consumer_info("query", "consumed then", uri=uri).position == 10
 
 
+def test_consumers_of_two_logs_that_were_found_under_one_name_are_both_moved(
+    uri: str, access: Access
+) -> None:
+    write(uri, "twice", 0, 5)
+    first = whole(access, "twice").incarnation
+    rename_log("twice", "twice then", uri=uri)
+    write(uri, "twice", 0, 3)
+    second = whole(access, "twice").incarnation
+    positions = {"twice": Position(first, 4), namesake("twice", second): Position(second, 2)}
+    assert access.move("query", positions)
+    assert consumer_info("query", "twice then", uri=uri).position == 4
+    assert consumer_info("query", "twice", uri=uri).position == 2
+
+
 def test_a_consumer_that_another_process_has_for_itself_is_left_alone(
     uri: str, access: Access
 ) -> None:
