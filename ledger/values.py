@@ -110,6 +110,14 @@ def flag_of(value: object, name: str) -> bool:
     raise InvalidValue(name, value, "use true or false")
 
 
+def counted(count: int, one: str) -> str:
+    """Return "1 ledger", "2 ledgers", "1,000 entries"."""
+    if count == 1:
+        return f"1 {one}"
+    several = f"{one[:-1]}ies" if one[-1] == "y" and one[-2] not in "aeou" else f"{one}s"
+    return f"{count:,} {several}"
+
+
 def shown_duration(seconds: float) -> str:
     """Return *seconds* as `duration_s` reads them, in the largest unit that has no rest."""
     for unit in ("d", "h", "m"):

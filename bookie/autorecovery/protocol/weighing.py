@@ -22,6 +22,9 @@ class Weight:
     entries: int = 0
     """Of what is settled."""
     bytes: int = 0
+    open: int = 0
+    """Of the fragments: last ones of ledgers that are not CLOSED. Their entries are not counted, as
+    the metadata does not know how many there are."""
 
     def plus(self, other: "Weight") -> Self:
         return type(self)(
@@ -29,24 +32,27 @@ class Weight:
             self.fragments + other.fragments,
             self.entries + other.entries,
             self.bytes + other.bytes,
+            self.open + other.open,
         )
 
 
 def weight_of(metadata: LedgerMetadata, bookies: Collection[BookieId]) -> Weight:
     """Return what *bookies* hold of the ledger."""
-    fragments = entries = 0
+    fragments = entries = unsettled = 0
     for fragment in metadata.fragments:
         indexes = [i for i, bookie in enumerate(fragment.bookies) if bookie in bookies]
         end = metadata.settled_end(fragment)
         fragments += bool(indexes)
-        if end is not None:
+        if end is None:
+            unsettled += bool(indexes)
+        else:
             entries += sum(
                 _held(index, fragment.first_entry, end, metadata.quorum) for index in indexes
             )
     size_bytes = 0
     if metadata.length and metadata.last_entry is not None:
         size_bytes = metadata.length * entries // (metadata.last_entry + 1)
-    return Weight(int(fragments > 0), fragments, entries, size_bytes)
+    return Weight(int(fragments > 0), fragments, entries, size_bytes, unsettled)
 
 
 def has_no_source(metadata: LedgerMetadata, there: Collection[BookieId]) -> bool:

@@ -16,6 +16,7 @@ from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.recovering import Progress, Recovered
@@ -132,6 +133,7 @@ def recovery_facts(done: "Recovered") -> dict[str, object]:
         "why": finish.why,
         "ledgers": held.ledgers,
         "fragments": held.fragments,
+        "open_fragments": held.open,
         "entries": held.entries,
         "bytes": held.bytes,
         "without_source": list(done.surveyed.without_source),
@@ -150,9 +152,14 @@ def print_recovered(done: "Recovered") -> None:
     finish, held = done.finish, done.surveyed.held
     if finish.outcome is Outcome.SURVEYED:
         sys.stdout.write(
-            f"{held.ledgers} ledgers to repair: {held.fragments} fragments, {held.entries} "
-            f"entries, {shown_size(held.bytes)}\n"
+            f"{counted(held.ledgers, 'ledger')} to repair: {counted(held.fragments, 'fragment')}, "
+            f"{counted(held.entries, 'entry')}, {shown_size(held.bytes)}\n"
         )
+        if held.open:
+            sys.stdout.write(
+                f"of them {counted(held.open, 'fragment')} at the end of a ledger that is still "
+                "open: how many entries it holds is known once the ledger is closed\n"
+            )
         if done.surveyed.without_source:
             names = ", ".join(map(str, done.surveyed.without_source))
             sys.stdout.write(f"no bookie that is there has some entries of ledgers {names}\n")

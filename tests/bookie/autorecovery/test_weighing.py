@@ -34,10 +34,12 @@ def test_an_empty_last_fragment_is_counted_and_weighs_nothing() -> None:
     assert weight_of(metadata, names("d")) == Weight(1, 1, 0, 0)
 
 
-def test_what_is_written_still_weighs_nothing() -> None:
+def test_what_is_written_still_weighs_nothing_and_is_counted_as_open() -> None:
     metadata = ledger((0, "abc"), (10, "abd"), last=None, state=LedgerState.OPEN)
-    assert weight_of(metadata, names("d")) == Weight(1, 1, 0, 0)
-    assert weight_of(metadata, names("c")) == Weight(1, 1, 10, 0)
+    of_d, of_c = weight_of(metadata, names("d")), weight_of(metadata, names("c"))
+    assert of_d == Weight(1, 1, 0, 0, 1)
+    assert of_c == Weight(1, 1, 10, 0, 0)
+    assert of_d.plus(weight_of(metadata, names("a"))) == Weight(2, 3, 10, 0, 2)
 
 
 @given(
