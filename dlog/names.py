@@ -5,6 +5,7 @@ log never is the parent of another.
 """
 
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -44,6 +45,12 @@ def check_name(name: str) -> str:
 def is_own(name: str) -> bool:
     """Return whether *name* is, or begins, one of a log that dlog writes itself."""
     return name.startswith(OWN_LOGS)
+
+
+def first_level(names: Iterable[str], prefix: str) -> list[str]:
+    """Return *names*, which begin with *prefix*, cut behind the first slash after it, each once."""
+    cut = (name[len(prefix) :].partition("/") for name in names)
+    return list(dict.fromkeys(prefix + head + slash for head, slash, _ in cut))
 
 
 def check_new_name(name: str) -> str:

@@ -27,7 +27,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import LogChange, LogWatch, listed_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import check_name, check_new_name
+from dlog.names import check_name, check_new_name, first_level
 from dlog.position import Start
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import change_settings, check_living
@@ -117,10 +117,7 @@ async def list_logs(
     begins with an underscore. One read of the metadata store, however many there are."""
     async with connected(uri, client) as ledgers:
         names = await listed_names(ledgers.store, prefix)
-    if recursive:
-        return names
-    cut = (name.partition("/") for name in (name[len(prefix) :] for name in names))
-    return list(dict.fromkeys(prefix + head + slash for head, slash, _ in cut))
+    return names if recursive else first_level(names, prefix)
 
 
 async def log_exists(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> bool:

@@ -12,7 +12,7 @@ import typer
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import run, told
-from dlog.health.signs import counted
+from ledger.values import counted
 
 app = typer.Typer(no_args_is_help=True, help="Gather what a report of trouble needs.")
 

@@ -8,15 +8,18 @@ import typer
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.runner import FAILED, failed, run_at
+from dlog.cli.runner import FAILED, failed, run_at, told
 from ledger.option_parsers import duration
-from ledger.values import DURATION_HELP
+from ledger.security.access import OWN_LOGS
+from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
     from leader import LeaderInfo
     from ledger.metastore.port import MetadataStore
 
 _LOOK_AGAIN_S: Final = 0.2
+_WITHIN_DLOG: Final = (".", OWN_LOGS)
+"""What names of elections begin with that are not of applications' logs."""
 
 app = typer.Typer(no_args_is_help=True, help="Elections: who leads a log, and who waits to.")
 
@@ -24,10 +27,16 @@ app = typer.Typer(no_args_is_help=True, help="Elections: who leads a log, and wh
 @app.command("list", epilog=examples("dlog leader list", "dlog leader list --json"))
 def list_(
     prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Elections within dlog, too: names that begin with '.' or '_'."),
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """List the logs that have a leader. Logs written without an election have none."""
+    """List the logs that have a leader. Logs written without an election have none.
+
+    Elections within dlog, as that of the auditor, are left out, and counted on stderr."""
 
     async def command() -> list[list["LeaderInfo"]]:
         from leader import candidates, contested_logs
@@ -36,7 +45,12 @@ def list_(
             names = [name for name in await contested_logs(store) if name.startswith(prefix)]
             return [found for name in names if (found := await candidates(store, name))]
 
-    found = run_at(uri, command())
+    led = run_at(uri, command())
+    found = [
+        each for each in led if everything or prefix or not each[0].log.startswith(_WITHIN_DLOG)
+    ]
+    if hidden := len(led) - len(found):
+        told(f"{counted(hidden, 'election')} within dlog not listed; --all lists all")
     if as_json:
         print_json([_facts(each) for each in found])
     elif found:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, counted, named
+from dlog.health.signs import Gravity, Sign, named
 from ledger.metastore.acl_survey import AclSurvey
+from ledger.values import counted
 
 _MEND: Final = "As an operator run 'dlog access protect': it sets them again as the roles say."
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, are, counted
+from dlog.health.signs import Gravity, Sign, are
 from ledger.levels import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
+from ledger.values import counted
 
 BY_OPERATOR: Final = "an operator said so"
 """As a bookie says it."""

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dlog.health.signs import Gravity, Sign, counted, named
+from dlog.health.signs import Gravity, Sign, named
+from ledger.values import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
 from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
+from dlog.names import is_own
 from leader import contested_logs, current_leader, is_led
 from ledger.attendance import Attendance, KnownBookie
 from ledger.concurrently import for_each
@@ -226,8 +227,10 @@ async def gather_logs(reach: Reach) -> LogsFacts:
 
     await for_each(looked_at, look, at_once=READS_MAX)
     leaderless, unread = await _left_open(reach.store, sorted(unled)[:MANIFESTS_MAX])
+    own = sum(map(is_own, logs))
     return LogsFacts(
-        logs=len(logs),
+        logs=len(logs) - own,
+        own=own,
         elections=len(contested),
         looked_at=len(looked_at),
         led=len(looked_at) - len(unled),

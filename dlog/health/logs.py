@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dlog.health.signs import Gravity, Sign, counted, named
+from dlog.health.signs import Gravity, Sign, named
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import all_covered
+from ledger.values import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class LogsFacts:
     """Without a leader, and their manifests cannot be read."""
     not_read: int = 0
     """Without a leader: manifests that were not read."""
+    own: int = 0
+    """Logs that dlog writes itself, which `logs` leaves out."""
 
     def signs(self) -> Iterator[Sign]:
         if self.leaderless:
@@ -46,7 +49,8 @@ class LogsFacts:
 
     def summary(self) -> str:
         led = f"of {self.looked_at} with elections {self.led} have a leader"
-        return f"{counted(self.logs, 'log')}; {led}"
+        own = f" and {self.own} of dlog's own" if self.own else ""
+        return f"{counted(self.logs, 'log')}{own}; {led}"
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.elections:
@@ -57,6 +61,7 @@ class LogsFacts:
     def shown(self) -> Mapping[str, object]:
         return {
             "logs": self.logs,
+            "own_logs": self.own,
             "elections": self.elections,
             "looked_at": self.looked_at,
             "led": self.led,

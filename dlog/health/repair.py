@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dlog.health.signs import Gravity, Sign, are, counted, named
+from dlog.health.signs import Gravity, Sign, are, named
+from ledger.values import counted
 
 SAMPLE_MAX: Final = 2_000
 """So many ledgers are looked at for bookies that are away: half of them the newest."""

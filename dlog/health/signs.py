@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol
 
+from ledger.values import counted
+
 NAMED_MAX: Final = 5
 """A sentence names so many of what it counts."""
 KIND_MAX: Final = 20
@@ -110,11 +112,6 @@ def named(names: Sequence[object]) -> str:
     more = len(names) - NAMED_MAX
     listed = ", ".join(map(str, names[:NAMED_MAX]))
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-def counted(count: int, one: str) -> str:
-    """Return "1 bookie", "2 bookies"."""
-    return f"1 {one}" if count == 1 else f"{count} {one}s"
 
 
 def are(count: int, one: str) -> str:

@@ -24,9 +24,9 @@ from dlog.cli.render.output import print_json, write_text
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
-from dlog.health.signs import counted
 from ledger.errors import LogError
 from ledger.ids import BookieId
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import BookieWork

@@ -10,6 +10,7 @@ from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, print_table, write_text
 from dlog.cli.runner import run_at, told
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
@@ -42,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "dlog log list -l",
             "dlog log list --prefix eu/ --json",
             "dlog log list --no-recursive",
+            "dlog log list --all",
         ),
     )(list_)
 
@@ -61,18 +63,28 @@ def list_(
             f"second or two, for {LOOKED_AT_MAX} logs at most.",
         ),
     ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Logs of dlog's own, too: their names begin with '_'."),
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """List the names of the logs."""
+    """List the names of the logs. Those of dlog's own are left out, and counted on stderr."""
     if long and not recursive:
         raise typer.BadParameter("names up to a slash are no logs", param_hint="--long")
 
     async def command() -> None:
-        from dlog.aio.admin import list_logs
+        from dlog.aio.store.watching import log_names
+        from dlog.names import first_level, is_own
 
         async with connected(uri) as client:
-            found = await list_logs(prefix=prefix, recursive=recursive, client=client)
+            names = await log_names(client.store, prefix)
+            found = [name for name in names if everything or is_own(prefix) or not is_own(name)]
+            if hidden := len(names) - len(found):
+                told(f"{counted(hidden, 'log')} of dlog's own not listed; --all lists all")
+            if not recursive:
+                found = first_level(found, prefix)
             if not long:
                 if as_json:
                     print_json(found)
@@ -90,7 +102,7 @@ def list_(
             if line.trouble:
                 told(f"{line.log}: {line.trouble}")
         if len(found) > LOOKED_AT_MAX:
-            told(f"{len(found) - LOOKED_AT_MAX} more logs were left out; name a --prefix")
+            told(f"{counted(len(found) - LOOKED_AT_MAX, 'more log')} left out; name a --prefix")
 
     run_at(uri, command())
 

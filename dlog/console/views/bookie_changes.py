@@ -6,8 +6,8 @@ from dlog.console.seen import ClusterSeen
 from dlog.console.views.asked import Asked
 from dlog.console.wording import count, size
 from dlog.health.repair import RepairFacts
-from dlog.health.signs import counted
 from dlog.settings import LogSettings
+from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 
 ENSEMBLE_USUAL: Final = LogSettings().quorum.ensemble

@@ -8,10 +8,10 @@ from dlog.console.seen import LogLook
 from dlog.console.views.asked import Asked, Consumers, Field
 from dlog.console.wording import UNKNOWN, count, size
 from dlog.errors import InvalidSettings
-from dlog.health.signs import counted
 from dlog.manifest import Manifest
 from dlog.protocol.retention import TrimPlan, plan_trim
 from dlog.settings import LogSettings, parse_settings, settings_facts
+from ledger.values import counted
 
 SET: Final = "set."
 """What names of settings begin with in a form."""

@@ -10,6 +10,7 @@ from dlog.console.seen import LogSeen, Takeover
 from dlog.console.series import POINTS_MAX
 from dlog.console.wording import UNKNOWN, count, moment, seconds, short, size
 from dlog.manifest import Manifest, Segment
+from dlog.names import is_own
 from dlog.protocol.tracing import written_by
 from dlog.settings import settings_facts
 from ledger.belonging import STAMP_LOG
@@ -46,9 +47,11 @@ class Found:
 
 
 def find(names: Sequence[str], search: str, begin: int) -> Found:
-    """Return a page of those of *names*, which are sorted, that have *search* in them."""
+    """Return a page of those of *names*, which are sorted, that have *search* in them. Logs of
+    dlog's own are left out, unless *search* begins as their names do."""
     wanted = search.strip().lower()[:SEARCH_MAX]
-    matching = [name for name in names if wanted in name.lower()] if wanted else names
+    own = is_own(wanted)
+    matching = [name for name in names if wanted in name.lower() and (own or not is_own(name))]
     begin = max(0, min(begin, max(0, len(matching) - 1)))
     return Found(matching[begin : begin + PAGE_LOGS], len(matching), begin, search.strip())
 

@@ -136,7 +136,15 @@ def test_who_requires_it_is_refused_without_bookies() -> None:
 
 
 def test_dlogs_own_log_is_listed_when_it_is_asked_for(shell: CliShell) -> None:
-    assert "_audit" not in shell.run("log", "list")
+    listed_only = shell.invoke("log", "list")
+    assert "_audit" not in listed_only.stdout
+    assert "1 log of dlog's own not listed; --all lists all" in listed_only.stderr
+    everything = shell.invoke("log", "list", "--all")
+    assert "_audit" in everything.stdout.splitlines()
+    assert everything.stderr == ""
+    assert "_audit/" not in shell.run("log", "list", "--all", "--no-recursive")
+    assert shell.json("status")["logs"]["own_logs"] == 1
+    assert " and 1 of dlog's own;" in shell.run("status")
     assert shell.run("log", "list", "--prefix", "_") == "_audit\n"
     assert shell.json_lines("log", "tail", "_audit")
 

@@ -193,6 +193,19 @@ def test_elections_are_told_by_the_names_of_their_logs(shell: CliShell) -> None:
         assert "a b/c%" in on_loop(names)
 
 
+def test_the_election_of_auditors_is_listed_when_it_is_asked_for(shell: CliShell) -> None:
+    with candidates_of(shell, ".auditor", "helper"), candidates_of(shell, "led", "somebody"):
+        listed = shell.invoke("leader", "list")
+        assert (".auditor" in listed.stdout, "somebody" in listed.stdout) == (False, True)
+        assert "1 election within dlog not listed; --all lists all" in listed.stderr
+        everything = shell.invoke("leader", "list", "--all")
+        assert ".auditor" in everything.stdout
+        assert everything.stderr == ""
+        assert [each["log"] for each in shell.json("leader", "list", "--prefix", ".")] == [
+            ".auditor"
+        ]
+
+
 def test_a_janitor_applies_retention_to_a_log_that_nobody_writes(shell: CliShell) -> None:
     shell.write("kept")
     shell.run("log", "settings", "set", "kept", "retention_age_s=1ms")

@@ -59,6 +59,9 @@ def test_a_page_of_logs_is_cut_from_those_that_match() -> None:
     assert find(NAMES, "00777", 900).names == ["log-00777"]
     assert find(NAMES, "", 10**9).names == ["log-09999"]
     assert find([], "x", 5).names == []
+    assert find(["_audit", "my_audit"], "audit", 0).names == ["my_audit"]
+    assert find(["_audit", "my_audit"], "", 0).names == ["my_audit"]
+    assert find(["_audit", "my_audit"], "_a", 0).names == ["_audit", "my_audit"]
 
 
 def test_a_page_of_ledgers_begins_with_the_first_from_there_on() -> None:
