@@ -18,7 +18,7 @@ from dlog.recordbatch import ZSTD_LEVEL_MAX, Codec
 from ledger.entry import Digest
 from ledger.errors import InvalidValue
 from ledger.quorum import Quorum
-from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, size_bytes
+from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, nearest, size_bytes
 
 RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 """No log may allow larger records: an entry must hold at least one."""
@@ -123,11 +123,11 @@ def parse_settings(values: Mapping[str, object], base: LogSettings | None = None
     base = base or LogSettings()
     for name in values:
         if name not in SETTING_NAMES:
-            raise InvalidSettings(
-                name,
-                values[name],
-                f"there is no such setting; there are {', '.join(SETTING_NAMES)}",
-            )
+            near = nearest(name, SETTING_NAMES)
+            meant = "" if near is None else f"did you mean {near}? "
+            there = f"{meant}There are" if meant else "there are"
+            reason = f"there is no such setting; {there} {', '.join(SETTING_NAMES)}"
+            raise InvalidSettings(name, values[name], reason)
     fields = {name: parse(name, values[name]) for name, parse in _PARSERS.items() if name in values}
     if "codec" in values:
         fields["codec_level"] = parse_codec(values["codec"])[1]

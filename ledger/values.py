@@ -7,6 +7,8 @@ the words of who gave it.
 
 import math
 import re
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 from ledger.errors import InvalidValue
@@ -21,6 +23,10 @@ SIZE_HELP: Final = "bytes, or 512K, 10M, 2G, 1T (powers of 1024)"
 SHARE_HELP: Final = "a share as 0.95 or 95%"
 VALUE_MAX: Final = 2**53
 """No duration, size or count is larger."""
+NEAR_MAX: Final = 1000
+"""Names that one is compared with, which takes 50 ms at most."""
+NEAR_SHARE: Final = 0.7
+"""Names this similar (`difflib`) may be meant."""
 
 _SECONDS: Final = {
     "ms": 0.001,
@@ -116,6 +122,18 @@ def counted(count: int, one: str) -> str:
         return f"1 {one}"
     several = f"{one[:-1]}ies" if one[-1] == "y" and one[-2] not in "aeou" else f"{one}s"
     return f"{count:,} {several}"
+
+
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """Return the one of *names* that a person may have meant by *given*, which is none of them;
+    None if no name is like it. Of many, only the `NEAR_MAX` are compared that sort beside it."""
+    import difflib
+
+    known = sorted(names)
+    place = bisect_left(known, given)
+    beside = known[max(0, place - NEAR_MAX // 2) : place + NEAR_MAX // 2]
+    near = difflib.get_close_matches(given, beside, n=1, cutoff=NEAR_SHARE)
+    return near[0] if near and near[0] != given else None
 
 
 def shown_duration(seconds: float) -> str:

@@ -1,12 +1,14 @@
 """Names of logs, bookies and codecs, as a person types them: for completion, and shortened."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ledger.errors import CallerError, LogError
+from ledger.values import nearest
 
 if TYPE_CHECKING:
     from ledger.metastore.port import MetadataStore
@@ -37,12 +39,9 @@ async def bookie_named(store: "MetadataStore", given: str) -> str:
     """Return the name of the bookie that a person means by *given*: the name itself, or all of it
     but the part behind a hyphen, if that leaves one bookie. A name that nobody has is returned as
     it is; retired ones have to be given whole."""
-    from ledger.metastore.nodes import children_of
-    from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, Retirement, retirement_of
+    from ledger.registry import Retirement, retirement_of
 
-    known: set[str] = set()
-    for root in (COOKIES, AVAILABLE, READ_ONLY):
-        known.update(await children_of(store, root))
+    known = await _known_bookies(store)
     if given in known:
         return given
     meant = [
@@ -53,6 +52,40 @@ async def bookie_named(store: "MetadataStore", given: str) -> str:
     if len(meant) > 1:
         raise AmbiguousBookie(given, meant)
     return meant[0] if meant else given
+
+
+async def near_log(uri: str | None, given: str) -> str:
+    """Return the end of a sentence that says there is no log *given*: which one may be meant. It
+    is empty if there is none, or if the logs are not listed within `LOOK_S`."""
+    from dlog.aio.store.watching import log_names
+    from dlog.cli.connections import opened_store
+
+    with suppress(LogError, OSError):  # OSError: the time-out, too
+        async with asyncio.timeout(LOOK_S), opened_store(uri) as store:
+            names = await log_names(store)
+        return "" if given in names else did_you_mean(given, names)
+    return ""
+
+
+async def near_bookies(store: "MetadataStore", given: Iterable[str]) -> str:
+    """As `near_log`, for those of *given* that are the names of no bookie."""
+    known = await _known_bookies(store)
+    return "".join(did_you_mean(name, known) for name in given if name not in known)
+
+
+def did_you_mean(given: str, names: Iterable[str]) -> str:
+    near = nearest(given, names)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+async def _known_bookies(store: "MetadataStore") -> set[str]:
+    from ledger.metastore.nodes import children_of
+    from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
+
+    known: set[str] = set()
+    for root in (COOKIES, AVAILABLE, READ_ONLY):
+        known.update(await children_of(store, root))
+    return known
 
 
 class AmbiguousBookie(CallerError):

@@ -75,13 +75,26 @@ def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
     try:
         change = recording(uri)
         if change is None:
-            return run(command)
+            return run(_hinted(uri, command))
         run(change.begin(), change.runner)
-        return run(command, change.runner)
+        return run(_hinted(uri, command), change.runner)
     except LogError as error:
         raise failed(str(error)) from error
     finally:
         command.close()
+
+
+async def _hinted(uri: str | None, command: Coroutine[object, object, T]) -> T:
+    """Do *command*; of a log that does not exist, also say which one may be meant."""
+    try:
+        return await command
+    except LogError as error:
+        from dlog.cli.names import near_log
+        from dlog.errors import NoSuchLog
+
+        if not isinstance(error, NoSuchLog):
+            raise
+        raise failed(f"{error}{await near_log(uri, error.log)}") from error
 
 
 async def until_signal(*works: Coroutine[object, object, None]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named
+from dlog.cli.names import bookie_named, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json, write_text
@@ -89,12 +89,14 @@ def decommission(
                 done = await empty(
                     client, BookieId(name), on_report=shown_reports(advance, as_json=as_json)
                 )
+            ended = done.outcome in {Outcome.EMPTY, Outcome.RETIRED}
+            meant = "" if ended else await near_bookies(client.store, [name])
         if as_json:
             print_json({"bookie": name, "outcome": done.outcome.name.lower(), "why": done.why})
         else:
             why = f": {done.why}" if done.why else ""
-            _say(f"bookie {name}: {done.outcome.value}{why}")
-        return done.outcome in {Outcome.EMPTY, Outcome.RETIRED}
+            _say(f"bookie {name}: {done.outcome.value}{why}{meant}")
+        return ended
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
@@ -111,7 +113,8 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
         bookie = await bookie_named(client.store, bookie)
         await check_forgettable(client.store, bookie, None)
         if not await retire(client.store, bookie, None, why=_FORCED):
-            raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'")
+            meant = await near_bookies(client.store, [bookie])
+            raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'{meant}")
         await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
         begin = Begin(frozenset({BookieId(bookie)}), survey_only=True)
         found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed

@@ -18,11 +18,11 @@ from dlog.cli.bookie.operating_shown import (
     work_facts,
 )
 from dlog.cli.connections import opened_store
-from dlog.cli.names import bookie_named
+from dlog.cli.names import bookie_named, near_bookies
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, write_text
 from dlog.cli.render.progress import shown_progress
-from dlog.cli.runner import FAILED, run_at
+from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load
 from ledger.errors import LogError
 from ledger.ids import BookieId
@@ -268,7 +268,7 @@ async def _operators(
     names: Sequence[str], uri: str | None
 ) -> "AsyncIterator[dict[str, BookieOperator]]":
     """Yield a connection to each of the bookies named, by default to all that are registered."""
-    from dlog.health.orders import operator_of, taking_orders
+    from dlog.health.orders import NoOrders, operator_of, taking_orders
     from ledger.registry import BookieDirectory
     from ledger.security.certificates import Security
 
@@ -280,7 +280,10 @@ async def _operators(
         try:
             named = [await bookie_named(store, name) for name in names]
             wanted = named or [each.bookie for each in directory.available()]
-            found = [taking_orders(directory, name, security=security) for name in wanted]
+            try:
+                found = [taking_orders(directory, name, security=security) for name in wanted]
+            except NoOrders as error:
+                raise failed(f"{error}{await near_bookies(store, named)}") from error
         finally:
             await directory.close()
     async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ import typer
 from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named
+from dlog.cli.names import bookie_named, near_bookies
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
@@ -68,7 +68,7 @@ def recover(
     refused, or if not all could be copied: then it says what is left, and why."""
 
     async def command() -> "Recovered":
-        from bookie.autorecovery.protocol.recovering import Begin
+        from bookie.autorecovery.protocol.recovering import Begin, Outcome
         from bookie.autorecovery.recovering import recover_bookies
 
         async with connected(uri) as client:
@@ -78,13 +78,16 @@ def recover(
             lost, targets = (frozenset(map(BookieId, names)) for names in named)
             begin = Begin(lost, targets, survey_only=dry_run)
             with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
-                return await recover_bookies(
+                done = await recover_bookies(
                     client,
                     begin,
                     bytes_per_s=rate * MIB,
                     ledgers_max=ledgers,
                     on_progress=shown_recovery(advance),
                 )
+            if done.finish.outcome in {Outcome.UNKNOWN, Outcome.NO_TARGET}:
+                raise failed(f"{done.finish.why}{await near_bookies(client.store, lost | targets)}")
+            return done
 
     if not _show(run_at(uri, command()), as_json=as_json):
         raise typer.Exit(FAILED)
@@ -117,7 +120,7 @@ def _show(done: "Recovered", *, as_json: bool) -> bool:
     from bookie.autorecovery.protocol.recovering import Outcome
 
     finish = done.finish
-    if finish.outcome in {Outcome.UNKNOWN, Outcome.SERVES, Outcome.NO_TARGET}:
+    if finish.outcome is Outcome.SERVES:
         raise failed(finish.why)
     if as_json:
         print_json(recovery_facts(done))

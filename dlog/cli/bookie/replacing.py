@@ -9,7 +9,7 @@ from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.leaving import shown_reports
 from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named
+from dlog.cli.names import bookie_named, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import shown_bar
 from dlog.cli.render.output import print_json
@@ -82,7 +82,8 @@ async def _retire(client: "LedgerClient", old: str, new: str) -> None:
     from bookie.tools.formatting import check_forgettable, retire
 
     if new not in client.bookies.writable():
-        raise failed(f"bookie {new} is not there, or not writable; start it first")
+        meant = await near_bookies(client.store, [new])
+        raise failed(f"bookie {new} is not there, or not writable; start it first{meant}")
     await check_forgettable(client.store, old, None)
     await retire(client.store, old, None, why=_WHY.format(new=new))
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from dlog.cli.names import did_you_mean
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_settings
 from dlog.cli.render.output import print_facts, print_json, write_text
@@ -38,7 +39,8 @@ def get(
         if name is None:
             _show(facts, as_json=as_json)
         elif name not in facts:
-            raise failed(f"there is no setting {name!r}; there are {', '.join(facts)}")
+            there = f"there are {', '.join(facts)}"
+            raise failed(f"there is no setting {name!r}; {there}{did_you_mean(name, facts)}")
         elif as_json:
             print_json({name: facts[name]})
         else:

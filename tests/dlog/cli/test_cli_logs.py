@@ -22,6 +22,8 @@ def test_a_log_is_created_with_any_setting_by_its_name(shell: CliShell) -> None:
     assert (found["roll_records"], found["retention_age_s"]) == (7, 604800.0)
     assert "there is no such setting" in shell.refused("log", "create", "x", "--set", "color=1")
     assert "NAME=VALUE" in shell.refused("log", "create", "x", "--set", "color", code=2)
+    refused = shell.refused("log", "create", "x", "--set", "roll_record=1")
+    assert "no such setting; did you mean roll_records? There are ensemble," in refused
 
 
 def test_settings_are_changed_and_shown(shell: CliShell) -> None:
@@ -64,9 +66,19 @@ def test_a_setting_that_makes_no_sense_is_refused(shell: CliShell, pair: str, re
 def test_a_setting_that_does_not_exist_is_not_shown(shell: CliShell) -> None:
     shell.run("log", "create", "few")
     assert "there is no setting 'color'" in shell.refused("log", "settings", "get", "few", "color")
+    assert "; did you mean 'codec'?" in shell.refused("log", "settings", "get", "few", "codek")
     assert "there is no log" in shell.refused("log", "settings", "get", "absent")
     assert "there is no log" in shell.refused("log", "settings", "set", "absent", "codec=zstd")
     shell.refused("log", "settings", "set", "few", code=2)
+
+
+def test_the_nearest_log_is_named_where_one_does_not_exist(shell: CliShell) -> None:
+    shell.run("log", "create", "departures")
+    for command in ("tail", "show", "count", "seal --yes"):
+        sentence = shell.refused("log", *command.split(), "departurs")
+        assert "there is no log 'departurs'" in sentence
+        assert sentence.endswith("; did you mean 'departures'?")
+    assert "did you mean" not in shell.refused("log", "show", "nothing like it")
 
 
 def test_whether_a_log_exists_is_the_exit_code(shell: CliShell) -> None:

@@ -40,6 +40,13 @@ def test_an_unknown_bookie_or_target_is_refused(shell: CliShell) -> None:
     assert "no ledger and no cookie names nobody" in shell.refused("bookie", "recover", "nobody")
     sentence = shell.refused("bookie", "recover", lost_name(shell), "--into", "nobody")
     assert "bookie nobody is not there" in sentence
+    assert "did you mean" not in sentence
+    wrong = lost_name(shell).replace("bookie", "bokie")
+    meant = f"; did you mean {lost_name(shell)!r}?"
+    for arguments in ("recover", "status", "decommission", "decommission --force --yes"):
+        result = shell.invoke("bookie", *arguments.split(), wrong)
+        assert result.exit_code == 1
+        assert result.output.strip().endswith(meant), (arguments, result.output)
 
 
 def test_where_shows_who_is_away_before_and_that_all_is_whole_after_the_recovery(
@@ -59,7 +66,7 @@ def test_where_shows_who_is_away_before_and_that_all_is_whole_after_the_recovery
     assert planned["ledgers"] >= 1
     assert planned["bytes"] > 0
     assert (planned["repaired_ledgers"], planned["without_source"]) == (0, [])
-    assert "ledgers to repair" in shell.run("bookie", "recover", name, "--dry-run")
+    assert " to repair: " in shell.run("bookie", "recover", name, "--dry-run")
 
     done = shell.json("bookie", "recover", name, "--rate", "0")
     assert done["outcome"] == "complete"

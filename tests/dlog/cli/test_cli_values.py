@@ -17,6 +17,7 @@ from dlog.position import Timestamp
 from dlog.recordbatch import Codec
 from dlog.settings import parse_settings as settings_of
 from ledger.clock import now_ms
+from ledger.values import counted, nearest
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,26 @@ def test_a_time_is_utc_wherever_the_machine_stands(monkeypatch: pytest.MonkeyPat
         found = parse_time("2023-11-14T22:13:20", "--x")
     time.tzset()
     assert found == 1_700_000_000_000
+
+
+def test_things_are_counted_in_words() -> None:
+    assert [counted(count, "ledger") for count in (0, 1, 2)] == [
+        "0 ledgers",
+        "1 ledger",
+        "2 ledgers",
+    ]
+    assert [counted(count, "entry") for count in (1, 1234)] == ["1 entry", "1,234 entries"]
+    assert counted(2, "key") == "2 keys"
+
+
+def test_the_nearest_name_is_found_among_those_that_sort_beside_it() -> None:
+    assert nearest("flihgts", ["orders", "flights"]) == "flights"
+    assert nearest("flights", ["flights"]) is None, "it exists"
+    assert nearest("x", ["orders", "flights"]) is None
+    assert nearest("x", []) is None
+    many = [f"log-{number:06}" for number in range(100_000)]
+    assert nearest("log-077777x", many) == "log-077777"
+    assert nearest("og-000000", many) is None, "what sorts elsewhere is not compared"
 
 
 def test_a_time_may_be_an_age() -> None:
