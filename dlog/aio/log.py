@@ -84,6 +84,7 @@ class Log:
         chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
         owns = client is None
+        process = this_process()
         try:
             node = ManifestNode(ledgers.store, name)
             if create:
@@ -93,13 +94,21 @@ class Log:
                 node,
                 term=term,
                 now_ms=now_ms,
-                owner=this_process() if owner is None else owner,
+                owner=process if owner is None else owner,
                 expected_epoch=expected_epoch,
             )
             with spans.span("dlog.open", log=name) as span:
                 opened = await driver.run()
                 spans.describe(span, epoch=opened.manifest.epoch)
-            writer = LogWriter(ledgers, node, opened, now_ms=now_ms, term=term, heal_s=heals_s)
+            writer = LogWriter(
+                ledgers,
+                node,
+                opened,
+                now_ms=now_ms,
+                term=term,
+                heal_s=heals_s,
+                process=process if owner is None and term is None else "",  # who is elected knows
+            )
         except BaseException:
             if owns:
                 await ledgers.close()

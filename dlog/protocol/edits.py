@@ -128,6 +128,20 @@ def taken_by(owner: str) -> str:
     return f"{owner or 'another process'} took it over"
 
 
+def taken_by_sibling(owner: str, process: str) -> str:
+    """Return what to tell *process* if *owner*, also a ``host:pid``, is on its machine; or ""."""
+    host, _, pid = owner.rpartition(":")
+    own_host, _, own_pid = process.rpartition(":")
+    if not host or host != own_host or not pid.isdecimal():
+        return ""
+    if pid == own_pid:
+        return "this process opened it once more; it should be opened once, and shared"
+    return (
+        f"process {pid} on this machine opened it: two workers of one application? See "
+        "web applications (docs/web.md): one of them should write"
+    )
+
+
 def seal_segment(
     log: str, number: int, ledger_id: LedgerId, sealed: Sealed, *, now_ms: int
 ) -> Edit:

@@ -94,6 +94,7 @@ from dlog.protocol.writing_events import (
     SegmentClosed,
     SendEntries,
     SendRefused,
+    SiblingNamed,
     StopWork,
     TakeOver,
     TakeRollStep,
@@ -134,6 +135,7 @@ TABLE: Final = """
     AddFailed         A E L      O E L    E        S        L        C
     SendRefused       E L        .        E        .        L        .
     TroubleMet        E L        E L      E L      S        L        C
+    SiblingNamed      .          .        .        .        L        C
     Broke             L          L        L        L        L        C
     FlushRequested    A          O        E        S        L        C
     RollRequested     A          O        E        S        L        C
@@ -340,6 +342,8 @@ class Writing:
                 return self._send_refused(event, now)
             case TroubleMet():
                 return self._met(event.error, now)
+            case SiblingNamed():
+                return self._name(event.reason)
             case Broke():
                 return self._break(event.error)
             case FlushRequested():
@@ -623,6 +627,14 @@ class Writing:
         self._flushing.clear()
         effects += self._leave(*own)
         return [*effects, Lost()]
+
+    def _name(self, reason: str) -> list[WritingEffect]:
+        """Let later errors say who has the log now; what was told already stands."""
+        if isinstance(self.error, LostOwnership):
+            self.error = LostOwnership(self.log, reason)
+            if not self.closing:
+                self._intake.shut(self.error)
+        return []
 
     def _break(self, error: LogError) -> list[WritingEffect]:
         if self.phase is Phase.SEALING:

@@ -53,6 +53,13 @@ class TroubleMet:
 
 
 @dataclass(frozen=True, slots=True)
+class SiblingNamed:
+    """Another process of this machine, or this one, has taken the log over: *reason* says so."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Broke:
     """What nobody foresaw: an invariant is broken, or an effect could not be carried out."""
 
@@ -145,6 +152,7 @@ WritingEvent = (
     | AddFailed
     | SendRefused
     | TroubleMet
+    | SiblingNamed
     | Broke
     | FlushRequested
     | RollRequested

@@ -23,7 +23,14 @@ print("done")
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("guide", "asserts_min"),
-    [("index.md", 1), ("keeping.md", 12), ("ledgers.md", 8), ("reading.md", 8), ("writing.md", 7)],
+    [
+        ("index.md", 1),
+        ("keeping.md", 12),
+        ("ledgers.md", 8),
+        ("reading.md", 8),
+        ("web.md", 6),
+        ("writing.md", 7),
+    ],
 )
 def test_the_examples_of_the_guide_do_what_they_say(guide: str, asserts_min: int) -> None:
     text = (DOCS / guide).read_text()

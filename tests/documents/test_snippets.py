@@ -25,6 +25,7 @@ PROGRAMS: Final = {
     "docs/spark.md": "tests/dlog/spark/test_spark_guide.py",
     "docs/testing.md": "tests/mutants/test_mutants.py",
     "docs/tutorial.md": "tests/dlog/test_tutorial.py",
+    "docs/web.md": "tests/dlog/test_guides.py",
     "docs/writing.md": "tests/dlog/test_guides.py",
 }
 """Documents with programs, and the tests that run those."""

@@ -9,6 +9,7 @@ import atexit
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
 
@@ -19,11 +20,11 @@ from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.opening import OpenedLog, TakeoverDriver
 from dlog.aio.write.rolling import Compression, RollSteps, compression_of
 from dlog.encryption.ledgers import Sealer
-from dlog.errors import AppendOutcomeUnknown, LogClosed
+from dlog.errors import AppendOutcomeUnknown, LogClosed, LostOwnership
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
 from dlog.protocol import writing_events as protocol
-from dlog.protocol.edits import seal_segment, trim
+from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
 from dlog.protocol.intake import Intake
 from dlog.protocol.writing import CLOSE_S, HEAL_S, Writing
 from dlog.recordbatch import Codec, encode_batch
@@ -31,6 +32,9 @@ from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
+
+SIBLING_S: Final = 10.0
+"""How long a writer that lost its log looks for who has it now, at most."""
 
 _GATHERED: Final = protocol.RecordsGathered()
 
@@ -49,8 +53,12 @@ class LogWriter:
         now_ms: Callable[[], int],
         term: Leadership | None = None,
         heal_s: float = HEAL_S,
+        process: str = "",
     ) -> None:
-        """*heal_s*: how long trouble may last; 0: it ends the writer at once."""
+        """*heal_s*: how long trouble may last; 0: it ends the writer at once.
+
+        *process*: this one, as ``host:pid``, if errors are to name another one of this machine
+        that took the log over."""
         manifest = opened.manifest
         self.log = node.log
         self.epoch = manifest.epoch
@@ -63,6 +71,8 @@ class LogWriter:
         self._ledgers = ledgers
         self._node = node
         self._term = term
+        self._process = process
+        self._naming: asyncio.Task[None] | None = None
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._appenders: dict[LedgerId, LedgerAppender] = {opened.ledger.ledger_id: opened.ledger}
@@ -224,6 +234,7 @@ class LogWriter:
 
         If it is cancelled, what is not confirmed by then fails. A second call waits for the
         first."""
+        self._stop_naming()
         if self._machine.closing:
             await self._closed.wait()
             return
@@ -238,8 +249,13 @@ class LogWriter:
 
     async def abandon(self) -> None:
         """Let go without closing anything; the next open recovers the log."""
+        self._stop_naming()
         self._run.post(protocol.AbandonRequested())
         await self._closed.wait()
+
+    def _stop_naming(self) -> None:
+        if self._naming is not None:
+            self._naming.cancel()
 
     def lose(self, error: LogError) -> None:
         """Appends cannot go on as they did: heal, or end the writer."""
@@ -302,6 +318,9 @@ class LogWriter:
             case protocol.Lost():
                 metrics.WRITERS.remove(self)
                 self.lost.set()
+                is_lost = isinstance(self.error, LostOwnership)
+                if self._process and is_lost and not self._machine.closing:
+                    self._naming = self._loop.create_task(self._name_sibling())
             case protocol.Closed():
                 metrics.WRITERS.remove(self)
                 self._closed.set()
@@ -437,6 +456,29 @@ class LogWriter:
             self._sealers[ledger_id] = opened.sealer
         self._roll_steps = self._steps_by(opened.manifest)
         return protocol.Healed(opened.manifest, opened.segment, ledger_id)
+
+    async def _name_sibling(self) -> None:
+        """Let errors say so if a process of this machine has the log now. Best effort."""
+        with suppress(LogError, TimeoutError):
+            async with asyncio.timeout(SIBLING_S):
+                owner = await self._successor()
+            if reason := taken_by_sibling(owner, self._process):
+                self._run.post(protocol.SiblingNamed(reason))
+
+    async def _successor(self) -> str:
+        """Return the log's owner after us; empty if the log is gone, or changed but is ours.
+
+        A log is fenced before its manifest says by whom: then one change is waited for."""
+        watch = self._node.watch()
+        try:
+            manifest, _ = await self._node.read()
+            if manifest.epoch == self.epoch:
+                await watch.changed()
+                manifest, _ = await self._node.read()
+        finally:
+            watch.close()
+        is_taken = manifest.incarnation == self._incarnation and manifest.epoch > self.epoch
+        return manifest.owner if is_taken else ""
 
     async def _close_segment(self, effect: protocol.CloseSegment) -> protocol.WritingEvent:
         if effect.closes:

@@ -1,6 +1,10 @@
 """Appending through `dlog.aio.Log`, on ledgers in memory."""
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +38,7 @@ from ledger.metadata import LedgerState
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import Fault, FaultyStore
-from tests.waiting import eventually, settled
+from tests.waiting import ended, eventually, settled
 
 
 async def manifest_of(client: FakeLedgers, log: str = "log") -> Manifest:
@@ -248,6 +252,81 @@ async def test_the_next_opener_takes_the_log_over() -> None:
     with pytest.raises(LostOwnership):
         await old.append(b"later")
     await new.close()
+    await old.abandon()
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason"),
+    [
+        (None, "this process opened it once more"),
+        (f"{socket.gethostname()}:1", "process 1 on this machine opened it: two workers"),
+        ("billing", "fenced"),
+    ],
+)
+async def test_a_fenced_writer_says_which_process_of_its_machine_has_the_log(
+    owner: str | None, reason: str
+) -> None:
+    cluster = FakeCluster()
+    old = await Log.open("log", client=cluster.client())
+    new = await Log.open("log", client=cluster.client(), owner=owner)
+    with pytest.raises((AppendOutcomeUnknown, LostOwnership)):
+        await old.append(b"zombie")
+    naming = old.writer._naming
+    assert naming is not None
+    await ended(naming)
+    with pytest.raises(LostOwnership) as caught:
+        await old.append(b"later")
+    assert reason in str(caught.value)
+    await new.close()
+    await old.abandon()
+
+
+async def test_a_sibling_that_has_fenced_and_not_yet_taken_over_is_named_then() -> None:
+    cluster = FakeCluster()
+    old = await Log.open("log", client=cluster.client())
+    await old.append(b"a")
+    node = ManifestNode(cluster.client().store, "log")
+    manifest, version = await node.read()
+    old.writer.lose(LedgerFenced(manifest.segments[-1].ledger_id))
+    await settled()
+    with pytest.raises(LostOwnership) as before:
+        await old.append(b"b")
+    assert "this machine" not in str(before.value)
+    owner = f"{socket.gethostname()}:1"
+    number = manifest.next_segment
+    taken = replace(manifest, epoch=number, next_segment=number + 1, owner=owner)
+    await node.write(taken, version)
+    naming = old.writer._naming
+    assert naming is not None
+    await ended(naming)
+    with pytest.raises(LostOwnership, match="process 1 on this machine"):
+        await old.append(b"c")
+    await old.abandon()
+
+
+@pytest.mark.parametrize("ends", [Log.abandon, Log.close])
+async def test_nobody_looks_for_a_sibling_once_the_log_is_closed(
+    ends: Callable[[Log], Awaitable[None]],
+) -> None:
+    cluster = FakeCluster()
+    old = await Log.open("log", client=cluster.client())
+    old.writer.lose(LedgerFenced(LedgerId(1)))
+    await settled()
+    naming = old.writer._naming
+    assert naming is not None
+    assert not naming.done()  # the manifest says that it is ours
+    with suppress(LostOwnership):
+        await ends(old)
+    await settled()
+    assert naming.cancelled()
+
+
+async def test_whoever_names_itself_or_is_elected_is_told_no_sibling() -> None:
+    cluster = FakeCluster()
+    old = await Log.open("log", client=cluster.client(), owner="billing")
+    old.writer.lose(LedgerFenced(LedgerId(1)))
+    await settled()
+    assert old.writer._naming is None
     await old.abandon()
 
 

@@ -5,7 +5,14 @@ import pytest
 from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
-from dlog.protocol.edits import add_segment, drop_log, forget_deleted, seal_segment, trim
+from dlog.protocol.edits import (
+    add_segment,
+    drop_log,
+    forget_deleted,
+    seal_segment,
+    taken_by_sibling,
+    trim,
+)
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 
@@ -106,3 +113,21 @@ def test_dropping_and_forgetting_are_safe_to_repeat() -> None:
     empty = forget_deleted(dropped.deleting)(dropped)
     assert empty.deleting == ()
     assert forget_deleted(dropped.deleting)(empty) == empty
+
+
+@pytest.mark.parametrize(
+    ("owner", "text"),
+    [
+        ("web-1:4712", "process 4712 on this machine opened it: two workers"),
+        ("web-1:80", "this process opened it once more"),
+        ("web-2:4712", ""),
+        ("web-1:billing", ""),
+        ("web-1", ""),
+        (":4712", ""),
+        ("", ""),
+    ],
+)
+def test_only_a_process_of_the_same_machine_is_a_sibling(owner: str, text: str) -> None:
+    reason = taken_by_sibling(owner, "web-1:80")
+    assert reason.startswith(text)
+    assert bool(reason) == bool(text)

@@ -50,6 +50,7 @@ from dlog.protocol.writing_events import (
     SegmentClosed,
     SendEntries,
     SendRefused,
+    SiblingNamed,
     StopWork,
     TakeOver,
     TakeRollStep,
@@ -648,6 +649,27 @@ def test_after_the_end_appends_are_refused_with_it_and_nothing_else_counts() -> 
     assert rig.machine.deadline() is None
     assert rig.step(TroubleMet(TROUBLE)) == []
     assert rig.machine.phase is Phase.CLOSED
+
+
+def test_a_writer_that_lost_its_log_tells_later_appends_who_has_it() -> None:
+    rig = Rig()
+    rig.sent(b"a")
+    rig.step(AddFailed(FIRST, LedgerFenced(1)))
+    assert rig.step(SiblingNamed("process 7 opened it")) == []
+    outcome, slot = rig.submit(b"b")
+    error = outcome.error(slot)
+    assert isinstance(error, LostOwnership)
+    assert error.reason == "process 7 opened it"
+    assert error is rig.machine.error
+
+
+def test_a_writer_that_ended_otherwise_names_nobody() -> None:
+    rig = Rig(heal_s=0)
+    rig.sent(b"a")
+    rig.step(AddFailed(FIRST, TROUBLE))
+    error = rig.machine.error
+    rig.step(SiblingNamed("process 7 opened it"))
+    assert rig.machine.error is error
 
 
 @pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.HOLDING, Phase.HEALING])

@@ -42,6 +42,7 @@ from dlog.protocol.writing_events import (
     SegmentClosed,
     SendEntries,
     SendRefused,
+    SiblingNamed,
     StopWork,
     TakeOver,
     TakeRollStep,
@@ -96,6 +97,7 @@ class World:
         """Cancelled, and may be answered nevertheless until all is let go."""
         self.letting_go = 0
         self.closed = False
+        self.is_lost = False
         self._records = self._last_ticket = 0
         self._last_ledger = FIRST
         self._late: list[LedgerId] = []
@@ -123,6 +125,8 @@ class World:
             actions += [self._answer_late] * 2
         if self.letting_go:
             actions += [self._let_go] * 2
+        if self.is_lost:
+            actions.append(self._name_sibling)
         if self.machine.deadline() is not None:
             actions.append(self._pass_time)
         if self.pick(range(self._calm)) == 0:
@@ -196,6 +200,9 @@ class World:
 
     def _trouble(self) -> None:
         self._post(TroubleMet(self.pick([TROUBLE] * 5 + [FINAL])))
+
+    def _name_sibling(self) -> None:
+        self._post(SiblingNamed("another process"))
 
     def _refuse(self) -> None:
         """The next entry is not taken."""
@@ -334,7 +341,9 @@ class World:
             case Closed():
                 assert not self.closed
                 self.closed = True
-            case Lost() | Note():
+            case Lost():
+                self.is_lost = True
+            case Note():
                 pass
 
     def _send(self, effect: SendEntries) -> None:

@@ -84,3 +84,55 @@ def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> No
         "ForkedAfterConnecting",
         "1",
     ]
+
+
+WORKERS = """
+import os, sys
+from dlog import Log, LogError
+from tests.waiting import wait_until
+
+opened, taken, told = os.pipe(), os.pipe(), os.pipe()
+second = os.fork()
+if second == 0:
+    os.read(opened[0], 1)
+    with Log.open("events", uri=sys.argv[1]):
+        os.write(taken[1], b"x")
+        os.read(told[0], 1)
+    os._exit(0)
+
+log = Log.open("events", uri=sys.argv[1])
+log.append(b"a")
+os.write(opened[1], b"x")
+os.read(taken[0], 1)
+errors = []
+
+def is_named():
+    try:
+        log.append(b"b")
+    except LogError as error:
+        errors.append(error)
+    return f"process {second} on this machine opened it: two workers" in str(errors[-1])
+
+wait_until(is_named, "the other worker is named")
+os.write(told[1], b"x")
+os.waitpid(second, 0)
+print(type(errors[-1]).__name__)
+"""
+
+
+def test_a_worker_whose_sibling_took_its_log_is_told_which_one(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        async with asyncio.timeout(100), LocalCluster(tmp_path, bookies=3) as cluster:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", WORKERS, cluster.uri],
+                cwd=Path(__file__).parents[3],
+                capture_output=True,
+                text=True,
+                timeout=90,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+    assert asyncio.run(scenario()) == "LostOwnership\n"

@@ -107,6 +107,7 @@ class Leader:
                 self.name,
                 create=create,
                 settings=self._profile.settings,
+                owner=process.name,
                 heal_s=self._profile.heal_s,
                 client=process.ledgers,
                 term=term,
