@@ -68,10 +68,11 @@ class Blocks:
         found: dict[int, int] = {}
         for ledger_id in list(self.redo):
             block = partial(self.redo.block, ledger_id)
-            found[ledger_id] = in_place = self.in_place(ledger_id)
+            has_file = self.files_has(ledger_id)
+            found[ledger_id] = in_place = self.in_place(ledger_id) if has_file else 0
             data = block(0)
             fits = not in_place or data is None or _may_lie_over(data, ledger_id, in_place)
-            if not (fits and self.files_has(ledger_id)) and not is_all(ledger_id, block):
+            if not (fits and has_file) and not is_all(ledger_id, block):
                 self.redo.drop((ledger_id,))
                 del found[ledger_id]
         return found
