@@ -25,8 +25,9 @@ from typing import Final
 from benchmarks.runs import runs_of
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from bookie.storage.prepared import Prepared

@@ -19,8 +19,7 @@ from bookie.errors import (
     InvalidBookieName,
     InvalidSetting,
 )
-from bookie.server.limits import ClientLimits
-from bookie.server.service import ServiceConfig
+from bookie.server.limits import ClientLimits, ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger.security.settings import OFF, TlsSettings
 

@@ -1,52 +1,57 @@
 """dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
 
-from dlog.chunk import Chunk
-from dlog.encryption.keyring import use_keys
-from dlog.errors import (
-    AlreadyPromoted,
-    AppendFailed,
-    AppendOutcomeUnknown,
-    AppendRejected,
-    BarrierNotReached,
-    BatchTooLarge,
-    CloseTimedOut,
-    CodecMissing,
-    ConsumerBusy,
-    ConsumerFenced,
-    EncryptionMissing,
-    EpochChanged,
-    ForkedAfterConnecting,
-    InvalidHeaders,
-    InvalidKeys,
-    InvalidName,
-    InvalidPosition,
-    InvalidSettings,
-    KeyCommandFailed,
-    KeyMissing,
-    LogClosed,
-    LogExists,
-    LogRecreated,
-    LogSealed,
-    LostOwnership,
-    NoSuchConsumer,
-    NoSuchLog,
-    NotPromoted,
-    OffsetOutOfRange,
-    RecordTooLarge,
-    RollPostponed,
-    TakeoverFailed,
-    Trimmed,
-    TxidOutOfOrder,
-    UnexpectedOffset,
-)
-from dlog.position import DLSN, Position, Record, RecordId, RecordIds, Timestamp, Txid
-from dlog.recordbatch import Codec
-from dlog.settings import LogSettings, parse_settings
-from dlog.sync.log import Log
-from dlog.sync.reader import Consumer, ManyReader, Reader
-from dlog.sync.standby import Standby, leader_of
-from leader import Candidate, LeaderInfo
-from ledger.errors import InvalidValue, LogError, NoNamespace, TooManyPending
+from typing import TYPE_CHECKING, Final
+
+from ledger.late import late_names
+
+if TYPE_CHECKING:
+    from dlog.chunk import Chunk
+    from dlog.encryption.keyring import use_keys
+    from dlog.errors import (
+        AlreadyPromoted,
+        AppendFailed,
+        AppendOutcomeUnknown,
+        AppendRejected,
+        BarrierNotReached,
+        BatchTooLarge,
+        CloseTimedOut,
+        CodecMissing,
+        ConsumerBusy,
+        ConsumerFenced,
+        EncryptionMissing,
+        EpochChanged,
+        ForkedAfterConnecting,
+        InvalidHeaders,
+        InvalidKeys,
+        InvalidName,
+        InvalidPosition,
+        InvalidSettings,
+        KeyCommandFailed,
+        KeyMissing,
+        LogClosed,
+        LogExists,
+        LogRecreated,
+        LogSealed,
+        LostOwnership,
+        NoSuchConsumer,
+        NoSuchLog,
+        NotPromoted,
+        OffsetOutOfRange,
+        RecordTooLarge,
+        RollPostponed,
+        TakeoverFailed,
+        Trimmed,
+        TxidOutOfOrder,
+        UnexpectedOffset,
+    )
+    from dlog.position import DLSN, Position, Record, RecordId, RecordIds, Timestamp, Txid
+    from dlog.recordbatch import Codec
+    from dlog.settings import LogSettings, parse_settings
+    from dlog.sync.log import Log
+    from dlog.sync.reader import Consumer, ManyReader, Reader
+    from dlog.sync.standby import Standby, leader_of
+    from leader import Candidate, LeaderInfo
+    from ledger.errors import InvalidValue, LogError, NoNamespace, TooManyPending
 
 __all__ = [
     "DLSN",
@@ -109,3 +114,67 @@ __all__ = [
     "parse_settings",
     "use_keys",
 ]
+
+_HOMES: Final = {
+    "AlreadyPromoted": "dlog.errors",
+    "AppendFailed": "dlog.errors",
+    "AppendOutcomeUnknown": "dlog.errors",
+    "AppendRejected": "dlog.errors",
+    "BarrierNotReached": "dlog.errors",
+    "BatchTooLarge": "dlog.errors",
+    "Candidate": "leader",
+    "Chunk": "dlog.chunk",
+    "CloseTimedOut": "dlog.errors",
+    "Codec": "dlog.recordbatch",
+    "CodecMissing": "dlog.errors",
+    "Consumer": "dlog.sync.reader",
+    "ConsumerBusy": "dlog.errors",
+    "ConsumerFenced": "dlog.errors",
+    "DLSN": "dlog.position",
+    "EncryptionMissing": "dlog.errors",
+    "EpochChanged": "dlog.errors",
+    "ForkedAfterConnecting": "dlog.errors",
+    "InvalidHeaders": "dlog.errors",
+    "InvalidKeys": "dlog.errors",
+    "InvalidName": "dlog.errors",
+    "InvalidPosition": "dlog.errors",
+    "InvalidSettings": "dlog.errors",
+    "InvalidValue": "ledger.errors",
+    "KeyCommandFailed": "dlog.errors",
+    "KeyMissing": "dlog.errors",
+    "LeaderInfo": "leader",
+    "Log": "dlog.sync.log",
+    "LogClosed": "dlog.errors",
+    "LogError": "ledger.errors",
+    "LogExists": "dlog.errors",
+    "LogRecreated": "dlog.errors",
+    "LogSealed": "dlog.errors",
+    "LogSettings": "dlog.settings",
+    "LostOwnership": "dlog.errors",
+    "ManyReader": "dlog.sync.reader",
+    "NoNamespace": "ledger.errors",
+    "NoSuchConsumer": "dlog.errors",
+    "NoSuchLog": "dlog.errors",
+    "NotPromoted": "dlog.errors",
+    "OffsetOutOfRange": "dlog.errors",
+    "Position": "dlog.position",
+    "Reader": "dlog.sync.reader",
+    "Record": "dlog.position",
+    "RecordId": "dlog.position",
+    "RecordIds": "dlog.position",
+    "RecordTooLarge": "dlog.errors",
+    "RollPostponed": "dlog.errors",
+    "Standby": "dlog.sync.standby",
+    "TakeoverFailed": "dlog.errors",
+    "Timestamp": "dlog.position",
+    "TooManyPending": "ledger.errors",
+    "Trimmed": "dlog.errors",
+    "Txid": "dlog.position",
+    "TxidOutOfOrder": "dlog.errors",
+    "UnexpectedOffset": "dlog.errors",
+    "leader_of": "dlog.sync.standby",
+    "parse_settings": "dlog.settings",
+    "use_keys": "dlog.encryption.keyring",
+}
+
+__getattr__ = late_names(__name__, _HOMES)

@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.bookie.bench import BOOKIE, UNMADE_LEDGERS
 from bookie.command import run_until_signal
 from bookie.config import BookieConfig
-from bookie.server.service import ServiceConfig
+from bookie.server.limits import ServiceConfig
 from bookie.storage.config import StorageConfig
 
 _NEVER_BYTES: Final = 1 << 40

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from bookie.server.core import CoreLimits
 from bookie.server.delaying import Delaying
 from bookie.server.guarding import Door
+from bookie.server.limits import CoreLimits
 from bookie.server.room import Room
 from bookie.server.service import BookieService
 from bookie.server.turns import BACKLOG_BYTES_HIGH, SEEN_BYTES, UNSENT_BYTES_MAX, may_read

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, Protocol
 
+from bookie.server.limits import CoreLimits
 from bookie.storage.prepared import Prepared
 from ledger.entry import parse_header
 from ledger.errors import BadMessage
@@ -135,25 +136,6 @@ class Ack:
     first: int
     last: int
     statuses: tuple[Status, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreLimits:
-    adds_bytes_max: int = 64 * 1024 * 1024
-    """Frames accepted and not durable yet, over all clients; more is TOO_MANY_REQUESTS."""
-    recovery_adds_bytes_max: int = 24 * 1024 * 1024
-    """The same for recovery adds, apart, so that writers cannot starve recovery. Together, with a
-    quarter more for the journal's own bytes, they fit into the space that it takes ahead."""
-    disk_reads_max: int = 256
-    held_reads_max: int = 16
-    """Of those, so many that only list what is held: a check of all ledgers leaves the rest to
-    readers."""
-    held_ranges_max: int = 8192
-    """An answer of these has no more ranges, whatever a query asks for."""
-    waiting_reads_max: int = 10_000
-    fencing_reads_max: int = 1024
-    read_bytes_max: int = 8 * 1024 * 1024
-    """Answers are not larger, whatever a query asks for, except for a single larger entry."""
 
 
 class BookieCore:

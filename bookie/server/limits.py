@@ -1,6 +1,6 @@
 """What clients of a bookie may take of it, each and together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookie.errors import InvalidSetting
@@ -45,3 +45,31 @@ class ClientLimits:
     @property
     def strangers_per_address_max(self) -> int:
         return max(1, self.strangers_max // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreLimits:
+    adds_bytes_max: int = 64 * 1024 * 1024
+    """Frames accepted and not durable yet, over all clients; more is TOO_MANY_REQUESTS."""
+    recovery_adds_bytes_max: int = 24 * 1024 * 1024
+    """The same for recovery adds, apart, so that writers cannot starve recovery. Together, with a
+    quarter more for the journal's own bytes, they fit into the space that it takes ahead."""
+    disk_reads_max: int = 256
+    held_reads_max: int = 16
+    """Of those, so many that only list what is held: a check of all ledgers leaves the rest to
+    readers."""
+    held_ranges_max: int = 8192
+    """An answer of these has no more ranges, whatever a query asks for."""
+    waiting_reads_max: int = 10_000
+    fencing_reads_max: int = 1024
+    read_bytes_max: int = 8 * 1024 * 1024
+    """Answers are not larger, whatever a query asks for, except for a single larger entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    limits: CoreLimits = field(default_factory=CoreLimits)
+    checkpoint_interval_s: float = 10.0
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """A checkpoint is due early when so much came in since the last one."""
+    read_threads: int = 4

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar, assert_never
 
@@ -25,7 +25,6 @@ from bookie.server.committing import CommitPlace
 from bookie.server.core import (
     Ack,
     BookieCore,
-    CoreLimits,
     FromDisk,
     ListedFromDisk,
     Loaded,
@@ -35,6 +34,7 @@ from bookie.server.core import (
     UntilChanged,
     UntilDurable,
 )
+from bookie.server.limits import ServiceConfig
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.storage.prepared import Prepared
 from ledger.errors import BadMessage, StorageError
@@ -60,15 +60,6 @@ _Answer = TypeVar("_Answer")
 _Asked = TypeVar("_Asked")
 _Value = TypeVar("_Value")
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceConfig:
-    limits: CoreLimits = field(default_factory=CoreLimits)
-    checkpoint_interval_s: float = 10.0
-    checkpoint_bytes: int = 64 * 1024 * 1024
-    """A checkpoint is due early when so much came in since the last one."""
-    read_threads: int = 4
 
 
 class Turn(Protocol):

@@ -15,8 +15,9 @@ from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.restore import honour
 from bookie.identity.stamp import identify, settle_doubt
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.server.settling import Settler
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage

@@ -17,7 +17,7 @@ from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig
 from bookie.disk.watch import DiskLimits
 from bookie.errors import InvalidSetting
-from bookie.server.service import ServiceConfig
+from bookie.server.limits import ServiceConfig
 from bookie.storage.config import StorageConfig
 from dlog.aio.maintain.janitor import JanitorConfig
 from dlog.config import ENV_PREFIX

@@ -15,7 +15,7 @@ from bookie.collector.plan import CollectorConfig
 from bookie.command import run_until_signal
 from bookie.config import BookieConfig
 from bookie.disk.watch import DiskLimits
-from bookie.server.service import ServiceConfig
+from bookie.server.limits import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger import log_events
 from ledger.errors import LogError

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient

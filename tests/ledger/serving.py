@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from bookie.server.limits import ClientLimits
+from bookie.server.limits import ClientLimits, ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.security.certificates import Security

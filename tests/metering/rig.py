@@ -14,7 +14,7 @@ from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig
 from bookie.metrics import Running
 from bookie.process import run_bookie
-from bookie.server.service import ServiceConfig
+from bookie.server.limits import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryHub

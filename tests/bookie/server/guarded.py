@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bookie.server.guarding import Guard
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from ledger.cluster import decode_instance, encode_instance, make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, LedgerId

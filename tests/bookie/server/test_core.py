@@ -6,7 +6,6 @@ from bookie.server.core import (
     HELD_WAIT_S,
     Ack,
     BookieCore,
-    CoreLimits,
     FromDisk,
     HeldSteps,
     LacSteps,
@@ -15,6 +14,7 @@ from bookie.server.core import (
     UntilChanged,
     UntilDurable,
 )
+from bookie.server.limits import CoreLimits
 from ledger.entry import encode_lac
 from ledger.errors import BadMessage
 from ledger.requests import (

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.server import made_ledgers
+from bookie.server.limits import ServiceConfig
 from bookie.server.made_ledgers import MadeLedgers
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.server.vouching import UNASKED_MAX, Vouching
 from dlog.aio import Log
 from ledger.cluster import make_namespace

@@ -12,11 +12,12 @@ from bookie.collector.plan import CollectorConfig
 from bookie.disk.directories import Directories
 from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, PortInUse
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
 from bookie.server.operator import OperatorService
 from bookie.server.order_connection import OPERATOR_LIMITS, ORDERS_MAX
 from bookie.server.read_only import ReadOnlyKeeper
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from ledger.clock import now_ms
 from ledger.cluster import Namespace, make_namespace

@@ -7,9 +7,10 @@ from typing import Never
 import pytest
 
 from bookie.errors import AddressUnusable, PortInUse
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
 from bookie.server.places import Why
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.storage.prepared import Prepared
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
 from ledger.transport.checksum import checked

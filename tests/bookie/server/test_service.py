@@ -8,7 +8,8 @@ import pytest
 
 from bookie.server import core
 from bookie.server.core import Ack
-from bookie.server.service import AddStream, BookieService, ServiceConfig
+from bookie.server.limits import ServiceConfig
+from bookie.server.service import AddStream, BookieService
 from ledger.requests import AddRun, HeldQuery, InfoAnswer, LacQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of

@@ -12,8 +12,9 @@ from functools import partial
 from struct import Struct
 from typing import Final
 
+from bookie.server.limits import ServiceConfig
 from bookie.server.listening import BookieServer
-from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
