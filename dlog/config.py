@@ -7,11 +7,12 @@ are needed, as its library takes long to import.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ledger.errors import CallerError
+from ledger.errors import CallerError, NoNamespace
 from ledger.metastore.uri import parse_uri
 
 if TYPE_CHECKING:
@@ -61,6 +62,18 @@ def metadata_uri(directory: Path) -> str:
 def default_uri() -> str:
     """Return the namespace of the local cluster in its default place."""
     return metadata_uri(default_directory())
+
+
+@contextmanager
+def local_cluster_named(uri: str) -> Iterator[None]:
+    """Let the error that there is no namespace at *uri* say how the local cluster is started, if
+    *uri* is its default place."""
+    try:
+        yield
+    except NoNamespace:
+        if uri == default_uri():
+            raise NoNamespace(uri, local=True) from None
+        raise
 
 
 def config_path() -> Path:

@@ -109,13 +109,18 @@ class InvalidValue(CallerError, ValueError):
 
 
 class NoNamespace(CallerError):
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, local: bool = False) -> None:
+        """*local*: it is where a local cluster is by default, and was not named by anybody."""
         place, options, _ = uri.partition("?")
         shown = f"{place}?..." if options else place  # a password may be among them
-        super().__init__(
-            f"there is no namespace at {shown}: check the URI (the argument or option uri, "
-            f"DLOG_URI, or the settings), or make one there: dlog init '{shown}'"
-        )
+        if local:
+            said = f"there is no cluster here: there is no namespace at {shown}; start one with "
+            said += "'dlog up', or name another one by "
+            said += "the argument or option uri, DLOG_URI, or the settings"
+        else:
+            said = f"there is no namespace at {shown}: check the URI (the argument or option uri, "
+            said += f"DLOG_URI, or the settings), or make one there: dlog init '{shown}'"
+        super().__init__(said)
         self.uri = shown
 
 

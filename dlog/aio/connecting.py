@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from dlog.aio.port import Ledgers
-from dlog.config import load, resolve_uri
+from dlog.config import load, local_cluster_named, resolve_uri
 from dlog.errors import ForkedAfterConnecting
 from ledger.security.settings import TlsSettings
 
@@ -78,7 +78,8 @@ class _Way:
             bookie_timeout_s=self.bookie_timeout_s,
             tls=self.tls,
         )
-        return await LedgerClient.connect(self.uri, config)
+        with local_cluster_named(self.uri):
+            return await LedgerClient.connect(self.uri, config)
 
 
 class _Connection:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from dlog.config import load, resolve_uri
+from dlog.config import load, local_cluster_named, resolve_uri
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
@@ -15,7 +15,9 @@ def check_there(uri: str | None) -> None:
     """Raise `NoNamespace` for an embedded store with nothing in its directory."""
     from ledger.metastore import check_store_there
 
-    check_store_there(resolve_uri(uri))
+    resolved = resolve_uri(uri)
+    with local_cluster_named(resolved):
+        check_store_there(resolved)
 
 
 @asynccontextmanager

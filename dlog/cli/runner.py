@@ -85,16 +85,27 @@ def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
 
 
 async def _hinted(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """Do *command*; of a log that does not exist, also say which one may be meant."""
+    """Do *command*; of a log that does not exist, also say which one may be meant, and of a local
+    cluster that does not run, how it is started."""
     try:
         return await command
     except LogError as error:
         from dlog.cli.names import near_log
+        from dlog.config import default_uri, resolve_uri
         from dlog.errors import NoSuchLog
+        from ledger.errors import NotEnoughBookies
 
-        if not isinstance(error, NoSuchLog):
+        if isinstance(error, NoSuchLog):
+            hint = await near_log(uri, error.log)
+        elif (
+            isinstance(error, NotEnoughBookies)
+            and not error.available
+            and resolve_uri(uri) == default_uri()
+        ):
+            hint = "; 'dlog up' starts the bookies of the local cluster"
+        else:
             raise
-        raise failed(f"{error}{await near_log(uri, error.log)}") from error
+        raise failed(f"{error}{hint}") from error
 
 
 async def until_signal(*works: Coroutine[object, object, None]) -> None:

@@ -86,7 +86,8 @@ class BookiesFacts:
                 Gravity.GRAVE,
                 "no-bookie",
                 f"no bookie is registered: {known}",
-                "Start the bookies ('dlog bookie start').",
+                "Start the bookies: 'dlog up' for the cluster that it made, else "
+                "'dlog bookie start'.",
             )
         elif not writable or writable < quorum.ack <= planned:
             yield Sign(

@@ -7,12 +7,15 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from dlog.aio import Log as AsyncLog
 from dlog.cli.app import app
 from dlog.cli.names import complete_log
+from dlog.config import default_uri
+from ledger.errors import NoNamespace
 from ledger.metastore import open_store
 from ledger.metastore.nodes import create_node
 from ledger.registry import BookieRegistration, register
-from tests.namespaces import opened
+from tests.namespaces import make, opened
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +85,31 @@ def test_a_namespace_whose_database_is_gone_is_damaged_and_not_made_anew(tmp_pat
     assert not (here / "metadata.sqlite").exists()
 
 
-def test_before_the_first_cluster_its_default_place_is_not_made_either(home: Path) -> None:
-    assert dlog("log", "list").exit_code == 1
+@pytest.mark.parametrize("command", ["log list", "log append x", "log tail x", "status", "doctor"])
+def test_before_the_first_cluster_its_default_place_is_not_made_either(
+    home: Path, command: str
+) -> None:
+    result = dlog(*command.split(), stdin="a record\n")
+    assert result.exit_code == 1
+    assert "there is no cluster here: " in result.stderr
+    assert "start one with 'dlog up'" in result.stderr
+    assert "dlog init" not in result.stderr
     assert not (home / ".dlog").exists()
+
+
+async def test_programs_hear_the_same_of_a_local_cluster_that_was_never_started() -> None:
+    with pytest.raises(NoNamespace, match="start one with 'dlog up'"):
+        await AsyncLog.open("x")
+
+
+def test_a_local_cluster_that_was_stopped_is_started_by_dlog_up(home: Path) -> None:
+    make(default_uri())
+    records = home / "records"
+    records.write_text("a record\n")
+    result = dlog("log", "append", "x", "--file", str(records))
+    assert result.exit_code == 1
+    assert "'dlog up' starts the bookies of the local cluster" in result.stderr
+    assert "Start the bookies: 'dlog up' for" in dlog("status").stdout
 
 
 def test_a_wrong_command_line_is_told_before_a_namespace_that_is_not_there() -> None:
