@@ -7,14 +7,14 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from dlog.cli.console import PORT_DEFAULT, login_shown, serving_console
 from dlog.cli.options import Json, examples
 from dlog.cli.render.output import print_json, print_table
-from dlog.cli.runner import run
+from dlog.cli.runner import run, told
 from dlog.config import default_directory, default_uri
 from dlog.local.cluster import MANAGED, LocalCluster
 from ledger.metering.options import (
@@ -25,8 +25,6 @@ from ledger.metering.options import (
     MetricsHost,
 )
 from ledger.option_parsers import directory as directory_of
-
-_WATCH_S: Final = 0.5
 
 EPILOG = examples(
     "dlog up",
@@ -101,7 +99,10 @@ def up(
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
 
     Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster
-    by the line that is printed, or by themselves if it is in the default place."""
+    by the line that is printed, or by themselves if it is in the default place.
+
+    A bookie that dies is started again. It stays down, and that is said, after several deaths
+    within a minute, if it was stopped, and if its name was retired."""
 
     async def command() -> None:
         cluster = LocalCluster(
@@ -143,17 +144,7 @@ async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None
         if console_port is not None:
             console = await stack.enter_async_context(_console(cluster, console_port))
         _show(cluster, console, as_json=as_json)
-        ended: set[int] = set()
-        while True:
-            for process in cluster.processes:
-                if not process.running and process.pid not in ended:
-                    ended.add(process.pid)
-                    typer.echo(
-                        f"dlog: {process.name} ended with exit code {process.exit_code}; "
-                        f"see {process.log_path}\n{process.log_tail()}",
-                        err=True,
-                    )
-            await asyncio.sleep(_WATCH_S)
+        await cluster.keep_bookies(told)
 
 
 @asynccontextmanager

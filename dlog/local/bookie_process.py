@@ -9,11 +9,13 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import bookie
+from bookie.command import IDENTITY_LOST
 from bookie.disk.port import RealDisk
 from bookie.identity.cookie import PATH as COOKIE
 from bookie.identity.cookie import read_cookie
@@ -25,6 +27,10 @@ from ledger.security.settings import TlsSettings
 
 _TAIL_BYTES_MAX: Final = 16_384
 _TAIL_LINES: Final = 12
+DEATHS_MAX: Final = 5
+DEATHS_WITHIN_S: Final = 60.0
+_AGAIN_S_MIN: Final = 0.5
+_AGAIN_S_MAX: Final = 8.0
 _PACKAGES: Final = Path(bookie.__file__).parents[1]
 
 
@@ -129,6 +135,59 @@ class BookieProcess:
         where = ["--dir", str(self.directory)]
         own = ["--id", self.bookie, "--host", "127.0.0.1", "--port", "0"]
         return [*python, *where, *own, *self._options]
+
+
+class BookieKeeper:
+    """Starts *process* again after it died, with pauses that double up.
+
+    It stays down if it ended in order, as somebody stopped it; if its name is not its own any
+    more; and after `DEATHS_MAX` deaths within `DEATHS_WITHIN_S`."""
+
+    def __init__(self, process: BookieProcess) -> None:
+        self._process = process
+        self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+        self._start_at: float | None = None
+        self._down: int | None = None
+        """Which process was the last one, if it stays down."""
+
+    def look(self, now: float) -> str:
+        """Do what is due *now*, in seconds of a steady clock; return what happened, in a sentence,
+        or nothing. Call it on the thread that the bookie shall end with."""
+        process = self._process
+        if process.running:
+            self._down = self._start_at = None
+            return ""
+        if self._down == process.pid:
+            return ""
+        ended = f"{process.name} ended with exit code {process.exit_code}"
+        if self._start_at is None:
+            self._deaths.append(now)
+            if reason := self._reason_to_stay_down(now):
+                self._down = process.pid
+                last = process.log_tail()
+                said = f"{ended} and is not started again: {reason}; see {process.log_path}"
+                return f"{said}\n{last}" if last else said
+            self._start_at = now + min(_AGAIN_S_MIN * 2 ** (self._recent(now) - 1), _AGAIN_S_MAX)
+        if now < self._start_at:
+            return ""
+        self._start_at = None  # if it dies at once, that is another death
+        try:
+            process.start()
+        except OSError as error:  # too many processes, or its log cannot be opened
+            return f"{ended} and could not be started again: {error}"
+        return f"{ended} and was started again, as process {process.pid}; see {process.log_path}"
+
+    def _recent(self, now: float) -> int:
+        return sum(now - death < DEATHS_WITHIN_S for death in self._deaths)
+
+    def _reason_to_stay_down(self, now: float) -> str:
+        if self._process.exit_code == 0:
+            return "it was stopped"
+        if self._process.exit_code == IDENTITY_LOST:
+            return "its name is retired, or another one has it"
+        if self._recent(now) == DEATHS_MAX:
+            return f"it died {DEATHS_MAX} times within {DEATHS_WITHIN_S:g} s"
+        return ""
 
 
 def _environment(uri: str, tls: TlsSettings | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Final, Self
 
 from bookie.helping import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
-from dlog.local.bookie_process import BookieProcess, name_in
+from dlog.local.bookie_process import BookieKeeper, BookieProcess, name_in
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
@@ -54,6 +54,7 @@ START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 5.0
 
 _POLL_S: Final = 0.02
+_WATCH_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,17 @@ class LocalCluster:
         Returns once it is registered. Raises `ChildFailed`."""
         await self.stop_bookie(index)
         await self._start_bookies([self._processes[index]])
+
+    async def keep_bookies(self, report: Callable[[str], None]) -> None:
+        """Start bookies again that die, as `BookieKeeper` says, until cancelled.
+
+        *report* is given a sentence for each end. On the thread that entered the cluster."""
+        keepers = [BookieKeeper(process) for process in self._processes]
+        while True:
+            for keeper in keepers:
+                if sentence := keeper.look(time.monotonic()):
+                    report(sentence)
+            await asyncio.sleep(_WATCH_S)
 
     async def _start(self) -> None:
         try:

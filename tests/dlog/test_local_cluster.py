@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from bookie.tools.formatting import retire
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.cluster import LocalCluster, _locked
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
@@ -22,7 +23,7 @@ from ledger.errors import InvalidUri
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from tests.patience import PATIENT
-from tests.waiting import alive, eventually, wait_until
+from tests.waiting import alive, eventually, until, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -123,6 +124,40 @@ def test_a_running_bookie_can_be_restarted_and_stopped(tmp_path: Path) -> None:
             assert len(cluster.bookies()) == 1
 
     run(test)
+
+
+def test_a_bookie_that_is_killed_comes_back_and_one_that_was_retired_does_not(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        said: list[str] = []
+        async with LocalCluster(tmp_path, bookies=2) as cluster:
+            first, second = cluster.processes
+            keeping = asyncio.ensure_future(cluster.keep_bookies(said.append))
+            pid = first.pid
+            cluster.kill_bookie(0)
+            await until(lambda: len(said) == 1, "it was started again")
+            assert "bookie-0 ended with exit code -9 and was started again" in said[0]
+            assert first.pid != pid
+            await until(lambda: serves(cluster, first), "it serves")
+            await cluster.stop_bookie(1)
+            await until(lambda: len(said) == 2, "it stays down")
+            assert "bookie-1 ended with exit code 0 and is not started again" in said[1]
+            store = await open_store(cluster.uri)
+            assert await retire(store, second.bookie, None, why="for the test")
+            await store.close()
+            second.start()
+            await until(lambda: len(said) == 3, "it ended again")
+            assert "ended with exit code 3 and is not started again: its name is retired" in said[2]
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        assert not first.running
+
+    run(test)
+
+
+def serves(cluster: LocalCluster, process: BookieProcess) -> bool:
+    return any(bookie.pid == process.pid and bookie.address for bookie in cluster.bookies())
 
 
 def test_a_second_cluster_on_the_same_directory_is_refused(tmp_path: Path) -> None:

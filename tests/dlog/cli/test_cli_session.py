@@ -487,20 +487,28 @@ def test_up_tells_people_what_to_export_and_ends_all_at_ctrl_c(tmp_path: Path) -
         up.communicate()
 
 
-def test_up_tells_of_a_bookie_that_ends_and_goes_on(tmp_path: Path) -> None:
+def test_up_starts_a_bookie_again_that_died_and_not_one_that_was_stopped(
+    tmp_path: Path,
+) -> None:
     up = Shell("file:///nowhere", tmp_path).start("up", "--bookies", "2", "--json")
     try:
         assert up.stdout is not None
         assert up.stderr is not None
         pids = [bookie["pid"] for bookie in json.loads(up.stdout.readline())["bookies"]]
         os.kill(pids[0], signal.SIGKILL)
-        assert b"bookie-0 ended with exit code -9" in up.stderr.readline()
+        line = up.stderr.readline().decode()
+        assert "bookie-0 ended with exit code -9 and was started again, as process " in line
+        again = int(line.split("as process ")[1].split(";")[0])
+        assert again != pids[0]
+        assert alive(again)
+        os.kill(pids[1], signal.SIGTERM)
+        line = up.stderr.readline().decode()
+        assert "bookie-1 ended with exit code 0 and is not started again: it was stopped" in line
         assert up.poll() is None
-        assert alive(pids[1])
         up.send_signal(signal.SIGTERM)
         up.communicate(timeout=TIMEOUT_S)
         assert up.returncode == 0
-        assert not alive(pids[1])
+        assert not alive(again)
     finally:
         up.kill()
         up.communicate()
