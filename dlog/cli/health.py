@@ -8,7 +8,7 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, write_text
+from dlog.cli.render.output import colored, print_facts, print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import CallerError, LogError
@@ -23,6 +23,7 @@ STATUS_EPILOG: Final = examples(
 )
 DOCTOR_EPILOG: Final = examples("dlog doctor", "dlog doctor --json | jq .servers")
 _WIDTH: Final = 100
+_COLORS: Final = {"GRAVE": "red", "WRONG": "yellow", "NOTE": None}
 
 
 def status(uri: Uri = None, as_json: Json = False) -> None:
@@ -77,11 +78,17 @@ def _print(report: "Report") -> None:
     signs = report.signs
     wrong = sum(sign.is_wrong for sign in signs)
     if not wrong:
-        write_text("All is well, as far as was looked.\n")
+        _colored("All is well", "green")
+        write_text(", as far as was looked.\n")
     else:
-        write_text(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong.\n")
+        gravest = max(sign.gravity for sign in signs).name
+        said = f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"
+        _colored(said, _COLORS[gravest])
+        write_text(".\n")
     for sign in signs:
-        write_text(f"\n{_shown(sign)}")
+        write_text("\n")
+        _colored(sign.gravity.name, _COLORS[sign.gravity.name])
+        write_text(_shown(sign).removeprefix(sign.gravity.name))
     write_text("\n")
     summaries = {
         one.name.replace("_", " "): one.facts.summary()
@@ -92,6 +99,11 @@ def _print(report: "Report") -> None:
     if report.unseen:
         write_text(f"\nNot looked at, as there is too much: {'; '.join(report.unseen)}.\n")
     sys.stdout.flush()
+
+
+def _colored(words: str, color: str | None) -> None:
+    """Print *words*, which are dlog's own, as a terminal shows them."""
+    sys.stdout.write(words if color is None else colored(words, color))
 
 
 def _shown(sign: "Sign") -> str:

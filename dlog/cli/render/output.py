@@ -2,11 +2,13 @@
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +36,13 @@ def escaped_bytes(data: bytes) -> bytes:
 def write_text(text: str) -> None:
     """Print *text*, to a terminal escaped: it may hold what others have chosen."""
     sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
+
+
+def colored(text: str, color: str) -> str:
+    """Return *text* in *color* if stdout is a terminal and NO_COLOR is not set (no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+        return text
+    return typer.style(text, fg=color, bold=True)
 
 
 def json_text(value: Value) -> str:

@@ -73,6 +73,26 @@ def test_a_format_may_say_itself_what_a_terminal_obeys(shell: CliShell) -> None:
     assert said.stdout == f"\x1b[1m{SAFE}\x1b[0m"
 
 
+@pytest.mark.usefixtures("_terminal")
+def test_a_terminal_shows_in_color_how_grave_it_is() -> None:
+    with cli_shell() as shell:
+        shown = {"TERM": "xterm", "NO_COLOR": ""}
+        assert "\x1b[32m\x1b[1mAll is well\x1b[0m, as far" in shell.invoke("status", **shown).stdout
+        shell.cluster.kill_bookie(0)
+        said = shell.invoke("status", **shown).stdout
+        assert "\x1b[33m\x1b[1m2 things are wrong\x1b[0m.\n" in said
+        assert "\n\x1b[33m\x1b[1mWRONG\x1b[0m: bookie " in said
+        assert "\nNOTE: " in said
+        nowhere = shell.invoke("doctor", "--uri", "memory://nothing-in-color", **shown).stdout
+        assert "\n\x1b[31m\x1b[1mGRAVE\x1b[0m: " in nowhere
+        for plain in ({**shown, "NO_COLOR": "1"}, {**shown, "TERM": "dumb"}):
+            assert "\x1b" not in shell.invoke("status", **plain).stdout
+
+
+def test_a_pipe_gets_no_colors(shell: CliShell) -> None:
+    assert "\x1b" not in shell.invoke("status", TERM="xterm", NO_COLOR="").stdout
+
+
 def test_letters_that_a_terminal_has_not_are_written_as_their_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
