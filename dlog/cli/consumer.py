@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time, write_text
@@ -95,7 +96,14 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
 def reset(
     log: LogName,
     name: ConsumerName,
-    to: Annotated[str, typer.Option(metavar="POSITION", help=f"Where it continues: {START_HELP}.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            autocompletion=complete_position,
+            help=f"Where it continues: {START_HELP}.",
+        ),
+    ],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """Names of logs, bookies and codecs, as a person types them: for completion, and shortened."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -15,22 +15,63 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 2.0
 """A person waits for it: better no completion than a late one."""
+COMPLETED_MAX: Final = 100
+"""Bookies that are offered: each costs a call."""
 
 
 def complete_log(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of logs that begin with *incomplete*; none if they are not known."""
+    from dlog.aio.store.watching import listed_names
 
-    async def look() -> list[str]:
-        from dlog.aio.store.watching import listed_names
+    return _looked_up(context, lambda store: listed_names(store, incomplete))
+
+
+def complete_bookie(context: typer.Context, incomplete: str) -> list[str]:
+    """As `complete_log`, of bookies; retired ones are left out."""
+
+    async def look(store: "MetadataStore") -> list[str]:
+        from ledger.registry import Retirement, retirement_of
+
+        names = sorted(name for name in await _known_bookies(store) if name.startswith(incomplete))
+        return [
+            name
+            for name in names[:COMPLETED_MAX]
+            if await retirement_of(store, name) is Retirement.NONE
+        ]
+
+    return _looked_up(context, look)
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Return the names of settings of logs that begin with *incomplete*."""
+    from dlog.settings import SETTING_NAMES
+
+    return [name for name in SETTING_NAMES if name.startswith(incomplete)]
+
+
+def complete_assignment(incomplete: str) -> list[str]:
+    """As `complete_setting`, each with the sign that its value follows."""
+    return [f"{name}=" for name in complete_setting(incomplete)]
+
+
+def complete_position(incomplete: str) -> list[str]:
+    """Return the words for positions in a log that begin with *incomplete*."""
+    return [word for word in ("start", "end") if word.startswith(incomplete)]
+
+
+def _looked_up(
+    context: typer.Context, look: "Callable[[MetadataStore], Awaitable[list[str]]]"
+) -> list[str]:
+    async def looked_up() -> list[str]:
         from dlog.cli.connections import check_there, opened_store
 
         uri = context.params.get("uri")
         check_there(uri)
         async with asyncio.timeout(LOOK_S), opened_store(uri) as store:
-            return await listed_names(store, incomplete)
+            return await look(store)
 
     try:
-        return asyncio.run(look())
+        return asyncio.run(looked_up())
     except (LogError, OSError):  # OSError: the time-out, too
         return []
 

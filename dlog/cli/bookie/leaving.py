@@ -9,7 +9,7 @@ import typer
 
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named, near_bookies
+from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json, write_text
@@ -36,7 +36,12 @@ def add_to(app: typer.Typer) -> None:
 
 def decommission(
     bookie: Annotated[
-        str, typer.Argument(metavar="BOOKIE", help="Name, as 'dlog bookie list' shows it.")
+        str,
+        typer.Argument(
+            metavar="BOOKIE",
+            autocompletion=complete_bookie,
+            help="Name, as 'dlog bookie list' shows it.",
+        ),
     ],
     *,
     cancel: Annotated[

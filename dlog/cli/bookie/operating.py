@@ -18,7 +18,7 @@ from dlog.cli.bookie.operating_shown import (
     work_facts,
 )
 from dlog.cli.connections import opened_store
-from dlog.cli.names import bookie_named, near_bookies
+from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, write_text
 from dlog.cli.render.progress import shown_progress
@@ -42,10 +42,16 @@ class Switch(StrEnum):
     OFF = "off"
 
 
-Names = Annotated[list[str], typer.Argument(metavar="BOOKIE...", help=_NAMES)]
+Names = Annotated[
+    list[str], typer.Argument(metavar="BOOKIE...", autocompletion=complete_bookie, help=_NAMES)
+]
 SomeNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[BOOKIE]...", help=f"{_NAMES} Default: all that are registered."),
+    typer.Argument(
+        metavar="[BOOKIE]...",
+        autocompletion=complete_bookie,
+        help=f"{_NAMES} Default: all that are registered.",
+    ),
 ]
 
 

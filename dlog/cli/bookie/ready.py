@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dlog.cli.connections import opened_store
+from dlog.cli.names import complete_bookie
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at
@@ -47,6 +48,7 @@ def ready(
         str | None,
         typer.Argument(
             metavar="[BOOKIE]",
+            autocompletion=complete_bookie,
             help="Which one, or how its name begins before a hyphen. Default: all that are known.",
             show_default=False,
         ),

@@ -10,7 +10,7 @@ import typer
 from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named, near_bookies
+from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
@@ -35,7 +35,11 @@ def add_to(app: typer.Typer) -> None:
 def recover(
     bookies: Annotated[
         list[str],
-        typer.Argument(metavar="BOOKIE...", help="Names of bookies that are gone, all at once."),
+        typer.Argument(
+            metavar="BOOKIE...",
+            autocompletion=complete_bookie,
+            help="Names of bookies that are gone, all at once.",
+        ),
     ],
     *,
     into: Annotated[
@@ -43,6 +47,7 @@ def recover(
         typer.Option(
             "--into",
             metavar="BOOKIE",
+            autocompletion=complete_bookie,
             help="Copy to this one; repeat it for several. Default: whoever is writable.",
             show_default=False,
         ),

@@ -9,7 +9,7 @@ from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.leaving import shown_reports
 from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named, near_bookies
+from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import shown_bar
 from dlog.cli.render.output import print_json
@@ -35,9 +35,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def replace(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Name of the bookie that is gone.")],
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD", autocompletion=complete_bookie, help="Name of the bookie that is gone."
+        ),
+    ],
     new: Annotated[
-        str, typer.Argument(metavar="NEW", help="Name of the one that runs in its place.")
+        str,
+        typer.Argument(
+            metavar="NEW",
+            autocompletion=complete_bookie,
+            help="Name of the one that runs in its place.",
+        ),
     ],
     *,
     rate: Rate = RATE,

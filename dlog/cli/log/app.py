@@ -21,7 +21,7 @@ from dlog.cli.log import (
     truncating,
 )
 from dlog.cli.log import settings as log_settings
-from dlog.cli.names import complete_codec
+from dlog.cli.names import complete_assignment, complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_codec, parse_settings
 from dlog.cli.render.output import print_json, write_text
@@ -105,6 +105,7 @@ def create(
         list[str] | None,
         typer.Option(
             "--set",
+            autocompletion=complete_assignment,
             metavar="NAME=VALUE",
             help="Any other setting by its name; repeat it for several. See 'dlog log settings'.",
             show_default=False,

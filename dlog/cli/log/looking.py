@@ -6,6 +6,7 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.log.tailing import offset_of, record_facts
+from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.bars import shown_bar
@@ -35,8 +36,18 @@ _DUMP_COLUMNS: Final = (
     "values",
 )
 
-Start = Annotated[str, typer.Option(metavar="POSITION", help=f"Where to begin: {START_HELP}.")]
-Stop = Annotated[str, typer.Option(metavar="POSITION", help="Where to end, not with it.")]
+Start = Annotated[
+    str,
+    typer.Option(
+        metavar="POSITION", help=f"Where to begin: {START_HELP}.", autocompletion=complete_position
+    ),
+]
+Stop = Annotated[
+    str,
+    typer.Option(
+        metavar="POSITION", help="Where to end, not with it.", autocompletion=complete_position
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -130,7 +141,10 @@ def count(
 
 def seek(
     log: LogName,
-    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{START_HELP}.")],
+    position: Annotated[
+        str,
+        typer.Argument(metavar="POSITION", help=f"{START_HELP}.", autocompletion=complete_position),
+    ],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli.names import did_you_mean
+from dlog.cli.names import complete_assignment, complete_setting, did_you_mean
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_settings
 from dlog.cli.render.output import print_facts, print_json, write_text
@@ -24,7 +24,11 @@ def get(
     log: LogName,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Only this one; its value is all that is printed."),
+        typer.Argument(
+            metavar="[NAME]",
+            autocompletion=complete_setting,
+            help="Only this one; its value is all that is printed.",
+        ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
@@ -63,7 +67,11 @@ def set_(
     log: LogName,
     pairs: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="Settings as 'get' shows them."),
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            autocompletion=complete_assignment,
+            help="Settings as 'get' shows them.",
+        ),
     ],
     uri: Uri = None,
     as_json: Json = False,

@@ -10,6 +10,7 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.log.formatting import FORMAT_HELP, compile_format
+from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import escaped_bytes, json_bytes, json_text
@@ -44,6 +45,7 @@ def tail(
         str | None,
         typer.Option(
             metavar="POSITION",
+            autocompletion=complete_position,
             help=f"Where to begin: {START_HELP}. Default: start.",
             show_default=False,
         ),
@@ -63,7 +65,10 @@ def tail(
     stop: Annotated[
         str | None,
         typer.Option(
-            metavar="POSITION", help="Where to end; not printed itself.", show_default=False
+            metavar="POSITION",
+            autocompletion=complete_position,
+            help="Where to end; not printed itself.",
+            show_default=False,
         ),
     ] = None,
     consumer: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.log.shown import print_segments, segment_facts
+from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import print_facts, print_json
@@ -37,6 +38,7 @@ def truncate(
         str | None,
         typer.Option(
             metavar="POSITION",
+            autocompletion=complete_position,
             help="First record to keep: an offset, a DLSN as 3:17:0, or txid:NUMBER.",
             show_default=False,
         ),

@@ -155,6 +155,32 @@ def test_names_of_logs_are_completed(shell: CliShell) -> None:
     assert nowhere.output.split() == [], "no name is better than an error in the middle of a line"
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("bookie status bookie-", "bookie-0 bookie-1 bookie-2"),
+        ("bookie decommission bookie-1", "bookie-1"),
+        ("bookie recover --into b", "bookie-0 bookie-1 bookie-2"),
+        ("bookie replace bookie-0 bookie-2", "bookie-2"),
+        ("bookie ready x", ""),
+        ("log create x --set roll_r", "roll_records="),
+        ("log settings get x roll_r", "roll_records"),
+        ("log settings set x roll_r", "roll_records="),
+        ("log tail x --start s", "start"),
+        ("log tail x --stop e", "end"),
+        ("log seek x e", "end"),
+        ("log count x --start e", "end"),
+        ("consumer reset x y --to s", "start"),
+    ],
+)
+def test_names_of_bookies_and_settings_and_positions_are_completed(
+    shell: CliShell, line: str, offered: str
+) -> None:
+    words = {"COMP_WORDS": f"dlog {line}", "COMP_CWORD": str(len(line.split()))}
+    result = shell.invoke(_DLOG_COMPLETE="complete_bash", **words)
+    assert result.output.split() == offered.split()
+
+
 @pytest.mark.parametrize("codec", [*(each.name.lower() for each in Codec), "zstd:1", "zstd:19"])
 def test_every_codec_can_be_asked_for_by_its_name(shell: CliShell, codec: str) -> None:
     log = f"by/{codec.replace(':', '-')}"
