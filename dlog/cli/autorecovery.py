@@ -16,7 +16,7 @@ from dlog.cli.runner import FAILED, run_at, told, until_signal
 from dlog.config import load
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.option_parsers import duration, mebibytes
-from ledger.values import DURATION_HELP
+from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.throttling import RepairThrottle
@@ -189,7 +189,8 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
             with shown_progress() as report:
 
                 def show(check: Check) -> None:
-                    report(f"{check.ledgers} ledgers checked, {check.lacking} lack entries", 0, 0)
+                    checked = counted(check.ledgers, "ledger")
+                    report(f"{checked} checked, {check.lacking} without entries", 0, 0)
 
                 check = await check_all(client, on_progress=show)
             await record(client.store, check, at_ms=now_ms())
@@ -204,8 +205,8 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
             )
         else:
             sys.stdout.write(
-                f"{check.ledgers} ledgers: {check.lacking} lack entries, of {check.unsure} some "
-                f"bookies did not say all, {check.unreadable} cannot be read\n"
+                f"{counted(check.ledgers, 'ledger')}: {check.lacking} without entries, of "
+                f"{check.unsure} some bookies did not say all, {check.unreadable} cannot be read\n"
             )
         return not (check.lacking or check.unreadable)
 
@@ -348,5 +349,5 @@ def _shown_throttle(throttle: "RepairThrottle") -> str:
     elif throttle.bytes_per_s is not None:
         words.append(f"each copies {shown_size(throttle.bytes_per_s)}/s")
     if throttle.ledgers_max is not None:
-        words.append(f"{throttle.ledgers_max} ledgers at a time")
+        words.append(f"{counted(throttle.ledgers_max, 'ledger')} at a time")
     return ", ".join(words) or "each goes as fast as it was started with"

@@ -7,6 +7,7 @@ import typer
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table
 from dlog.cli.runner import failed, run_at, told
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from ledger.raising import Survey
@@ -62,7 +63,8 @@ def upgrade(
                     raise failed("the cluster cannot rise yet; nothing was changed")
                 return
             risen = await raise_level(
-                store, progress=lambda owned: told(f"{owned} ledgers have owner nodes")
+                store,
+                progress=lambda owned: told(f"owner nodes: {counted(owned, 'ledger')}"),
             )
         if as_json:
             print_json({"before": risen.before, "level": risen.level, "late": list(risen.late)})

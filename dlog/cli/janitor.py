@@ -13,7 +13,7 @@ from dlog.cli.runner import FAILED, run_at, told, until_signal
 from dlog.config import load
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.option_parsers import duration
-from ledger.values import DURATION_HELP
+from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
@@ -118,9 +118,11 @@ def _show(done: "JanitorPass", *, as_json: bool) -> None:
         )
         return
     sys.stdout.write(
-        f"looked after {done.logs} logs: {done.records_trimmed} records trimmed, "
-        f"{done.ledgers_deleted} ledgers deleted, {len(done.orphans)} orphans removed, "
-        f"{len(done.logs_deleted)} deletions of logs finished\n"
+        f"looked after {counted(done.logs, 'log')}: "
+        f"{counted(done.records_trimmed, 'record')} trimmed, "
+        f"{counted(done.ledgers_deleted, 'ledger')} deleted, "
+        f"{counted(len(done.orphans), 'orphan')} removed, "
+        f"{counted(len(done.logs_deleted), 'deletion')} of logs finished\n"
     )
     sys.stdout.flush()
     for trouble in done.troubles:

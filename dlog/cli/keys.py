@@ -9,6 +9,7 @@ from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import failed, run_at
 from ledger.errors import LogError
+from ledger.values import counted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -72,6 +73,8 @@ def rewrap(
             print_json({"log": log, "key": name, "rewrapped": done.rewrapped, "left": done.left})
         else:
             left = f"; {done.left} not sealed yet keep theirs" if done.left else ""
-            typer.echo(f"{done.rewrapped} segments were wrapped with {name!r}{left}", err=True)
+            typer.echo(
+                f"{counted(done.rewrapped, 'segment')} wrapped with {name!r}{left}", err=True
+            )
 
     run_at(uri, command())

@@ -19,6 +19,7 @@ from dlog.cli.runner import run_at
 from ledger.errors import LedgerClosed
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import MarkedLedger
@@ -187,7 +188,7 @@ def close_at(
         else:
             shown_evidence(closed.evidence, entry)
             typer.echo(
-                f"ledger {ledger} is CLOSED at {entry}; {closed.cut} entries are cut, "
+                f"ledger {ledger} is CLOSED at {entry}; {counted(closed.cut, 'entry')} cut, "
                 f"{closed.short} have fewer copies than they should: repair makes them",
                 err=True,
             )

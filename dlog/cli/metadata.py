@@ -12,6 +12,7 @@ from dlog.cli.runner import FAILED, run_at
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
 from ledger.metastore.uri import FileUri, parse_uri, without_secrets
+from ledger.values import counted
 
 _TIMEOUT_S = 10.0
 
@@ -164,14 +165,16 @@ def reconcile(
                     continue
                 end = "still open" if each.end is None else f"closed at {each.end}"
                 typer.echo(
-                    f"ledger {each.ledger_id}: {end}, {each.found_elsewhere} entries found at "
-                    f"bookies that it does not name, {each.cut} cut that were never acknowledged"
+                    f"ledger {each.ledger_id}: {end}, "
+                    f"{counted(each.found_elsewhere, 'entry')} found at bookies that "
+                    f"it does not name, {each.cut} cut that were never acknowledged"
                     + (f": {each.problem}" if each.problem else "")
                 )
             names = ", ".join(found.bookie for found in client.bookies.available())
         typer.echo(
-            f"{count} ledgers needed something, {left} are left to decide; asked were {names}: a "
-            "bookie that joined after the backup and has not been started since is not among them",
+            f"something was needed by {counted(count, 'ledger')}, {left} left to decide; "
+            f"asked were {names}: a bookie that joined after the backup and "
+            "has not been started since is not among them",
             err=True,
         )
         return left == 0

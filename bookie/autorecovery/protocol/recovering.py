@@ -20,6 +20,7 @@ from typing import Final, assert_never
 from bookie.autorecovery.protocol.weighing import Weight
 from ledger.ids import BookieId, LedgerId
 from ledger.protocol.shared import TimePassed
+from ledger.values import counted
 
 PAUSE_S: Final = 5.0
 IDLE_S_MAX: Final = 120.0
@@ -206,7 +207,7 @@ class Recovery:
         before, self._last = self._last, ended
         if not ended.named:
             if ended.unreadable:
-                why = f"the metadata of {ended.unreadable} ledgers cannot be read"
+                why = f"the metadata of {counted(ended.unreadable, 'ledger')} cannot be read"
                 return [Finish(Outcome.INCOMPLETE, why)]
             return [Finish(Outcome.COMPLETE)]
         left = ended.named - ended.repaired

@@ -15,6 +15,7 @@ from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.protocol.decommissioning import Report
@@ -137,7 +138,8 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     _say(f"the name {bookie} is retired: no bookie can have it any more")
     if found.held.ledgers:
         size = shown_size(found.held.bytes)
-        _say(f"{found.held.ledgers} ledgers name it still, {size}: repair copies what others have")
+        named = counted(found.held.ledgers, "ledger")
+        _say(f"it is named by {named} still, {size}: repair copies what others have")
     if found.without_source:
         names = ", ".join(map(str, found.without_source))
         _say(f"no bookie that is there has some entries of ledgers {names}")
@@ -157,7 +159,7 @@ def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], Non
         estimate.note(report.bytes_left, clock())
         most = max(most, report.bytes_left)
         left_s = estimate.left_s(report.bytes_left)
-        words = f"{report.ledgers_left} ledgers left, {shown_size(report.bytes_left)}"
+        words = f"{counted(report.ledgers_left, 'ledger')} left, {shown_size(report.bytes_left)}"
         rate = f", {shown_size(estimate.per_s)}/s, {shown_duration(left_s)} left" if left_s else ""
         advance(most - report.bytes_left, most, words + rate)
         if as_json:
@@ -165,9 +167,11 @@ def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], Non
             return
         hopeless = ", ".join(map(str, report.hopeless))
         words += f"; nobody has some entries of ledgers {hopeless}" if hopeless else ""
-        words += f"; {report.unreadable} ledgers cannot be read" if report.unreadable else ""
+        words += (
+            f"; {counted(report.unreadable, 'ledger')} cannot be read" if report.unreadable else ""
+        )
         if report.marked and not report.ledgers_left:
-            words += f"; {report.marked} ledgers are marked for it still"
+            words += f"; {counted(report.marked, 'ledger')} marked for it still"
         words += f"; {report.trouble}" if report.trouble else ""
         if words != shown:
             _say(words + rate)

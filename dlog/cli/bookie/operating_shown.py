@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import Message
 
 from dlog.cli.render.output import print_facts, print_table, write_text
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import BookieWork
@@ -61,7 +62,7 @@ def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
 
 
 def _alarms(collector: "pb.CollectorStatus") -> list[str]:
-    waiting = f" ({collector.waiting} ledgers wait)" if collector.waiting else ""
+    waiting = f" ({counted(collector.waiting, 'ledger')} waiting)" if collector.waiting else ""
     return [f"ALARM: {alarm.kind}{waiting}" for alarm in collector.alarms]
 
 
@@ -82,13 +83,14 @@ def _print_work(of: "BookieWork") -> None:
     if of.lacking:
         least = "" if of.all_looked_at else "at least "
         write_text(
-            f"repair: {least}{of.lacking} ledgers lack what this bookie should hold, {of.urgent} "
+            f"repair: {least}{counted(of.lacking, 'ledger')} without what this bookie should hold, "
+            f"{of.urgent} "
             f"of them urgent, {of.deferred} deferred\n"
         )
     if of.work.ledgers:
         left = f", {shown_duration(of.work.left_s)} left" if of.work.left_s else ""
         write_text(
-            f"repair of the cluster: {of.work.ledgers} ledgers, "
+            f"repair of the cluster: {counted(of.work.ledgers, 'ledger')}, "
             f"{shown_size(of.work.bytes_per_s)}/s are copied{left}\n"
         )
 
@@ -215,8 +217,9 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
 
 def print_run(bookie: str, done: "pb.CollectorRun") -> None:
     write_text(
-        f"bookie {bookie}: {done.kind} took {shown_duration(done.took_s)}, removed {done.ledgers} "
-        f"ledgers, evicted {done.evicted}, removed {done.logs} entry logs, freed "
+        f"bookie {bookie}: {done.kind} took {shown_duration(done.took_s)}, removed "
+        f"{counted(done.ledgers, 'ledger')}, evicted {done.evicted}, removed "
+        f"{counted(done.logs, 'entry log')}, freed "
         f"{shown_size(done.bytes_freed)}, moved {shown_size(done.bytes_moved)}\n"
     )
     for alarm in done.alarms:

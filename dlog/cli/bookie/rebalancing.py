@@ -16,6 +16,7 @@ from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import FAILED, run_at
 from ledger.option_parsers import mebibytes
 from ledger.option_parsers import size as size_of
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.rebalancing import Rebalanced
@@ -108,12 +109,12 @@ def _shown(advance: Advance) -> "Callable[[Rebalanced], None]":
 
     def show(done: "Rebalanced") -> None:
         estimate.note(done.moved_bytes, clock())
-        words = f"{done.ledgers_read:,} ledgers read"
+        words = f"{counted(done.ledgers_read, 'ledger')} read"
         total = 0
         if done.before:
             mean = sum(done.before.values()) / len(done.before)
             total = round(sum(max(0.0, load - mean) for load in done.before.values()))
-            words = f"{done.moved} ledgers, {shown_size(done.moved_bytes)} moved"
+            words = f"{counted(done.moved, 'ledger')}, {shown_size(done.moved_bytes)} moved"
             left_s = estimate.left_s(total - done.moved_bytes)
             if left_s:
                 words += f", {shown_size(estimate.per_s)}/s, at most {shown_duration(left_s)} left"
@@ -152,10 +153,12 @@ def _print(done: "Rebalanced", *, dry_run: bool) -> None:
         ),
     )
     if dry_run:
-        sys.stdout.write(f"{done.chosen} ledgers would move, {shown_size(done.chosen_bytes)}\n")
+        sys.stdout.write(
+            f"{counted(done.chosen, 'ledger')} would move, {shown_size(done.chosen_bytes)}\n"
+        )
     else:
-        sys.stdout.write(f"{done.moved} ledgers moved, {shown_size(done.moved_bytes)}\n")
+        sys.stdout.write(f"{counted(done.moved, 'ledger')} moved, {shown_size(done.moved_bytes)}\n")
     if done.failed:
-        sys.stdout.write(f"{done.failed} ledgers could not be moved; {done.why}\n")
+        sys.stdout.write(f"{counted(done.failed, 'ledger')} could not be moved; {done.why}\n")
     if not done.is_even:
         sys.stdout.write("some bookies are far from the mean all the same\n")

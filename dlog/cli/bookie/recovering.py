@@ -173,11 +173,11 @@ def print_recovered(done: "Recovered") -> None:
             sys.stdout.write(f"no bookie that is there has some entries of ledgers {names}\n")
         return
     sys.stdout.write(
-        f"{finish.outcome.value}: {done.repaired} ledgers repaired, {done.entries} entries "
-        f"copied, {shown_size(done.bytes)}\n"
+        f"{finish.outcome.value}: {counted(done.repaired, 'ledger')} repaired, "
+        f"{counted(done.entries, 'entry')} copied, {shown_size(done.bytes)}\n"
     )
     if finish.outcome is not Outcome.COMPLETE:
-        sys.stdout.write(f"{finish.left} ledgers are left; {finish.why}\n")
+        sys.stdout.write(f"{counted(finish.left, 'ledger')} left; {finish.why}\n")
     if finish.lost:
         names = ", ".join(map(str, finish.lost))
         sys.stdout.write(f"nobody has some entries of ledgers {names}\n")

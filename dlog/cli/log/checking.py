@@ -11,6 +11,7 @@ from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_facts, print_json, print_table, write_text
 from dlog.cli.runner import FAILED, run_at
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.aio.admin import AuditProgress, AuditReport, VerifyProgress, VerifyReport
@@ -205,13 +206,15 @@ def unlisted_facts(each: "Unlisted") -> dict[str, object]:
 def _print_verified(report: "VerifyReport") -> None:
     verdict = "healthy" if report.healthy else "NOT healthy"
     write_text(
-        f"log {report.log!r} is {verdict}: {report.segments} segments, {report.entries} entries, "
-        f"{report.records} records, {report.bytes} bytes, {report.replicas} good replicas\n"
+        f"log {report.log!r} is {verdict}: {counted(report.segments, 'segment')}, "
+        f"{counted(report.entries, 'entry')}, "
+        f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}, "
+        f"{counted(report.replicas, 'good replica')}\n"
     )
     if report.trimmed:
-        write_text(f"{report.trimmed} segments were trimmed away meanwhile\n")
+        write_text(f"{counted(report.trimmed, 'segment')} trimmed away meanwhile\n")
     if report.marked:
-        write_text(f"{report.marked} ledgers were handed to repair\n")
+        write_text(f"{counted(report.marked, 'ledger')} handed to repair\n")
     if report.faults:
         write_text("\n")
         print_table(
@@ -256,10 +259,14 @@ def _print_audited(report: "AuditReport") -> None:
         }
     )
     for lost in report.missing:
-        held = "an unknown number of" if lost.records is None else lost.records
+        held = (
+            "an unknown number of records"
+            if lost.records is None
+            else counted(lost.records, "record")
+        )
         write_text(
             f"log {lost.log!r}: ledger {lost.ledger_id} of segment {lost.segment} does not exist; "
-            f"{held} records are lost\n"
+            f"{held} lost\n"
         )
     for what, found in (("orphan", report.orphans), ("pending", report.pending)):
         for each in found:

@@ -25,6 +25,7 @@ from dlog.errors import RecordTooLarge
 from dlog.settings import RECORD_BYTES_LIMIT
 from ledger.errors import LogError, TooManyPending
 from ledger.option_parsers import usage
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.aio import Log
@@ -258,8 +259,9 @@ class _Appended:
         for future in self._pending:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._count(future.result())
+        was = "was" if self.count == 1 else "were"
         at = f", the last at offset {self.last.offset}" if self.last else ""
-        typer.echo(f"dlog: {self.count} records were appended{at}", err=True)
+        typer.echo(f"dlog: {counted(self.count, 'record')} {was} appended{at}", err=True)
 
     def _count(self, record: "RecordId") -> None:
         self.last = record

@@ -130,7 +130,7 @@ def test_an_audit_by_hand_says_what_lacks_entries(shell: CliShell) -> None:
         "unsure": 0,
         "unreadable": 0,
     }
-    assert shell.run("autorecovery", "audit").startswith("1 ledgers: 0 lack entries")
+    assert shell.run("autorecovery", "audit").startswith("1 ledger: 0 without entries")
 
 
 def test_the_throttle_of_all_workers_can_be_set_option_by_option_and_taken_back(
@@ -143,10 +143,10 @@ def test_the_throttle_of_all_workers_can_be_set_option_by_option_and_taken_back(
         "ledgers": None,
     }
     assert shell.run("autorecovery", "throttle", "--ledgers", "1") == (
-        "each copies 8.0 MiB/s, 1 ledgers at a time\n"
+        "each copies 8.0 MiB/s, 1 ledger at a time\n"
     )
     assert shell.run("autorecovery", "throttle", "--rate", "0") == (
-        "each copies without a limit, 1 ledgers at a time\n"
+        "each copies without a limit, 1 ledger at a time\n"
     )
     assert shell.json("autorecovery", "status")["throttle"] == {"bytes_per_s": 0.0, "ledgers": 1}
     assert "each copies without a limit" in shell.run("autorecovery", "status")

@@ -59,7 +59,7 @@ def test_a_lost_ledger_is_a_problem_of_the_log_and_missing_in_the_audit(shell: C
     assert audited["missing"] == [
         {"log": "a", "segment": 2, "ledger": segments[1]["ledger"], "records": 10}
     ]
-    assert "10 records are lost" in shell.run("log", "audit", code=1)
+    assert "10 records lost" in shell.run("log", "audit", code=1)
     assert shell.json("log", "audit", "--repair", code=1)["missing"], "that cannot be repaired"
 
 

@@ -85,7 +85,7 @@ def test_marks_that_keep_it_waiting_are_counted(capsys: pytest.CaptureFixture[st
         ledgers_left=0, bytes_left=0, unreadable=0, marked=3, hopeless=(), trouble="nobody works"
     )
     out, _ = shown(capsys, [left])
-    assert out == "0 ledgers left, 0 B; 3 ledgers are marked for it still; nobody works\n"
+    assert out == "0 ledgers left, 0 B; 3 ledgers marked for it still; nobody works\n"
 
 
 def test_hopeless_ledgers_are_named(capsys: pytest.CaptureFixture[str]) -> None:

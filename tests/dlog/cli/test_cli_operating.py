@@ -109,8 +109,10 @@ def test_the_status_of_a_bookie_says_what_is_left_to_repair_of_what_it_should_ho
     cluster: Cluster,
 ) -> None:
     with a_ledger_that_b1_lacks(cluster.uri):
-        own = "repair: 1 ledgers lack what this bookie should hold, 1 of them urgent, 0 deferred\n"
-        of_all = "repair of the cluster: 1 ledgers, 1.0 MiB/s are copied, 2.0 s left\n"
+        own = (
+            "repair: 1 ledger without what this bookie should hold, 1 of them urgent, 0 deferred\n"
+        )
+        of_all = "repair of the cluster: 1 ledger, 1.0 MiB/s are copied, 2.0 s left\n"
         assert own + of_all in cluster.dlog("status", "b1").stdout
         other = cluster.dlog("status", "b0").stdout
         assert own not in other
@@ -241,7 +243,7 @@ def test_ledgers_that_vanished_wait_for_an_operator_and_are_shown(cluster: Clust
     collector = shown["collector"]
     assert isinstance(collector, dict)
     assert collector["waiting"] == 2
-    assert "ALARM: untraced-deletions (2 ledgers wait)" in cluster.dlog("status").stdout
+    assert "ALARM: untraced-deletions (2 ledgers waiting)" in cluster.dlog("status").stdout
     assert "ALARM: untraced-deletions: " in cluster.dlog("status", "b0").stdout
     assert "neither a number" in cluster.dlog("gc", "b0", "--allow-deletions", "x", code=2).stderr
     [run] = cluster.json("gc", "b0", "--allow-deletions", "1", code=1)

@@ -158,4 +158,4 @@ def test_a_bookie_that_is_gone_can_be_given_up_by_force_and_one_that_runs_cannot
     states = fresh.json_lines("bookie", "where", "orders", code=1)
     found = {each["state"] for line in states for each in line["fragments"][0]["bookies"]}
     assert found == {"writable", "retired"}
-    assert "ledgers name it still" in fresh.run(*force, old, "--yes")
+    assert "it is named by " in fresh.run(*force, old, "--yes")

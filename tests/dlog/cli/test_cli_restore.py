@@ -73,7 +73,7 @@ def test_a_closed_end_is_printed_for_people_too(shell: CliShell) -> None:
     ledger = left_open(shell)
     result = shell.invoke("ledger", "close-at", ledger, "9", "--yes")
     assert result.exit_code == 0
-    assert f"ledger {ledger} is CLOSED at 9; 0 entries are cut" in result.stderr
+    assert f"ledger {ledger} is CLOSED at 9; 0 entries cut" in result.stderr
     assert shell.run("ledger", "read", ledger, "--first", "9").startswith("9\t")
 
 

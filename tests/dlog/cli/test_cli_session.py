@@ -433,7 +433,7 @@ def test_a_record_over_the_limit_is_refused_and_those_before_it_stay(shell: Shel
     shell.json("log", "create", "small", "--record-bytes-max", "10")
     errors = shell.run("log", "append", "small", stdin=b"short\nmuch too long\n", code=1)
     assert b"over the limit of 10" in errors
-    assert b"1 records were appended, the last at offset 0" in errors
+    assert b"1 record was appended, the last at offset 0" in errors
     assert shell.run("log", "tail", "small") == b"short\n"
 
 
