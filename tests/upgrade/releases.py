@@ -75,12 +75,13 @@ def _build(source: Path, into: Path) -> None:
 
 
 def _installed(name: str, wheel: Path) -> Release:
-    """Install what every release needs, at one version, and the wheel."""
+    """Install what this clone needs, as it is pinned, then the wheel and what it needs beside that:
+    the previous release had libraries that this one has not."""
     environment = BUILT / name
     venv.create(environment, with_pip=True, clear=True)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     needed = ROOT / "requirements" / "product.txt"
-    _run(*pip, "--require-hashes", "--requirement", str(needed), cwd=BUILT)
+    _run(*pip, "--no-deps", "--require-hashes", "--requirement", str(needed), cwd=BUILT)
     _run(*pip, str(wheel), cwd=BUILT)
     return Release(name, environment / "bin")
 
