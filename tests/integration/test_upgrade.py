@@ -13,6 +13,7 @@ import pytest
 
 from dlog.aio.admin import create_log
 from dlog.config import metadata_uri
+from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.settings import LogSettings
 from ledger.cluster import open_namespace
 from ledger.errors import LevelTooLow, MetadataError, NoNamespace
@@ -21,9 +22,10 @@ from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.raising import read_held
 from ledger.registry import BookieRegistration, find_registration
-from tests.upgrade.processes import Application, Bookie
+from tests.upgrade.processes import Application, Bookie, Process
 from tests.upgrade.releases import Release, present, previous
 from tests.waiting import PATIENCE_S, eventually, until
+from tests.zookeeper import fresh_uri
 
 pytestmark = [
     pytest.mark.integration,
@@ -143,9 +145,12 @@ class Cluster:
         self.writers[log] = self.application(release, log).write(log, first)
 
 
-def run(release: Release, uri: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run(
+    release: Release, uri: str, *words: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         release.command(*words),
+        input=given,
         env=release.environment(uri),
         capture_output=True,
         text=True,
@@ -154,11 +159,12 @@ def run(release: Release, uri: str, *words: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.zookeeper
 async def test_a_cluster_is_upgraded_and_downgraded_under_load_until_its_level_rises(
-    tmp_path: Path, metadata: str | None, releases: tuple[Release, Release]
+    tmp_path: Path, zookeeper: ManagedZooKeeper, releases: tuple[Release, Release]
 ) -> None:
     old, new = releases
-    uri = metadata or metadata_uri(tmp_path)
+    uri = fresh_uri(zookeeper)
     with ExitStack() as stack:
         cluster = Cluster(tmp_path, uri, stack)
         try:
@@ -213,3 +219,32 @@ async def test_a_cluster_is_upgraded_and_downgraded_under_load_until_its_level_r
             print(f"\n{sum(ends.values())} appends, {4 * BOOKIES} starts of bookies; none failed")
         finally:
             await cluster.close()
+
+
+async def test_a_local_cluster_is_upgraded_by_its_next_start_and_stays_so(
+    tmp_path: Path, releases: tuple[Release, Release]
+) -> None:
+    """Its embedded store changes its format, for which all that use it have to have ended."""
+    directory, said = tmp_path / "cluster", tmp_path / "said"
+    said.mkdir()
+    uri = metadata_uri(directory)
+    old, new = releases
+    for release, record in ((old, "before"), (new, "after")):
+        with Process(release, uri, f"up-{release.name}", said) as up:
+            up.start("dlog", "up", "--dir", str(directory))
+
+            def is_ready(up: Process = up) -> bool:
+                up.check()
+                return "Ctrl-C stops" in up.said
+
+            await until(is_ready, f"the cluster of {release.name} is up", timeout_s=2 * PATIENCE_S)
+            appended = run(release, uri, "dlog", "log", "append", "log", given=f"{record}\n")
+            assert appended.returncode == 0, appended.stderr
+            if release is new:
+                read = run(new, uri, "dlog", "log", "tail", "log", "--start", "start")
+                assert read.stdout.split() == ["before", "after"]
+                back = run(old, uri, "dlog", "log", "list")
+                assert back.returncode == 1
+                assert "is a database of format 3" in back.stderr
+            up.terminate()
+            await up.ended()
