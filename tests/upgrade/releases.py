@@ -88,7 +88,14 @@ def _installed(name: str, wheel: Path) -> Release:
 
 def _run(*command: str, cwd: Path) -> bytes:
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, timeout=STEP_S, check=False, stdin=subprocess.DEVNULL
+        command,
+        cwd=cwd,
+        capture_output=True,
+        timeout=STEP_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        # By it pip would find the clone, and call the wheel installed.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     if done.returncode:
         said = (done.stdout + done.stderr).decode(errors="replace")[-2000:]
