@@ -228,7 +228,7 @@ async def test_rolling_restart(tmp_path: Path) -> None:
 async def test_repair_less_or_faster(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Repair less, or faster, while it runs"][0])
-    assert "each copies 8.0 MiB/s, 1 ledgers at a time" in said(printed, "dlog autorecovery status")
+    assert "each copies 8.0 MiB/s, 1 ledger at a time" in said(printed, "dlog autorecovery status")
 
 
 async def test_restore(tmp_path: Path) -> None:

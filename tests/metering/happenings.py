@@ -349,7 +349,7 @@ async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
 
 @happening
 async def a_disk_is_slow(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    (journal,) = cluster.bookies[0].running.storage.journal_writers
+    journals = [each.running.storage.journal_writers[0] for each in cluster.bookies]
     is_quick, sync = threading.Event(), RealFile.sync
 
     def slow(file: RealFile) -> None:
@@ -358,11 +358,16 @@ async def a_disk_is_slow(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
 
     async with cluster.client() as client:
         writer = await client.create(Quorum(4, 4, 2))
+        await writer.add(PAYLOAD)  # by now all are connected
         with monkeypatch.context() as slowly:
             slowly.setattr(RealFile, "sync", slow)
             adding = writer.add(PAYLOAD)
             try:
-                await reached(cluster, lambda: journal.queued_bytes > 0, "an add waits for a sync")
+                await reached(
+                    cluster,
+                    lambda: any(journal.queued_bytes for journal in journals),
+                    "an add waits for a sync",
+                )
             finally:
                 is_quick.set()
         await adding

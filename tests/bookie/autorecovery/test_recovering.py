@@ -220,7 +220,7 @@ def test_it_goes_on_as_long_as_passes_leave_less_and_does_not_wait_when_nothing_
 def test_metadata_that_cannot_be_read_may_name_it() -> None:
     finish = recover(Namespace(unreadable=1))
     assert (finish.outcome, finish.left) == (Outcome.INCOMPLETE, 0)
-    assert "1 ledgers cannot be read" in finish.why
+    assert "1 ledger cannot be read" in finish.why
 
 
 def test_a_store_that_fails_for_a_moment_is_asked_again_and_for_long_ends_it() -> None:
