@@ -116,6 +116,7 @@ class RepairSimulation(Simulation):
         self._leaving: dict[BookieId, RepairProcess] = {}
         """Bookies that are to be emptied, and who does it now."""
         self._given_up: dict[LedgerId, None] = {}
+        self._nobody_repairs = False
         for _ in range(self.repair.auditors):
             self._audit()
         for _ in range(self.repair.workers):
@@ -238,7 +239,11 @@ class RepairSimulation(Simulation):
         """Let something happen to *process*; if it crashes, another one takes its place."""
 
         def crashed(_process: RepairProcess) -> None:
-            self.scheduler.after(self._random.uniform(0.1, 3.0), again)
+            self.scheduler.after(self._random.uniform(0.1, 3.0), restart)
+
+        def restart() -> None:
+            if not self._nobody_repairs:
+                again()
 
         fates = self.repair.fates if self.scheduler.chance(self.repair.stopped) else ("lives",)
         process.on_call = Stop(
@@ -373,6 +378,7 @@ class RepairSimulation(Simulation):
             if process.host.up and not process.host.asleep:
                 process.crash()
         cluster.calm()
+        self._nobody_repairs = True
         pause_s = self._random.uniform(*SLEEP_S)
         for process in sleepers:
             at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
