@@ -19,11 +19,10 @@ from benchmarks import ledger
 from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
 from benchmarks.logs.asking import metrics
-from benchmarks.logs.beginning import imports
 from benchmarks.logs.bench import QUICK, Bench, Sizes
 from benchmarks.logs.growing import many_logs, many_segments, many_writers
 from benchmarks.logs.promoting import promotion
-from benchmarks.logs.speed import appends, catch_up, latency
+from benchmarks.logs.speed import appends, catch_up, imports, latency
 from benchmarks.logs.taking_over import takeover
 
 SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {

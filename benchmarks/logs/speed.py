@@ -1,6 +1,11 @@
-"""One writer and one reader of one log: rates against R/6 and aims, latencies in F."""
+"""One writer and one reader of one log: rates against R/6 and aims, latencies in F; and how fast a
+process is there."""
 
+import asyncio
+import os
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +17,11 @@ _RECORDS_PER_S_AIM: Final = 300_000
 _SHARE_AIM: Final = 0.6
 _LONE_AIM_F: Final = 6.0
 _CATCH_UP_AIM: Final = 500_000
+_START_AIM_S: Final = 0.25
+_STARTS: Final = (
+    ("import dlog", ("-c", "import dlog")),
+    ("dlog --version", ("-m", "dlog.cli", "--version")),
+)
 
 
 async def latency(bench: Bench, on: ledger.Bench) -> None:
@@ -72,3 +82,29 @@ async def catch_up(bench: Bench, on: ledger.Bench) -> None:
             else:
                 bench.note(f"{name}: records", per_s, "/s")
             bench.note(name, per_s * size / 1e6, "MB/s")
+
+
+async def imports(bench: Bench, _: ledger.Bench) -> None:
+    """Processor time of starts, without that of an interpreter that does nothing."""
+    bare_s = await _processor_s(("-c", ""), bench.sizes.samples)
+    for name, arguments in _STARTS:
+        taken_s = await _processor_s(arguments, bench.sizes.samples)
+        bench.at_most(f"{name}: processor", max(0.0, taken_s - bare_s), "s", _START_AIM_S)
+
+
+async def _processor_s(arguments: Sequence[str], samples: int) -> float:
+    """Return the median of what starts of an interpreter cost that are not the first."""
+    await _started(arguments)
+    return percentile([await _started(arguments) for _ in range(samples)], 50)
+
+
+async def _started(arguments: Sequence[str]) -> float:
+    before = os.times()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=asyncio.subprocess.DEVNULL
+    )
+    assert await process.wait() == 0, arguments
+    after = os.times()
+    return (
+        after.children_user - before.children_user + after.children_system - before.children_system
+    )

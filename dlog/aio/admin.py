@@ -486,8 +486,7 @@ async def slowest_consumer(
 
 async def _manifest(ledgers: Ledgers, log: str) -> Manifest:
     manifest, _ = await ManifestNode(ledgers.store, log).read()
-    if manifest.dropped:
-        raise NoSuchLog(log, "it is being deleted")
+    check_living(manifest, log)
     return manifest
 
 

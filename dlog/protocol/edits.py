@@ -129,15 +129,20 @@ def taken_by(owner: str) -> str:
 
 
 def taken_by_sibling(owner: str, process: str) -> str:
-    """Return what to tell *process* if *owner*, also a ``host:pid``, is on its machine; or ""."""
+    """Return what to tell *process* if *owner*, also a ``host:pid``, names its machine; or "".
+
+    Names prove nothing, as two machines may have one: so it says by what it knows."""
     host, _, pid = owner.rpartition(":")
     own_host, _, own_pid = process.rpartition(":")
     if not host or host != own_host or not pid.isdecimal():
         return ""
     if pid == own_pid:
-        return "this process opened it once more; it should be opened once, and shared"
+        return (
+            f"{owner} opened it, which is the name of this process too: if it did so once more, "
+            "open it once and share it"
+        )
     return (
-        f"process {pid} on this machine opened it: two workers of one application? See "
+        f"{owner} opened it, by its name on this machine: two workers of one application? See "
         "web applications (docs/web.md): one of them should write"
     )
 

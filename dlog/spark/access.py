@@ -27,10 +27,10 @@ from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import COLUMNS
-from dlog.spark.bell import Bell
 from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
+from dlog.spark.news_file import NewsFile
 from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
@@ -156,7 +156,7 @@ class Access:
         deadline = loop.time() + wait_s
         try:
             if self._watch is None:
-                self._watch = TailWatch(await self.connected(), selection, Bell.of_driver())
+                self._watch = TailWatch(await self.connected(), selection, NewsFile.of_driver())
             return await self._watch.tails(following, enough=enough, wait_s=wait_s)
         except LogError as error:
             if error.retryable:

@@ -22,7 +22,7 @@ from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.watching import listed_names
 from dlog.errors import NoSuchLog
 from dlog.names import LOGS_PATH
-from dlog.spark.bell import LISTEN_S, Bell
+from dlog.spark.news_file import LISTEN_S, NewsFile
 from dlog.spark.offsets import name_of, namesake
 from dlog.spark.plan import LogTail
 from dlog.spark.selection import Selection
@@ -52,9 +52,11 @@ _log = get_logger(__name__)
 class TailWatch:
     """The tails of the logs of one source. Used by one task at a time; close it."""
 
-    def __init__(self, ledgers: Ledgers, selection: Selection, bell: Bell | None = None) -> None:
+    def __init__(
+        self, ledgers: Ledgers, selection: Selection, news_file: NewsFile | None = None
+    ) -> None:
         self._ledgers = ledgers
-        self._bell = bell or Bell()
+        self._news_file = news_file or NewsFile()
         self._selection = selection
         self._names = None if selection.pattern is None else NamesWatch(ledgers)
         self._watched: dict[str, _Watched] = {}
@@ -82,7 +84,7 @@ class TailWatch:
             left_s = deadline - loop.time()
             has_news = enough(tails)
             if has_news:
-                self._bell.ring()
+                self._news_file.touch()
             is_over = left_s <= 0 or has_news
             for each in self._watched.values():
                 each.listen(self._news.set, even_if_moved=not is_over)
@@ -94,7 +96,7 @@ class TailWatch:
         loop = asyncio.get_running_loop()
         while not self._news.is_set():
             left_s = deadline - loop.time()
-            if left_s <= 0 or self._bell.rung():
+            if left_s <= 0 or self._news_file.has_changed():
                 return False
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, LISTEN_S)):
@@ -124,7 +126,9 @@ class TailWatch:
             await self._watched.pop(log).close()
         for log, incarnation in logs.items():
             if log not in self._watched:
-                self._watched[log] = _Watched(self._ledgers, name_of(log), self._looks, self._bell)
+                self._watched[log] = _Watched(
+                    self._ledgers, name_of(log), self._looks, self._news_file
+                )
             self._watched[log].look(incarnation, self._news.set)
         looking = [task for each in self._watched.values() if (task := each.looking)]
         if looking:
@@ -141,13 +145,15 @@ class TailWatch:
 class _Watched:
     """One log: the poll under way, and what the one before found."""
 
-    def __init__(self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore, bell: Bell) -> None:
+    def __init__(
+        self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore, news_file: NewsFile
+    ) -> None:
         self.tail: LogTail | None = None
         self.is_renamed = False
         """Whether the log that is followed has another name now."""
         self._log = log
         self._tracker = TailTracker(ledgers, log)
-        self._looks, self._bell = looks, bell
+        self._looks, self._news_file = looks, news_file
         self._known = False
         """Whether it was ever found out if there is such a log, and where it ends."""
         self._doubted = True
@@ -210,7 +216,7 @@ class _Watched:
             if wait_s > 0.0:
                 found = await self._tracker.poll(wait_s=wait_s)
                 if tail_for_planning(found) != self.tail:
-                    self._bell.ring()  # Spark may be waiting for another source
+                    self._news_file.touch()  # Spark may be waiting for another source
                 return found
             async with self._looks:
                 return await self._tracker.poll()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
-from dlog.spark.bell import Bell
+from dlog.spark.news_file import NewsFile
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogTail, plan_partitions
 from dlog.spark.selection import Selection
@@ -89,14 +89,14 @@ async def test_a_log_that_is_silent_is_not_looked_at_for_the_news_of_another() -
 
 
 async def test_whoever_waits_for_news_ends_with_those_of_another_source(tmp_path: Path) -> None:
-    path = tmp_path / "bell"
+    path = tmp_path / "news"
     path.touch()
     async with watching() as watched:
         busy, quiet = (
             TailWatch(
                 watched.cluster.client(watched.logs[0]._ledgers.store),
                 Selection((log,)),
-                Bell(path),
+                NewsFile(path),
             )
             for log in ("a", "b")
         )
@@ -162,14 +162,14 @@ def test_a_bell_wakes_the_others_and_the_files_of_dead_drivers_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    one, other = Bell.of_driver(), Bell.of_driver()
-    assert not one.rung()
-    one.ring()
-    assert (one.rung(), other.rung(), other.rung()) == (False, True, False)
+    one, other = NewsFile.of_driver(), NewsFile.of_driver()
+    assert not one.has_changed()
+    one.touch()
+    assert (one.has_changed(), other.has_changed(), other.has_changed()) == (False, True, False)
     (own,) = tmp_path.glob("*/*.news")
     left = own.with_name("1-0.news")  # process 1 began at another time
     left.touch()
-    Bell.of_driver()
+    NewsFile.of_driver()
     assert (own.exists(), left.exists()) == (True, False)
 
 

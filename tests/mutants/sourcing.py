@@ -158,7 +158,7 @@ mutant(
 mutant(
     "lets a quiet source hold up a busy one",
     "dlog/spark/watching.py",
-    old="left_s <= 0 or self._bell.rung()",
+    old="left_s <= 0 or self._news_file.has_changed()",
     new="left_s <= 0",
     test="tests/dlog/test_spark_watching.py"
     "::test_whoever_waits_for_news_ends_with_those_of_another_source",

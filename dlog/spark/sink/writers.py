@@ -190,16 +190,19 @@ def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) 
             parts.setdefault(log, []).extend(its_parts)
     logs = deque(sorted(log for log, its_parts in parts.items() if its_parts))
 
+    def next_log() -> str | None:
+        with suppress(IndexError):  # another thread took the last one
+            return logs.popleft()
+        return None
+
     def commit_some(connection: int) -> None:
         keeper = _keeper(plan.namespace, connection)
-        with suppress(IndexError):  # another one took the last of them
-            while True:
-                log = logs.popleft()
-                try:
-                    _commit_to(keeper, plan, log, written[0], parts[log], final=final)
-                except BaseException:
-                    logs.clear()  # Spark runs the whole batch again
-                    raise
+        while (log := next_log()) is not None:
+            try:
+                _commit_to(keeper, plan, log, written[0], parts[log], final=final)
+            except BaseException:
+                logs.clear()  # Spark runs the whole batch again
+                raise
 
     if len(logs) <= 1:
         commit_some(0)

@@ -258,8 +258,8 @@ async def test_the_next_opener_takes_the_log_over() -> None:
 @pytest.mark.parametrize(
     ("owner", "reason"),
     [
-        (None, "this process opened it once more"),
-        (f"{socket.gethostname()}:1", "process 1 on this machine opened it: two workers"),
+        (None, "opened it, which is the name of this process too"),
+        (f"{socket.gethostname()}:1", ":1 opened it, by its name on this machine: two workers"),
         ("billing", "fenced"),
     ],
 )
@@ -299,7 +299,7 @@ async def test_a_sibling_that_has_fenced_and_not_yet_taken_over_is_named_then() 
     naming = old.writer._naming
     assert naming is not None
     await ended(naming)
-    with pytest.raises(LostOwnership, match="process 1 on this machine"):
+    with pytest.raises(LostOwnership, match=":1 opened it, by its name on this machine"):
         await old.append(b"c")
     await old.abandon()
 

@@ -118,8 +118,8 @@ def test_dropping_and_forgetting_are_safe_to_repeat() -> None:
 @pytest.mark.parametrize(
     ("owner", "text"),
     [
-        ("web-1:4712", "process 4712 on this machine opened it: two workers"),
-        ("web-1:80", "this process opened it once more"),
+        ("web-1:4712", "web-1:4712 opened it, by its name on this machine: two workers"),
+        ("web-1:80", "web-1:80 opened it, which is the name of this process too"),
         ("web-2:4712", ""),
         ("web-1:billing", ""),
         ("web-1", ""),

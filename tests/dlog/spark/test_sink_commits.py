@@ -60,12 +60,15 @@ def test_many_logs_share_a_bounded_number_of_connections(monkeypatch: pytest.Mon
     assert len(keeper.connections) <= writers.COMMITS_AT_ONCE_MAX
 
 
-def test_a_log_that_cannot_be_committed_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [LogSealed("b"), IndexError("a bug of the keeper")])
+def test_a_log_that_cannot_be_committed_fails_the_batch(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def refuse(log: str) -> None:
         if log == "b":
-            raise LogSealed(log)
+            raise error
 
-    with pytest.raises(LogSealed):
+    with pytest.raises(type(error)):
         commit(monkeypatch, Keeper(refuse), "a", "b", "c")
 
 

@@ -111,7 +111,7 @@ def is_named():
         log.append(b"b")
     except LogError as error:
         errors.append(error)
-    return f"process {second} on this machine opened it: two workers" in str(errors[-1])
+    return f":{second} opened it, by its name on this machine: two workers" in str(errors[-1])
 
 wait_until(is_named, "the other worker is named")
 os.write(told[1], b"x")
