@@ -395,6 +395,9 @@ class RepairSimulation(Simulation):
         self.scheduler.after(pause_s, cluster.hurry)
         self.scheduler.after(pause_s, self._audit)
         self.scheduler.after(pause_s, self._work)
+        for bookie, process in self._leaving.items():
+            if not process.host.up:
+                self.scheduler.after(pause_s, partial(self._leave_again, bookie))
         self._step_while(lambda: any(host.asleep for host in hosts))
         self._step_until_idle("not repaired after hours of sleep")
 
