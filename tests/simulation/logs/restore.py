@@ -41,6 +41,7 @@ class StoreRestore:
         self._below = 0
         self._before: dict[LedgerId, LedgerMetadata] = {}
         """What the store said of its ledgers at last."""
+        self._found: list[tuple[int, bool]] = []
         self.results: list[Reconciled] = []
         random = Random(f"{world.scheduler.seed} restored")
         if random.random() < RESTORED:
@@ -106,11 +107,20 @@ class StoreRestore:
         return True
 
     async def reconcile(self, process: "Process") -> bool:
+        self._found = self._states_of_bookies()
         gone = [bookie.name for bookie in self._world.bookies.values() if bookie.gone]
         self.results = [
             each async for each in reconcile(process.ledgers, self._below, without=gone)
         ]
         return True
+
+    def was_disturbed(self) -> bool:
+        """Return whether a bookie was down meanwhile: then the operator is told to try again."""
+        return self._states_of_bookies() != self._found
+
+    def _states_of_bookies(self) -> list[tuple[int, bool]]:
+        bookies = self._world.bookies.values()
+        return [(bookie.host.life, bookie.host.up and bookie.serves) for bookie in bookies]
 
     async def write(self, process: "Process") -> bool:
         """Make a ledger, as whoever opens a log next does."""

@@ -144,6 +144,9 @@ class LogSimulation(Stepped):
         if self.scheduler.chance(0.5):
             self._must("open too early", restore.open_too_early)
         self._must("reconcile", restore.reconcile)
+        if restore.was_disturbed():
+            self._step_until_idle("bookies do not start again", restore.starting)
+            self._must("reconcile again", restore.reconcile)
         self._must("write after the restore", restore.write)
         story = restore.broken()
         if story is not None:
