@@ -287,6 +287,9 @@ def _recycle(disk: Disk, spare: str, header: FileHeader) -> FileHeader:
         header = replace(header, allocated_bytes=size_bytes - FILE_HEADER_BYTES, is_recycled=True)
         file.write([encode_file_header(header)], 0)
         file.preallocate(size_bytes)  # a copy may have holes
+        if header.allocated_bytes:
+            # A sync that failed may have left a size in memory that is not on the disk.
+            file.write([bytes(1)], size_bytes - 1)
         file.sync()
     finally:
         file.close()

@@ -359,6 +359,33 @@ def test_a_start_writes_a_spare_again_whatever_is_in_it(content: bytes) -> None:
     promises.check()
 
 
+def test_the_size_of_a_spare_is_on_the_disk_though_a_sync_of_it_once_failed() -> None:
+    """Else the file would seem to have been shortened, and its bookie would deny nothing more."""
+    rig = Rig(SimDisk(0))
+    disk = rig.disk
+    disk.kept_by_failed_syncs, disk.forgotten_after_failed_syncs = Loss.LOST, 0.0
+    rig.fill(1)
+    rig.checkpoint()
+    spare = rig.spares()[0]
+    file = disk.open(spare)
+    file.preallocate(len(disk.content(spare)) + 1000)
+    disk.fail("sync", spare)
+    with pytest.raises(OSError):
+        file.sync()
+    disk.kill()
+    header = begin(
+        disk,
+        50,
+        previous=None,
+        preallocate_bytes=PREALLOCATE_BYTES,
+        entropy=random.Random(7).randbytes,
+        spare=spare,
+    )
+    disk.crash(Loss.LOST)
+    size_bytes = len(disk.content(fmt.path_of(50)))
+    assert size_bytes == FILE_HEADER_BYTES + header.allocated_bytes
+
+
 def test_operators_are_told_what_follows_the_records_of_a_recycled_file() -> None:
     life = recycled(1)
     *_, end = walk(life.disk)

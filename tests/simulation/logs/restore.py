@@ -54,6 +54,12 @@ class StoreRestore:
     def _back_up(self) -> None:
         self._backup = deepcopy(self._world.metadata.tree)
 
+    def starting_before(self) -> list[str]:
+        """Return the bookies that do not serve. One that was moved and has not started since would
+        be refused: that it was stopped cleanly is believed of no store that was put back."""
+        bookies = self._world.bookies.values()
+        return [bookie.name for bookie in bookies if not bookie.gone and not bookie.serves]
+
     def stop_everything(self) -> None:
         """Stop all processes and bookies; let the store be what it was."""
         world, backup = self._world, self._backup

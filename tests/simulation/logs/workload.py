@@ -137,6 +137,7 @@ class LogSimulation(Stepped):
     def _put_store_back(self, restore: StoreRestore) -> None:
         """See `restore`; what the oracle knows is of the store that is gone."""
         self._restore = restore
+        self._step_until_idle("bookies do not start before the restore", restore.starting_before)
         restore.stop_everything()
         self._must("accept the restore", restore.accept)
         restore.start_bookies()
