@@ -370,7 +370,7 @@ def test_the_size_of_a_spare_is_on_the_disk_though_a_sync_of_it_once_failed() ->
     file = disk.open(spare)
     file.preallocate(len(disk.content(spare)) + 1000)
     disk.fail("sync", spare)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="journal"):
         file.sync()
     disk.kill()
     header = begin(
