@@ -14,6 +14,8 @@ PAUSE_BETWEEN: Final = 0.2
 """How probably a leader that is paused at times is at a call while it closes its log, or rolls."""
 PAUSE_AGAIN_CALLS: Final = 60
 """Who was paused once is again, after so many calls at most."""
+PAUSES_MAX: Final = 6
+"""Of one process: one that loses its session again and again comes to no end."""
 
 
 class LogFaults(Faults):
@@ -54,6 +56,7 @@ class Doom:
         self._opening = opening
         self._between = between
         self._on_crash = on_crash
+        self._pauses = 0
 
     def __call__(self, port: str, what: str) -> None:
         process = self._process
@@ -63,7 +66,7 @@ class Doom:
         due = process.calls[port] == self._at_call
         if self._fate == "pauses" and self._between():
             due |= scheduler.chance(PAUSE_BETWEEN)
-        if not due or self._fate == "lives":
+        if not due or self._fate == "lives" or self._pauses >= PAUSES_MAX:
             return
         strike = partial(self._strike, process.host.life)
         before = scheduler.chance(0.5)
@@ -94,6 +97,7 @@ class Doom:
                 host.asleep = True
             case _:
                 host.pause()
+                self._pauses += 1
                 scheduler = process.world.scheduler
                 calls = process.calls[self._port]
                 self._at_call = calls + 1 + scheduler.random.randrange(PAUSE_AGAIN_CALLS)
