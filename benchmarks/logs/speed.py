@@ -18,9 +18,16 @@ _SHARE_AIM: Final = 0.6
 _LONE_AIM_F: Final = 6.0
 _CATCH_UP_AIM: Final = 500_000
 _START_AIM_S: Final = 0.25
+_COMPLETION: Final = (
+    "import os, sys; os.environ.update(_DLOG_COMPLETE='complete_bash', COMP_WORDS={!r}, "
+    "COMP_CWORD='{}'); sys.argv = ['dlog']; from dlog.cli import main; main()"
+)
 _STARTS: Final = (
     ("import dlog", ("-c", "import dlog")),
     ("dlog --version", ("-m", "dlog.cli", "--version")),
+    ("dlog --help", ("-m", "dlog.cli", "--help")),
+    ("completion of 'dlog lo'", ("-c", _COMPLETION.format("dlog lo", 1))),
+    ("completion of 'dlog log se'", ("-c", _COMPLETION.format("dlog log se", 2))),
 )
 
 

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from ledger.metastore.port import MetadataStore
     from ledger.security.access import Grant, Rules
 
-_HELP = """Who may do what: grants of roles to identities.
-
-They count where DLOG_TLS=required, as only there everybody says who he is. An identity is what a
-certificate names: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in the
-metadata store: on ZooKeeper 'protect' lets operators alone change them. See docs/security.md."""
-
-app = typer.Typer(no_args_is_help=True, help=_HELP)
+app = typer.Typer()
 
 Who = Annotated[
     str,

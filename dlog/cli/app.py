@@ -2,32 +2,19 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import partial
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from bookie.start_options import program
-from dlog.cli import (
-    access,
-    autorecovery,
-    changes,
-    cluster,
-    completing,
-    consumer,
-    debug,
-    janitor,
-    keys,
-    leader,
-    ledger,
-    metadata,
-    perf,
-    quota,
-    tls,
-)
-from dlog.cli.bookie import app as bookie
+from dlog.cli import print_version
+from dlog.cli.completing import EPILOG as COMPLETION_EPILOG
+from dlog.cli.completing import completion
 from dlog.cli.console import EPILOG as CONSOLE_EPILOG
 from dlog.cli.console import console
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
@@ -35,7 +22,6 @@ from dlog.cli.demo import demo
 from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
 from dlog.cli.init import EPILOG as INIT_EPILOG
 from dlog.cli.init import init
-from dlog.cli.log import app as log
 from dlog.cli.options import Uri, examples
 from dlog.cli.recording import note_commands
 from dlog.cli.runner import FAILED
@@ -59,6 +45,63 @@ _EPILOG = "\n\n".join(
     ]
 )
 
+_GROUPS: Final = {
+    "log": ("log.app", "Create, read, write, inspect, look after and delete logs."),
+    "consumer": ("consumer", "Named consumers of a log: list, show, reset, delete."),
+    "leader": ("leader", "Elections: who leads a log, and who waits to."),
+    "janitor": ("janitor", "Apply retention, finish deletions, remove leaked ledgers."),
+    "ledger": ("ledger", "Look into ledgers, the pieces that logs are made of; recover one."),
+    "bookie": (
+        "bookie.app",
+        "Run a storage server, list and operate those that run; the commands with --dir work on "
+        "the files of a bookie that is stopped.",
+    ),
+    "autorecovery": ("autorecovery", "Bring ledgers that lost copies back to full replication."),
+    "access": (
+        "access",
+        """Who may do what: grants of roles to identities.
+
+They count where DLOG_TLS=required, as only there everybody says who he is. An identity is what a
+certificate names: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in the
+metadata store: on ZooKeeper 'protect' lets operators alone change them. See docs/security.md.""",
+    ),
+    "changes": (
+        "changes",
+        """What operators changed: who, when, from where, what, and what became of it.
+
+It stands in the log '_audit', which is made with the first change. See docs/operations.md.""",
+    ),
+    "cluster": (
+        "cluster",
+        """What the programs of a cluster may write, after an upgrade.
+
+A cluster has a level. Formats that older programs cannot read are written from their level on only;
+it rises when you say so, and never falls. See docs/operations.md.""",
+    ),
+    "quota": (
+        "quota",
+        """How much may be appended and read a second.
+
+Whoever goes beyond a quota is delayed, not refused. All who share a quota share what it allows.
+A quota of an identity needs TLS, by which bookies know who it is; one of logs does not. See
+docs/security.md.""",
+    ),
+    "metadata": ("metadata", "Continue after the metadata store was damaged or restored."),
+    "perf": ("perf", "Measure a cluster: how fast records go in and out."),
+    "debug": ("debug", "Gather what a report of trouble needs."),
+    "tls": (
+        "tls",
+        "Make certificates for TLS, by an authority of your own, and show what they say. Needs "
+        "'dlog-ledgers[tls]'. docs/security.md has how they are used.",
+    ),
+    "key": (
+        "keys",
+        "Make keys that encrypt logs, and wrap the data keys of a log with another one. Needs "
+        "'dlog-ledgers[encryption]'. docs/security.md has how they are used.",
+    ),
+}
+"""Modules of groups of commands, each with an `app`; and what the groups are for."""
+
 app = typer.Typer(
     name="dlog",
     help=_HELP,
@@ -68,44 +111,48 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class LateGroup(TyperGroup):
+    """One of `_GROUPS`. Its module is imported when somebody asks for its commands: a run needs
+    those of one group at most, and all of them take several times as long to import as it takes."""
+
+    _found: MutableMapping[str, Any] | None = None
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        if self._found is None:
+            module, _ = _GROUPS[self.name or ""]
+            group: typer.Typer = import_module(f"dlog.cli.{module}").app
+            group.rich_markup_mode = app.rich_markup_mode
+            note_commands(group)
+            self._found = get_group(group).commands
+        return self._found
+
+    @commands.setter
+    def commands(self, _: object) -> None:
+        """Leave out what typer knows of the group: nothing."""
+
+
 app.command(epilog=UP_EPILOG)(up)
 app.command(epilog=INIT_EPILOG)(init)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=CONSOLE_EPILOG)(console)
 app.command(epilog=DEMO_EPILOG)(demo)
-app.command(epilog=completing.EPILOG)(completing.completion)
-app.add_typer(log.app, name="log")
-app.add_typer(consumer.app, name="consumer")
-app.add_typer(leader.app, name="leader")
-app.add_typer(janitor.app, name="janitor")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(bookie.app, name="bookie")
-app.add_typer(autorecovery.app, name="autorecovery")
-app.add_typer(access.app, name="access")
-app.add_typer(changes.app, name="changes")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(quota.app, name="quota")
-app.add_typer(metadata.app, name="metadata")
-app.add_typer(perf.app, name="perf")
-app.add_typer(debug.app, name="debug")
-app.add_typer(tls.app, name="tls")
-app.add_typer(keys.app, name="key")
+app.command(epilog=COMPLETION_EPILOG)(completion)
 note_commands(app)
+for _name, (_, _help) in _GROUPS.items():
+    app.add_typer(
+        typer.Typer(cls=LateGroup, help=_help, no_args_is_help=True),
+        name=_name,
+    )
 
 
 def _print_version(asked: bool) -> None:
     if not asked:
         return
-    import platform
-
-    from dlog.installed import formats, other_dlog
-    from ledger.distribution import DISTRIBUTION, own_version
-
-    typer.echo(f"{DISTRIBUTION} {own_version()} (Python {platform.python_version()})")
-    typer.echo("; ".join(f"{name} {each}" for name, each in formats().items()))
-    if (found := other_dlog()) is not None:
-        typer.echo(f"beside it, and overwriting files of it: {found}, another project", err=True)
+    print_version()
     raise typer.Exit
 
 
@@ -171,18 +218,21 @@ def check_own_package_or_exit() -> None:
             sys.exit(FAILED)
 
 
-def main() -> None:
-    """Run ``dlog``."""
+def run() -> None:
+    """Run the command that the command line names."""
     _write_any_letter()
     check_own_package_or_exit()
     app(prog_name="dlog")
 
 
-def bookie_main() -> None:
-    """Run ``bookie``: the same as ``dlog bookie start``."""
+def run_bookie() -> None:
+    """Run ``bookie start`` alone, which is what the command line has options of."""
     _write_any_letter()
     check_own_package_or_exit()
-    program(bookie.start)(prog_name="bookie")
+    from bookie.start_options import program
+    from dlog.cli.bookie.app import start
+
+    program(start)(prog_name="bookie")
 
 
 def _write_any_letter() -> None:

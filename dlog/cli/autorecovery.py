@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 RATE_MIN: Final = 0.1
 """MiB/s: with less, a worker sleeps for minutes between two messages, and heeds no change."""
 
-app = typer.Typer(
-    no_args_is_help=True, help="Bring ledgers that lost copies back to full replication."
-)
+app = typer.Typer()
 
 
 @app.command(

@@ -14,11 +14,7 @@ from dlog.starts import TIME_HELP
 if TYPE_CHECKING:
     from dlog.changes import Change
 
-_HELP = """What operators changed: who, when, from where, what, and what became of it.
-
-It stands in the log '_audit', which is made with the first change. See docs/operations.md."""
-
-app = typer.Typer(no_args_is_help=True, help=_HELP)
+app = typer.Typer()
 
 
 @app.callback()

@@ -12,12 +12,7 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from ledger.raising import Survey
 
-_HELP = """What the programs of a cluster may write, after an upgrade.
-
-A cluster has a level. Formats that older programs cannot read are written from their level on only;
-it rises when you say so, and never falls. See docs/operations.md."""
-
-app = typer.Typer(no_args_is_help=True, help=_HELP)
+app = typer.Typer()
 
 
 @app.command(epilog=examples("dlog cluster status", "dlog cluster status --json | jq .obstacles"))

@@ -1,6 +1,5 @@
 """``dlog console``: the cluster in a browser."""
 
-import asyncio
 import os
 import stat
 import sys
@@ -181,4 +180,6 @@ def say_where(address: str, login: Mapping[str, str], *, as_json: bool) -> None:
 
 
 async def _for_ever() -> None:
+    import asyncio
+
     await asyncio.Event().wait()

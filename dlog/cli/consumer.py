@@ -14,7 +14,7 @@ from dlog.starts import START_HELP
 if TYPE_CHECKING:
     from dlog.aio.admin import ConsumerInfo
 
-app = typer.Typer(no_args_is_help=True, help="Named consumers of a log: list, show, reset, delete.")
+app = typer.Typer()
 
 ConsumerName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")]
 

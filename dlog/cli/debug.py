@@ -14,7 +14,7 @@ from dlog.cli.render.output import print_json
 from dlog.cli.runner import run, told
 from ledger.values import counted
 
-app = typer.Typer(no_args_is_help=True, help="Gather what a report of trouble needs.")
+app = typer.Typer()
 
 
 @app.callback()

@@ -1,6 +1,5 @@
 """``dlog demo``: the main job on real data, before the eyes of whoever wants to see it."""
 
-import asyncio
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -50,6 +49,8 @@ def demo(
         missing += [] if find_spec("cryptography") else ["cryptography"]
     if missing:
         raise failed(f"the demo needs {', '.join(missing)}: {install_hint(*extras)}")
+    import asyncio
+
     from rich.console import Console
 
     from dlog.demo.command import command

@@ -18,9 +18,7 @@ from ledger.values import DURATION_HELP, counted
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
 
-app = typer.Typer(
-    no_args_is_help=True, help="Apply retention, finish deletions, remove leaked ledgers."
-)
+app = typer.Typer()
 
 
 @app.callback()

@@ -11,11 +11,7 @@ from dlog.cli.runner import failed, run_at
 from ledger.errors import LogError
 from ledger.values import counted
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Make keys that encrypt logs, and wrap the data keys of a log with another one. Needs "
-    "'dlog-ledgers[encryption]'. docs/security.md has how they are used.",
-)
+app = typer.Typer()
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key; no secret.")]
 

@@ -21,7 +21,7 @@ _LOOK_AGAIN_S: Final = 0.2
 _WITHIN_DLOG: Final = (".", OWN_LOGS)
 """What names of elections begin with that are not of applications' logs."""
 
-app = typer.Typer(no_args_is_help=True, help="Elections: who leads a log, and who waits to.")
+app = typer.Typer()
 
 
 @app.command("list", epilog=examples("dlog leader list", "dlog leader list --json"))

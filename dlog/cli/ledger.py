@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from ledger.forced_close import BookieHolding, Evidence
     from ledger.metadata import LedgerMetadata
 
-app = typer.Typer(
-    no_args_is_help=True, help="Look into ledgers, the pieces that logs are made of; recover one."
-)
+app = typer.Typer()
 
 Password = Annotated[
     str, typer.Option(envvar="LEDGER_PASSWORD", help="Password that the ledger was made with.")

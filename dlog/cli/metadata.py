@@ -16,9 +16,7 @@ from ledger.values import counted
 
 _TIMEOUT_S = 10.0
 
-app = typer.Typer(
-    no_args_is_help=True, help="Continue after the metadata store was damaged or restored."
-)
+app = typer.Typer()
 
 
 class NotEmbedded(CallerError):

@@ -1,6 +1,5 @@
 """Names of logs, bookies and codecs, as a person types them: for completion, and shortened."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -62,6 +61,8 @@ def complete_position(incomplete: str) -> list[str]:
 def _looked_up(
     context: typer.Context, look: "Callable[[MetadataStore], Awaitable[list[str]]]"
 ) -> list[str]:
+    import asyncio
+
     async def looked_up() -> list[str]:
         from dlog.cli.connections import check_there, opened_store
 
@@ -98,6 +99,8 @@ async def bookie_named(store: "MetadataStore", given: str) -> str:
 async def near_log(uri: str | None, given: str) -> str:
     """Return the end of a sentence that says there is no log *given*: which one may be meant. It
     is empty if there is none, or if the logs are not listed within `LOOK_S`."""
+    import asyncio
+
     from dlog.aio.store.watching import log_names
     from dlog.cli.connections import opened_store
 

@@ -38,7 +38,7 @@ DELETE_S: Final = 30.0
 """How long a log of ours may take to be deleted in the end."""
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
-app = typer.Typer(no_args_is_help=True, help="Measure a cluster: how fast records go in and out.")
+app = typer.Typer()
 
 Records = Annotated[int, typer.Option("--records", "-n", help="How many.", min=1)]
 

@@ -14,13 +14,7 @@ from ledger.values import shown_size
 if TYPE_CHECKING:
     from ledger.security.quotas import Quota, Subject
 
-_HELP = """How much may be appended and read a second.
-
-Whoever goes beyond a quota is delayed, not refused. All who share a quota share what it allows.
-A quota of an identity needs TLS, by which bookies know who it is; one of logs does not. See
-docs/security.md."""
-
-app = typer.Typer(no_args_is_help=True, help=_HELP)
+app = typer.Typer()
 
 SubjectName = Annotated[
     str, typer.Argument(metavar="SUBJECT", help="'identity' or 'logs': what NAME is.")

@@ -4,7 +4,6 @@ A command that is in neither list of the tests' is refused by them: so a new one
 forgotten. Options that turn a look into a change, or a change into a look, decide here.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -165,6 +164,8 @@ class Recording:
     until the exit code is known."""
 
     def __init__(self, uri: str | None, words: str, given: Given) -> None:
+        import asyncio
+
         self.runner = asyncio.Runner()
         self._uri = uri
         self._words = words

@@ -8,7 +8,6 @@ Results go to stdout, everything else to stderr. Exit codes:
     130  interrupted
 """
 
-import asyncio
 import logging
 import os
 import signal
@@ -16,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
@@ -25,17 +24,21 @@ from dlog.cli.recording import INTERRUPTED, recording
 from dlog.cli.render.output import escaped
 from ledger import log_events
 from ledger.errors import LogError
-from ledger.supervised import READY, STOPPING, kept_alive, tell
+
+if TYPE_CHECKING:
+    import asyncio
 
 FAILED: Final = 1
 
 T = TypeVar("T")
 
 
-def run(command: Coroutine[object, object, T], runner: asyncio.Runner | None = None) -> T:
+def run(command: Coroutine[object, object, T], runner: "asyncio.Runner | None" = None) -> T:
     """Return what *command* returns; leave with one sentence and an exit code if it fails.
 
     *runner* has the event loop; None: one of its own."""
+    import asyncio
+
     log_events.configure(logging.DEBUG if debugging() else logging.ERROR)
     try:
         return asyncio.run(command) if runner is None else runner.run(command)
@@ -111,6 +114,10 @@ async def _hinted(uri: str | None, command: Coroutine[object, object, T]) -> T:
 async def until_signal(*works: Coroutine[object, object, None]) -> None:
     """Do *works* until one of them ends, whose error is raised, or SIGINT, SIGTERM or SIGHUP says
     to stop: that is an end in order. The others are cancelled, and have ended then."""
+    import asyncio
+
+    from ledger.supervised import READY, STOPPING, kept_alive, tell
+
     stop = asyncio.Event()
     with ExitStack() as handlers:
         loop = asyncio.get_running_loop()
@@ -134,7 +141,7 @@ async def until_signal(*works: Coroutine[object, object, None]) -> None:
             task.result()  # raises why it ended by itself
 
 
-async def _set(event: asyncio.Event) -> None:
+async def _set(event: "asyncio.Event") -> None:
     await event.wait()
 
 

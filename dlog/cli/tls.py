@@ -20,11 +20,7 @@ _EXTRA: Final = (
     "certificates are made with the library 'cryptography': pip install 'dlog-ledgers[tls]'"
 )
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Make certificates for TLS, by an authority of your own, and show what they say. Needs "
-    "'dlog-ledgers[tls]'. docs/security.md has how they are used.",
-)
+app = typer.Typer()
 
 Directory = Annotated[
     Path | None,

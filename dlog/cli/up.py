@@ -1,13 +1,12 @@
 """``dlog up``: the local cluster in the foreground."""
 
-import asyncio
 import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +15,6 @@ from dlog.cli.options import Json, examples
 from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import run, told
 from dlog.config import default_directory, default_uri
-from dlog.local.cluster import MANAGED, LocalCluster
 from ledger.metering.options import (
     HOST_DEFAULT,
     PORT_HELP,
@@ -25,6 +23,9 @@ from ledger.metering.options import (
     MetricsHost,
 )
 from ledger.option_parsers import directory as directory_of
+
+if TYPE_CHECKING:
+    from dlog.local.cluster import LocalCluster
 
 EPILOG = examples(
     "dlog up",
@@ -103,6 +104,7 @@ def up(
 
     A bookie that dies is started again. It stays down, and that is said, after several deaths
     within a minute, if it was stopped, and if its name was retired."""
+    from dlog.local.cluster import MANAGED, LocalCluster
 
     async def command() -> None:
         cluster = LocalCluster(
@@ -120,7 +122,9 @@ def up(
     run(command())
 
 
-async def _up(cluster: LocalCluster, *, as_json: bool, console_port: int | None) -> None:
+async def _up(cluster: "LocalCluster", *, as_json: bool, console_port: int | None) -> None:
+    import asyncio
+
     stop = asyncio.Event()
     with ExitStack() as handlers:
         loop = asyncio.get_running_loop()
@@ -138,7 +142,7 @@ async def _up(cluster: LocalCluster, *, as_json: bool, console_port: int | None)
             _say("the cluster is down; its data stay in", cluster.directory, as_json=as_json)
 
 
-async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None) -> None:
+async def _run(cluster: "LocalCluster", *, as_json: bool, console_port: int | None) -> None:
     async with cluster, AsyncExitStack() as stack:
         console: Mapping[str, str] = {}
         if console_port is not None:
@@ -148,7 +152,7 @@ async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None
 
 
 @asynccontextmanager
-async def _console(cluster: LocalCluster, port: int) -> AsyncIterator[Mapping[str, str]]:
+async def _console(cluster: "LocalCluster", port: int) -> AsyncIterator[Mapping[str, str]]:
     """Serve the console of *cluster* for this machine; yield where it is, and how to log in."""
     serving = serving_console()
     from ledger.client import ClientConfig, LedgerClient
@@ -162,7 +166,7 @@ async def _console(cluster: LocalCluster, port: int) -> AsyncIterator[Mapping[st
         await client.close()
 
 
-def _show(cluster: LocalCluster, console: Mapping[str, str], *, as_json: bool) -> None:
+def _show(cluster: "LocalCluster", console: Mapping[str, str], *, as_json: bool) -> None:
     found, metrics = cluster.bookies(), cluster.metrics
     if as_json:
         rows = [

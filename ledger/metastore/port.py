@@ -11,7 +11,6 @@ Every call ends within the store's timeout, with `MetadataUnavailable` if there 
 answer; then the outcome of a write is unknown.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -45,6 +44,8 @@ class Session:
     """One life of the connection; ephemeral nodes belong to it."""
 
     def __init__(self, session_id: str) -> None:
+        import asyncio  # long to import, and programs need this module's names for little things
+
         self.session_id = session_id
         self.lost = asyncio.Event()
         """Set iff this session has ended, or can no longer be proven alive.

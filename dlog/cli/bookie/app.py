@@ -25,11 +25,7 @@ from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import LogError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Run a storage server, list and operate those that run; the commands with --dir "
-    "work on the files of a bookie that is stopped.",
-)
+app = typer.Typer()
 operating.add_to(app)
 leaving.add_to(app)
 ready.add_to(app)

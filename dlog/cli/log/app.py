@@ -33,9 +33,7 @@ from ledger.quorum import Quorum
 
 _DEFAULTS: Final = LogSettings()
 
-app = typer.Typer(
-    no_args_is_help=True, help="Create, read, write, inspect, look after and delete logs."
-)
+app = typer.Typer()
 app.command(epilog=records.APPEND_EPILOG)(records.append)
 app.command(epilog=tailing.EPILOG)(tailing.tail)
 listing.add_to(app)

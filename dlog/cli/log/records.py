@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from dlog.cli.connections import connected
 from dlog.cli.log.incoming import JsonLines, Messages, parse_delimiter
@@ -311,6 +309,9 @@ def _progress(file: Path | None) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty() or (file is None and sys.stdin.isatty()):
         yield lambda _bytes, _lines: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

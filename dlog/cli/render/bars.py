@@ -4,9 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 Advance = Callable[[int, int | None, str], None]
 """Called with how much is done, how much there is (None: not known), and a few words."""
 
@@ -17,6 +14,9 @@ def shown_bar(what: str) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield lambda _done, _total, _words: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

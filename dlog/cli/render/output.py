@@ -9,10 +9,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
-
-from dlog.position import TIMESTAMP_MS_MAX
 
 _WIDE: Final = 10_000
 
@@ -60,6 +56,9 @@ def print_json(value: Value) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left", box=None, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -107,6 +106,8 @@ def _escape(character: str) -> str:
 def shown_time(time_ms: int) -> str:
     if time_ms <= 0:
         return "-"
+    from dlog.position import TIMESTAMP_MS_MAX
+
     if time_ms > TIMESTAMP_MS_MAX:  # of a program that did not refuse it
         return f"{time_ms} ms"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

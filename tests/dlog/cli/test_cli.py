@@ -3,12 +3,15 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from dlog.cli.app import app, bookie_main
+from dlog.cli import bookie_main
+from dlog.cli.app import app
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.output import json_bytes, shown_bytes, shown_time
 from dlog.cli.runner import run
@@ -29,20 +32,18 @@ def dlog(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), prog_name="dlog")
 
 
-def commands(app: typer.Typer) -> list[list[str]]:
+def commands(group: Any) -> list[list[str]]:
     """Return the words of each command, those of groups below theirs."""
     found: list[list[str]] = []
-    for command in app.registered_commands:
-        assert command.callback is not None
-        found.append([command.name or command.callback.__name__])
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        assert group.name is not None
-        found += [[group.name, *words] for words in commands(group.typer_instance)]
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found += [[word, *words] for words in commands(command)]
+        else:
+            found.append([word])
     return found
 
 
-COMMANDS = [words for words in commands(app) if words != ["completion"]]
+COMMANDS = [words for words in commands(get_command(app)) if words != ["completion"]]
 WITHOUT_JSON = (["demo"], ["bookie", "start"], ["autorecovery", "start"])
 WITHOUT_CLUSTER = (
     ["demo"],

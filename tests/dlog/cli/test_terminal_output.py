@@ -100,7 +100,7 @@ def test_letters_that_a_terminal_has_not_are_written_as_their_numbers(
 ) -> None:
     written = BytesIO()
     monkeypatch.setattr("sys.stdout", TextIOWrapper(written, encoding="iso-8859-1"))
-    monkeypatch.setattr("sys.argv", ["dlog", "--version"])
+    monkeypatch.setattr("sys.argv", ["dlog", "--help"])
     with pytest.raises(SystemExit):
         main()
     print("r7-日本")
