@@ -89,6 +89,8 @@ def _print(report: "Report") -> None:
         write_text("\n")
         _colored(sign.gravity.name, _COLORS[sign.gravity.name])
         write_text(_shown(sign).removeprefix(sign.gravity.name))
+        for consequence in sign.consequences:
+            write_text(_below(consequence))
     write_text("\n")
     summaries = {
         one.name.replace("_", " "): one.facts.summary()
@@ -107,15 +109,19 @@ def _colored(words: str, color: str | None) -> None:
 
 
 def _shown(sign: "Sign") -> str:
-    said = f"{sign.gravity.name}: {sign.what}"
-    lines = textwrap.wrap(said, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    if sign.action:
-        indent = "  -> "
-        lines += textwrap.wrap(
-            sign.action,
-            _WIDTH,
-            initial_indent=indent,
-            subsequent_indent=" " * len(indent),
-            break_on_hyphens=False,
-        )
+    return _wrapped(f"{sign.gravity.name}: {sign.what}", "", "  ") + _action(sign, "  -> ")
+
+
+def _below(consequence: "Sign") -> str:
+    return _wrapped(consequence.what, "  - ", "    ") + _action(consequence, "    -> ")
+
+
+def _action(sign: "Sign", indent: str) -> str:
+    return _wrapped(sign.action, indent, " " * len(indent)) if sign.action else ""
+
+
+def _wrapped(words: str, indent: str, further: str) -> str:
+    lines = textwrap.wrap(
+        words, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+    )
     return "".join(f"{line}\n" for line in lines)

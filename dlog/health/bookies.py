@@ -3,11 +3,11 @@
 A few that do not take entries are asked why, over the ports of operators.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, are
+from dlog.health.signs import Gravity, Sign, are, named
 from ledger.levels import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
 from ledger.values import counted
@@ -61,6 +61,7 @@ class BookiesFacts:
     """Of the cluster."""
 
     def signs(self) -> Iterator[Sign]:
+        yield from self._of_away()
         for each in self.bookies:
             yield from _signs_of(each)
             if each.registered and each.reads < self.level:
@@ -73,21 +74,42 @@ class BookiesFacts:
                 )
         yield from self._of_too_few()
 
+    def _of_away(self) -> Iterator[Sign]:
+        """Signs of bookies that are not there. If none is, another sign says so."""
+        if any(each.registered for each in self.bookies):
+            missed = [each for each in self.bookies if each.is_away]
+            if dead := [(each.bookie, each.address) for each in missed if not each.leaving]:
+                yield away_sign(dead)
+            for each in missed:
+                if each.leaving:
+                    yield away_sign([(each.bookie, each.address)], leaving=True)
+
     def _of_too_few(self) -> Iterator[Sign]:
         """Signs of the whole. A cluster that never had as many bookies as a log wants by default is
         for other logs."""
         there = [each for each in self.bookies if each.registered]
         writable = sum(not each.read_only for each in there)
         planned = sum(not each.retired for each in self.bookies)
+        away = tuple(each.bookie for each in self.bookies if each.is_away)
         quorum = self.quorum
+
+        def due_to_away(wanted: int) -> frozenset[str]:
+            """Return who is away, if nothing but that leaves fewer than *wanted* writable."""
+            return frozenset(away if writable + len(away) >= wanted else ())
+
         if not there:
-            known = f"{are(planned, 'bookie')} known" if planned else "none was ever started"
+            known = (
+                f"{are(planned, 'bookie')} known ({named(away)})"
+                if planned
+                else "none was ever started"
+            )
             yield Sign(
                 Gravity.GRAVE,
                 "no-bookie",
                 f"no bookie is registered: {known}",
                 "Start the bookies: 'dlog up' for the cluster that it made, else "
                 "'dlog bookie start'.",
+                bookies=away,
             )
         elif not writable or writable < quorum.ack <= planned:
             yield Sign(
@@ -96,6 +118,7 @@ class BookiesFacts:
                 f"{writable} of {counted(len(there), 'bookie')} that are there take new entries: "
                 f"logs that want {quorum.ack} acknowledgements, as by default, cannot be written",
                 "Bring bookies back, and see why others are read-only.",
+                due_to=due_to_away(max(1, quorum.ack)),
             )
         elif writable < quorum.ensemble:
             yield Sign(
@@ -105,6 +128,7 @@ class BookiesFacts:
                 f"{quorum.ensemble}",
                 "Segments begin with fewer copies, or wait for bookies, as the settings of their "
                 "log say: bring bookies back, or start new ones.",
+                due_to=due_to_away(quorum.ensemble),
             )
 
     def summary(self) -> str:
@@ -137,22 +161,34 @@ class BookiesFacts:
         }
 
 
-def away_sign(bookie: str, address: str, *, leaving: bool = False) -> Sign:
-    """Return the sign that a known bookie is not there."""
-    where = f" (last at {address})" if address else ""
+def away_sign(missed: Sequence[tuple[str, str]], *, leaving: bool = False) -> Sign:
+    """Return the sign that known bookies are not there. *missed*: each with its last address, which
+    may be empty; one, if it is *leaving*."""
+    names = tuple(bookie for bookie, _ in missed)
+    places = named([f"{name} (last at {at})" if at else name for name, at in missed])
     if leaving:
-        action = f"'dlog bookie decommission {bookie}' continues to empty it, or retires its name."
-    else:
+        action = (
+            f"'dlog bookie decommission {names[0]}' continues to empty it, or retires its name."
+        )
+    elif len(missed) == 1:
         action = (
             "Start it again. If its data are gone: 'dlog bookie recover "
-            f"{bookie}', or wait for repair."
+            f"{names[0]}', or wait for repair."
         )
+    else:
+        action = (
+            "Start them again. If the data of one are gone: 'dlog bookie recover BOOKIE', or wait "
+            "for repair."
+        )
+    what = (
+        f"bookie {places} is known and not registered: it does not run, or does not reach the "
+        "metadata store"
+        if len(missed) == 1
+        else f"{len(missed)} bookies are known and not registered: {places}; they do not run, or "
+        "do not reach the metadata store"
+    )
     return Sign(
-        Gravity.NOTE if leaving else Gravity.WRONG,
-        "bookie-away",
-        f"bookie {bookie}{where} is known and not registered: it does not run, or does not reach "
-        "the metadata store",
-        action,
+        Gravity.NOTE if leaving else Gravity.WRONG, "bookie-away", what, action, bookies=names
     )
 
 
@@ -164,8 +200,6 @@ def _signs_of(each: BookieFacts) -> Iterator[Sign]:
             f"what the metadata store has of bookie {each.bookie} cannot be read: {each.damaged}",
             "No client uses it. Start it again with the newest version that runs in the cluster.",
         )
-    if each.is_away:
-        yield away_sign(each.bookie, each.address, leaving=each.leaving)
     if each.limbo:
         yield Sign(
             Gravity.WRONG,

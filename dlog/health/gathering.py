@@ -15,7 +15,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.bookies import BookieFacts, BookiesFacts
-from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
+from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
 from dlog.names import is_own
@@ -181,6 +181,7 @@ async def gather_repair(reach: Reach) -> RepairFacts:
         deferred_why=tuple(reasons)[:REASONS_MAX],
         lost=tuple(sorted(each for each, mark in read.items() if mark.lost)),
         differing=tuple(sorted(each for each, mark in read.items() if mark.differing)),
+        lacking=tuple(sorted({each for mark in read.values() for each in mark.bookies})),
         away=away,
         ledgers=ledgers,
         sampled=looked_at,
@@ -282,16 +283,16 @@ async def gather_openings(reach: Reach) -> OpeningsFacts:
             open_ledgers[log] = found
 
     await for_each(looked_at, look, at_once=READS_MAX)
-    blocked: dict[str, str] = {}
+    blocked: dict[str, Obstacle] = {}
     asked = sorted(open_ledgers)[:OPEN_LOGS_MAX]
     transport = reach.transport()
 
     async def ask(log: str) -> None:
         for ledger_id, metadata in open_ledgers[log]:
             claims = await _claims(transport, ledger_id, metadata) if log in asked else {}
-            reason = blocked_by(ledger_id, metadata, reach.registered, claims)
-            if reason is not None:
-                blocked[log] = reason
+            obstacle = blocked_by(ledger_id, metadata, reach.registered, claims)
+            if obstacle is not None:
+                blocked[log] = obstacle
 
     try:
         await for_each(sorted(open_ledgers), ask, at_once=ASKS_MAX)

@@ -70,6 +70,15 @@ class LogsFacts:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a log cannot be opened for writing now."""
+
+    reason: str
+    away: tuple[str, ...] = ()
+    """Bookies that would have to be there; empty: it is not for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningsFacts:
     """Whether a takeover could recover the last segments of logs."""
@@ -81,17 +90,18 @@ class OpeningsFacts:
     """Of those: with a segment whose ledger is not closed."""
     asked: int
     """Of those: whose bookies were asked."""
-    blocked: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[tuple[str, Obstacle], ...] = ()
     """Logs that cannot be opened now, and why."""
 
     def signs(self) -> Iterator[Sign]:
-        for log, reason in self.blocked:
+        for log, obstacle in self.blocked:
             yield Sign(
                 Gravity.GRAVE,
                 "log-cannot-be-opened",
-                f"log {log} cannot be opened for writing: {reason}",
+                f"log {log} cannot be opened for writing: {obstacle.reason}",
                 "Bring these bookies back. If that is impossible, or what they say cannot be true: "
                 "'dlog ledger close-at LEDGER ENTRY' shows what each bookie holds, and ends it.",
+                due_to=frozenset(obstacle.away),
             )
 
     def summary(self) -> str:
@@ -109,7 +119,7 @@ class OpeningsFacts:
             "looked_at": self.looked_at,
             "open": self.open,
             "asked": self.asked,
-            "blocked": [{"log": log, "reason": reason} for log, reason in self.blocked],
+            "blocked": [{"log": log, "reason": obstacle.reason} for log, obstacle in self.blocked],
         }
 
 
@@ -118,7 +128,7 @@ def blocked_by(
     metadata: LedgerMetadata,
     registered: Collection[str],
     claims: Mapping[str, tuple[int, int]],
-) -> str | None:
+) -> Obstacle | None:
     """Return why the ledger cannot be recovered now; None: nothing is known to be in the way.
 
     *claims*: by bookie that answered, the last entry that it can prove to be confirmed, and the
@@ -129,13 +139,17 @@ def blocked_by(
     there = [index for index, bookie in enumerate(members) if bookie in registered]
     if not all_covered(there, metadata.quorum):
         away = [bookie for bookie in members if bookie not in registered]
-        return f"of ledger {ledger_id} too few bookies are there; {named(away)} are away"
+        verb = "is" if len(away) == 1 else "are"
+        return Obstacle(
+            f"of ledger {ledger_id} too few bookies are there; {named(away)} {verb} away",
+            tuple(away),
+        )
     if claims.keys() >= set(members):
         confirmed = max(lac for lac, _ in claims.values())
         held = max(last for _, last in claims.values())
         if confirmed > max(held, metadata.last_fragment.first_entry - 1):
             who = [bookie for bookie, (lac, _) in claims.items() if lac > held]
-            return (
+            return Obstacle(
                 f"of ledger {ledger_id} entry {confirmed} is said to be confirmed, and no bookie "
                 f"holds an entry above {held}; {named(who)} say so"
             )

@@ -38,6 +38,8 @@ class RepairFacts:
     """Ledgers with entries that nobody has."""
     differing: tuple[int, ...] = ()
     """Ledgers of which two bookies have different whole frames of an entry."""
+    lacking: tuple[str, ...] = ()
+    """Bookies whose copies the marks that were read lack."""
     away: tuple[str, ...] = ()
     """Bookies that are known and not registered."""
     ledgers: int = 0
@@ -58,6 +60,7 @@ class RepairFacts:
                 f"repair marks nothing: {self.alarm}",
                 "That is mostly a network or a metadata store that is cut off: bring the bookies "
                 "back first.",
+                due_to=frozenset(self.away),
             )
         if self.urgent or self.short:
             count = max(self.urgent, self.short)
@@ -67,6 +70,7 @@ class RepairFacts:
                 f"{are(count, 'ledger')} down to fewer copies than are acknowledged of an entry",
                 "One more loss may be for good. Bring the bookies back that are away, and stop "
                 "none; 'dlog ledger underreplicated' says which ledgers.",
+                due_to=self._due_to(marked=bool(self.urgent), exposed=bool(self.short)),
             )
         if self.marked:
             yield Sign(
@@ -74,6 +78,7 @@ class RepairFacts:
                 "underreplicated",
                 f"{are(self.marked, 'ledger')} known to lack copies{self._held_up()}",
                 "'dlog autorecovery status' says how fast repair gets on.",
+                due_to=self._due_to(marked=True),
             )
         if self.exposed and not self.marked:
             yield Sign(
@@ -83,8 +88,13 @@ class RepairFacts:
                 f"bookie that is away ({named(self.away)})",
                 "Copies are made elsewhere once a process of repair takes it for lost: see 'dlog "
                 "autorecovery status' for the delay, and bring it back before.",
+                due_to=self._due_to(exposed=True),
             )
         yield from self._of_nobody()
+
+    def _due_to(self, *, marked: bool = False, exposed: bool = False) -> frozenset[str]:
+        """Return the bookies that have to do with what is *marked*, and with what is *exposed*."""
+        return frozenset((self.lacking if marked else ()) + (self.away if exposed else ()))
 
     def _of_loss(self) -> Iterator[Sign]:
         if self.lost:
@@ -104,14 +114,16 @@ class RepairFacts:
 
     def _of_nobody(self) -> Iterator[Sign]:
         """Signs that nobody repairs: wrong only if there is something to be repaired."""
-        work = bool(self.marked or self.exposed)
-        gravity = Gravity.WRONG if work else Gravity.NOTE
+        marked, exposed = bool(self.marked), bool(self.exposed)
+        gravity = Gravity.WRONG if marked or exposed else Gravity.NOTE
+        due_to = self._due_to(marked=marked, exposed=exposed)
         if not self.enabled:
             yield Sign(
                 gravity,
                 "repair-off",
                 "repair is switched off",
                 "'dlog autorecovery enable' lets it go on.",
+                due_to=due_to,
             )
         if not self.auditor:
             yield Sign(
@@ -119,6 +131,7 @@ class RepairFacts:
                 "no-auditor",
                 "nobody looks for ledgers that lack copies",
                 "Run 'dlog autorecovery start' on a machine or two.",
+                due_to=due_to,
             )
 
     def _held_up(self) -> str:

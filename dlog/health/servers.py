@@ -140,6 +140,7 @@ def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
             "If it was just killed, its registration goes in a moment. Else look for a firewall, "
             "for an address that only its own machine knows (--advertise), or for a process that "
             "hangs.",
+            bookies=(each.bookie,),
         )
     elif each.silent:
         yield Sign(

@@ -1,6 +1,6 @@
 """What is wrong with a cluster, how grave that is, and what to do about it. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol
@@ -31,6 +31,13 @@ class Sign:
     """One sentence."""
     action: str
     """What to do about it; empty if there is nothing to be done."""
+    bookies: tuple[str, ...] = ()
+    """Those that are out of reach, if it says so."""
+    due_to: frozenset[str] = frozenset()
+    """Bookies that are out of reach, without which nothing of this were so; empty: it has another
+    cause."""
+    consequences: tuple["Sign", ...] = ()
+    """The gravest first. A sign is as grave as the gravest of them."""
 
     @property
     def is_wrong(self) -> bool:
@@ -69,12 +76,8 @@ class Report:
     @property
     def signs(self) -> Sequence[Sign]:
         """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more. What two
-        checks saw is said once."""
-        found: dict[tuple[Gravity, str], list[Sign]] = {}
-        for sign in dict.fromkeys(sign for one in self.checked for sign in _signs(one)):
-            found.setdefault((sign.gravity, sign.kind), []).append(sign)
-        kinds = sorted(found.values(), key=lambda signs: -signs[0].gravity)
-        return [sign for signs in kinds for sign in _bounded(signs)]
+        checks saw is said once, and what follows from another sign stands below that one."""
+        return _ordered(_joined(sign for one in self.checked for sign in _signs(one)))
 
     @property
     def healthy(self) -> bool:
@@ -91,12 +94,7 @@ class Report:
         return {
             "healthy": self.healthy,
             "signs": [
-                {
-                    "gravity": sign.gravity.name.lower(),
-                    "kind": sign.kind,
-                    "what": sign.what,
-                    "action": sign.action,
-                }
+                {**_shown(sign), "consequences": [_shown(each) for each in sign.consequences]}
                 for sign in self.signs
             ],
             "not_looked_at": list(self.unseen),
@@ -117,6 +115,41 @@ def named(names: Sequence[object]) -> str:
 def are(count: int, one: str) -> str:
     """Return "1 bookie is", "2 bookies are"."""
     return f"{counted(count, one)} {'is' if count == 1 else 'are'}"
+
+
+def _shown(sign: Sign) -> dict[str, object]:
+    return {
+        "gravity": sign.gravity.name.lower(),
+        "kind": sign.kind,
+        "what": sign.what,
+        "action": sign.action,
+    }
+
+
+def _joined(signs: Iterable[Sign]) -> Iterator[Sign]:
+    """Yield *signs*, each once; those that are due to bookies of others below one of these."""
+    once = list(dict.fromkeys(signs))
+    causes = [sign for sign in once if sign.bookies]
+    out_of_reach = frozenset(bookie for cause in causes for bookie in cause.bookies)
+    below: dict[Sign, list[Sign]] = {}
+    for sign in once:
+        if sign.due_to and sign.due_to <= out_of_reach:
+            cause = next(cause for cause in causes if not sign.due_to.isdisjoint(cause.bookies))
+            below.setdefault(cause, []).append(sign)
+    alone = set(once).difference(*below.values())
+    for sign in once:
+        if sign in alone:
+            consequences = tuple(_ordered(below.get(sign, ())))
+            gravity = max(each.gravity for each in (sign, *consequences))
+            yield replace(sign, gravity=gravity, consequences=consequences)
+
+
+def _ordered(signs: Iterable[Sign]) -> list[Sign]:
+    kinds: dict[tuple[Gravity, str], list[Sign]] = {}
+    for sign in signs:
+        kinds.setdefault((sign.gravity, sign.kind), []).append(sign)
+    gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].gravity)
+    return [sign for kind in gravest_first for sign in _bounded(kind)]
 
 
 def _bounded(signs: Sequence[Sign]) -> Iterator[Sign]:

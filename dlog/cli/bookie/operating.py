@@ -130,7 +130,7 @@ async def _missed(uri: str | None) -> "list[Sign]":
     async with opened_store(uri) as store:
         known = (await attendance(store)).bookies
     return [
-        away_sign(each.bookie, each.address, leaving=each.leaving)
+        away_sign([(each.bookie, each.address)], leaving=each.leaving)
         for each in known
         if each.is_missed
     ]

@@ -26,6 +26,8 @@ class Problem:
     what: str
     action: str
     since: str
+    consequences: Sequence[str] = ()
+    """What follows from it, each in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,24 @@ def repair(seen: ClusterSeen) -> Curve | None:
 def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
     """Return what is wrong, the gravest first, and for how long it has been seen."""
     found = []
-    for sign in seen.report.signs:
-        since = seen.seen_since(sign)
-        lasting = "" if since is None else seconds(now - since)
-        found.append(Problem(sign.gravity.name.lower(), sign.what, sign.action, lasting))
+    signs = seen.report.signs
+    for sign in signs:
+        silences = [
+            seen.bookies[each].silent_since for each in sign.bookies if each in seen.bookies
+        ]
+        times = [at for at in (seen.seen_since(sign), *silences) if at is not None]
+        lasting = seconds(now - min(times)) if times else ""
+        consequences = [each.what for each in sign.consequences]
+        found.append(
+            Problem(sign.gravity.name.lower(), sign.what, sign.action, lasting, consequences)
+        )
+    missed = {bookie for sign in signs for bookie in sign.bookies}
     silent = [
         (name, now - each.silent_since)
         for name, each in seen.bookies.items()
-        if each.silent_since is not None and seen.states.get(name) != "retired"
+        if each.silent_since is not None
+        and name not in missed
+        and seen.states.get(name) != "retired"
     ]
     said = [
         Problem(

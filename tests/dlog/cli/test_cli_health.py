@@ -63,8 +63,9 @@ def test_a_log_that_cannot_be_opened_is_named(shell: CliShell) -> None:
         assert "log-cannot-be-opened" not in kinds(shell)
         shell.cluster.kill_bookie(1)
         signs = shell.json("status", code=1)["signs"]
-        (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")
-        assert sign["gravity"] == "grave"
+        (dead,) = (each for each in signs if each["gravity"] == "grave")
+        below = dead["consequences"]
+        (sign,) = (each for each in below if each["kind"] == "log-cannot-be-opened")
         assert "log orders cannot be opened for writing: of ledger" in sign["what"]
         with suppress(dlog.LogError):
             log.close(timeout_s=0)
@@ -112,15 +113,22 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
     shell.write("orders")
     shell.cluster.kill_bookie(1)
     text = shell.run("status", code=1)
-    assert "things are wrong" in text.splitlines()[0]
-    assert "bookie bookie-1 (last at 127.0.0.1:" in text
+    assert text.startswith("1 thing is wrong.\n\nWRONG: bookie bookie-1 (last at 127.0.0.1:")
+    assert "\n  - 2 bookies are writable, and by default each segment of a log wants 3\n" in text
+    assert "\n    -> Segments begin with fewer copies" in text
     found = shell.json("status", code=1)
     assert found["healthy"] is False
     assert found["bookies"]["bookies"][1]["state"] == "away"
     assert found["repair"]["with_copies_away"] == found["repair"]["sampled"] == 3
-    assert kinds(shell) == ["bookie-away", "few-bookies", "copies-away", "no-auditor"]
+    [sign] = found["signs"]
+    assert (sign["kind"], sign["gravity"]) == ("bookie-away", "wrong")
+    below = [each["kind"] for each in sign["consequences"]]
+    assert below == ["few-bookies", "copies-away", "no-auditor"]
     shell.cluster.kill_bookie(2)
-    assert kinds(shell)[:2] == ["nothing-written", "copies-short"]
+    [sign] = shell.json("status", code=1)["signs"]
+    assert (sign["kind"], sign["gravity"]) == ("bookie-away", "grave")
+    below = [each["kind"] for each in sign["consequences"]]
+    assert below[:2] == ["nothing-written", "copies-short"]
 
 
 def test_a_bookie_that_is_read_only_is_asked_why(shell: CliShell) -> None:

@@ -80,7 +80,7 @@ def test_a_terminal_shows_in_color_how_grave_it_is() -> None:
         assert "\x1b[32m\x1b[1mAll is well\x1b[0m, as far" in shell.invoke("status", **shown).stdout
         shell.cluster.kill_bookie(0)
         said = shell.invoke("status", **shown).stdout
-        assert "\x1b[33m\x1b[1m2 things are wrong\x1b[0m.\n" in said
+        assert "\x1b[33m\x1b[1m1 thing is wrong\x1b[0m.\n" in said
         assert "\n\x1b[33m\x1b[1mWRONG\x1b[0m: bookie " in said
         assert "\nNOTE: " in said
         for index in (1, 2):

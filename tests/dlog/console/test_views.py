@@ -21,6 +21,7 @@ from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
 from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Node, json_tree
 from dlog.console.wording import dump, plain, seconds, short, size
 from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import Checked, Report
 from dlog.manifest import Manifest, Sealed, Segment
@@ -43,7 +44,7 @@ def status(added: int, syncs: int, sync_s: float) -> pb.StatusReply:
 
 
 def server(**fields: object) -> ServerFacts:
-    return ServerFacts(bookie="b0", address="h:1", **fields)  # type: ignore[arg-type]
+    return ServerFacts(**{"bookie": "b0", "address": "h:1", **fields})  # type: ignore[arg-type]
 
 
 def report(*bookies: BookieFacts, servers: tuple[ServerFacts, ...] = ()) -> Report:
@@ -128,11 +129,38 @@ def test_a_bookie_that_does_not_answer_says_for_how_long_and_stands_first() -> N
     cluster.take_in(report(well, servers=(server(reached=False),)), now=102.0, now_ms=2)
     cluster.take_in(report(well, servers=(server(reached=False),)), now=114.0, now_ms=3)
     page = cluster_page(cluster, 114.0)
-    assert page.problems[0].what == "b0 has not answered for 12 s"
+    first, *others = page.problems
+    assert first.what.startswith("bookie b0 is registered, and does not answer clients at h:1")
+    assert first.since == "12 s"
+    assert all("b0" not in each.what for each in others)
     assert page.cards[0].tone == "wrong"
     assert not page.healthy
     assert page.stale == ""
     assert cluster_page(cluster, 150.0).stale == "36 s"
+
+
+def test_a_bookie_that_died_is_one_problem_before_and_after_its_session_has_ended() -> None:
+    cluster = ClusterSeen()
+    there = tuple(BookieFacts(bookie=f"b{at}") for at in range(3))
+    reached = tuple(server(bookie=each.bookie) for each in there)
+    silent = (server(bookie="b0", reached=False), *reached[1:])
+    gone = (BookieFacts(bookie="b0", registered=False), *there[1:])
+    cluster.take_in(report(*there, servers=reached), now=100.0, now_ms=1)
+    cluster.take_in(report(*there, servers=silent), now=110.0, now_ms=2)
+    cluster.take_in(report(*gone, servers=reached[1:]), now=120.0, now_ms=3)
+    repair = RepairFacts(auditor="h:1", away=("b0",), ledgers=1, sampled=1, exposed=1)
+    cluster.take_in(Report((Checked("repair", repair),)), now=120.0, now_ms=3)
+    page = cluster_page(cluster, 122.0)
+    [problem] = [each for each in page.problems if each.gravity != "note"]
+    assert problem.what.startswith("bookie b0 is known and not registered")
+    assert problem.since == "12 s", "it has been silent for so long"
+    assert [each.split()[0] for each in problem.consequences] == ["2", "1"]
+
+
+def test_one_of_which_nothing_is_known_is_said_to_be_silent() -> None:
+    cluster = ClusterSeen()
+    cluster.take_in(report(BookieFacts(bookie="b0")), now=100.0, now_ms=1)
+    assert cluster_page(cluster, 112.0).problems[0].what == "b0 has not answered for 12 s"
 
 
 def test_trouble_that_grows_has_lasted_since_it_began() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from dlog.health.asking import gather_deletions
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.deletions import DeletionsFacts
 from dlog.health.gathering import Reach
-from dlog.health.logs import LogsFacts, OpeningsFacts, blocked_by
+from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
@@ -209,12 +209,81 @@ def test_a_check_that_could_not_be_made_is_a_sign_itself() -> None:
 
 def test_a_hundred_signs_of_one_kind_are_not_told_one_by_one() -> None:
     many = BookiesFacts(
-        bookies=tuple(BookieFacts(bookie=f"b{at:03}", registered=False) for at in range(100))
+        bookies=tuple(BookieFacts(bookie=f"b{at:03}", damaged="garbage") for at in range(100))
     )
     found = report(many).signs
-    away: list[Sign] = [sign for sign in found if sign.kind == "bookie-away"]
-    assert len(away) == KIND_MAX + 1
-    assert away[-1].what == f"{100 - KIND_MAX} more are as the last one"
+    unread: list[Sign] = [sign for sign in found if sign.kind == "bookie-unreadable"]
+    assert len(unread) == KIND_MAX + 1
+    assert unread[-1].what == f"{100 - KIND_MAX} more are as the last one"
+
+
+ONE_DEAD = bookies(replace(THREE[1], registered=False))
+EXPOSED = replace(REPAIR, away=("b1",), ledgers=9, sampled=9, exposed=4)
+
+
+def test_one_dead_bookie_is_one_sign_with_what_follows_from_it_below() -> None:
+    lacking = replace(EXPOSED, auditor="", alarm="1 of 3 bookies are away", lacking=("b1",))
+    marked = replace(lacking, marked=2, looked_at=2, urgent=1)
+    blocked = OpeningsFacts(
+        logs=1, looked_at=1, open=1, asked=1, blocked=(("orders", Obstacle("x", ("b1",))),)
+    )
+    for repair, below in (
+        (EXPOSED, ["few-bookies", "copies-away"]),
+        (lacking, ["audit-alarm", "log-cannot-be-opened", "few-bookies", "copies-away"]),
+        (marked, ["audit-alarm", "copies-short", "log-cannot-be-opened", "few-bookies"]),
+    ):
+        grave = repair is not EXPOSED
+        [sign] = report(ONE_DEAD, repair, *([blocked] if grave else [])).signs
+        assert (sign.kind, sign.gravity) == ("bookie-away", Gravity.GRAVE if grave else 2)
+        assert [each.kind for each in sign.consequences][: len(below)] == below
+    shown: Any = report(ONE_DEAD, EXPOSED).shown()["signs"]
+    assert [[each["kind"] for each in sign["consequences"]] for sign in shown] == [
+        ["few-bookies", "copies-away"]
+    ]
+
+
+def test_what_another_cause_has_stands_alone() -> None:
+    full = [replace(each, read_only=True, reasons=("full",)) for each in (THREE[0], THREE[2])]
+    found = report(bookies(replace(THREE[1], registered=False), *full))
+    assert [sign.kind for sign in found.signs] == [
+        "nothing-written",
+        "bookie-away",
+        "bookie-read-only",
+        "bookie-read-only",
+    ], "one of two that are full is needed, too"
+    other = replace(REPAIR, marked=2, looked_at=2, lacking=("b0", "b1"), away=("b1",))
+    assert [sign.kind for sign in report(ONE_DEAD, other).signs] == [
+        "bookie-away",
+        "underreplicated",
+    ]
+    lost = replace(EXPOSED, lost=(7,))
+    assert [sign.kind for sign in report(ONE_DEAD, lost).signs] == ["entries-lost", "bookie-away"]
+    idle = replace(REPAIR, auditor="", away=("b1",))
+    assert [sign.kind for sign in report(ONE_DEAD, idle).signs] == ["bookie-away", "no-auditor"]
+
+
+def test_several_dead_bookies_are_one_sign_too() -> None:
+    two = bookies(*(replace(each, registered=False) for each in THREE[1:]))
+    [sign] = report(two, replace(EXPOSED, away=("b1", "b2"))).signs
+    assert sign.what.startswith(
+        "2 bookies are known and not registered: b1 (last at h1:1), b2 (last at h2:1); they do not"
+    )
+    assert [each.kind for each in sign.consequences] == ["nothing-written", "copies-away"]
+    all_ = bookies(*(replace(each, registered=False) for each in THREE))
+    [sign] = report(all_, replace(EXPOSED, away=("b0", "b1", "b2"))).signs
+    assert (sign.kind, sign.what) == (
+        "no-bookie",
+        "no bookie is registered: 3 bookies are known (b0, b1, b2)",
+    )
+    assert [each.kind for each in sign.consequences] == ["copies-away"]
+
+
+def test_one_that_does_not_answer_yet_is_the_cause_of_what_lacks_it() -> None:
+    silent = servers(replace(SERVER, bookie="b1", reached=False, status=None))
+    marked = replace(REPAIR, marked=2, looked_at=2, lacking=("b1",))
+    [sign] = report(BookiesFacts(bookies=THREE), silent, marked).signs
+    assert sign.kind == "bookie-unreachable"
+    assert [each.kind for each in sign.consequences] == ["underreplicated"]
 
 
 def test_names_are_listed_up_to_a_few() -> None:
@@ -398,23 +467,27 @@ def test_a_log_whose_last_ledger_can_be_recovered_is_not_blocked() -> None:
 
 
 def test_a_log_with_too_few_bookies_is_blocked_and_they_are_named() -> None:
-    reason = blocked_by(7, OPEN, "a", {})
-    assert reason is not None
-    assert "ledger 7" in reason
-    assert "b, c are away" in reason
+    obstacle = blocked_by(7, OPEN, "a", {})
+    assert obstacle is not None
+    assert "ledger 7" in obstacle.reason
+    assert "b, c are away" in obstacle.reason
+    assert obstacle.away == ("b", "c")
 
 
 def test_a_log_with_a_confirmed_entry_that_nobody_holds_is_blocked_by_who_says_so() -> None:
-    reason = blocked_by(7, OPEN, "abc", {**HONEST, "b": (10**9, 9)})
-    assert reason is not None
-    assert "entry 1000000000 is said to be confirmed" in reason
-    assert "b say so" in reason
+    obstacle = blocked_by(7, OPEN, "abc", {**HONEST, "b": (10**9, 9)})
+    assert obstacle is not None
+    assert "entry 1000000000 is said to be confirmed" in obstacle.reason
+    assert "b say so" in obstacle.reason
+    assert obstacle.away == ()
     without_c = {"a": (8, 9), "b": (10, 9)}
     assert blocked_by(7, OPEN, "abc", without_c) is None, "c may hold it"
 
 
 def test_a_log_that_cannot_be_opened_is_grave() -> None:
-    facts = OpeningsFacts(logs=9, looked_at=8, open=3, asked=2, blocked=(("orders", "a reason"),))
+    facts = OpeningsFacts(
+        logs=9, looked_at=8, open=3, asked=2, blocked=(("orders", Obstacle("a reason")),)
+    )
     (sign,) = facts.signs()
     assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "log-cannot-be-opened")
     assert "log orders cannot be opened for writing: a reason" in sign.what

@@ -1,0 +1,92 @@
+"""One bookie that was killed is one finding, from its death until it is back: real processes."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dlog.aio import Log
+from dlog.console.gathering import Gatherer
+from dlog.console.views.cluster import Problem, problems
+from dlog.local.cluster import LocalCluster
+from ledger.client import LedgerClient
+from tests.waiting import PATIENCE_S, ended, eventually, until
+
+pytestmark = pytest.mark.integration
+
+SLOW_S: Final = 4 * PATIENCE_S
+"""For a session to end, while commands are started again and again."""
+OUT_OF_REACH: Final = {"bookie-unreachable", "bookie-away"}
+
+
+async def findings(uri: str, command: str) -> list[dict[str, Any]]:
+    """Return what `dlog status` or `dlog doctor` finds wrong; notes are left out."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dlog.cli", command, "--json", "--uri", uri),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await ended(process.communicate())
+    return [sign for sign in json.loads(output)["signs"] if sign["gravity"] != "note"]
+
+
+def shown(gatherer: Gatherer) -> list[Problem]:
+    return [
+        problem
+        for problem in problems(gatherer.cluster, time.monotonic())
+        if problem.gravity != "note"
+    ]
+
+
+async def test_a_killed_bookie_is_one_finding_of_status_doctor_and_console(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, bookies=3, autorecovery=True) as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        gatherer = Gatherer(client, round_s=0.2)
+        looking = asyncio.ensure_future(gatherer.run())
+        try:
+            log = await Log.open("orders", client=client)
+            await ended(log.append(b"with all three"))
+            seen = gatherer.cluster
+            await until(
+                lambda: seen.facts("repair") is not None and not shown(gatherer),
+                "the console sees nothing wrong",
+            )
+            cluster.kill_bookie(2)
+            name = cluster.processes[2].name
+            await ended(log.append_many([b"with two of them"] * 100))
+
+            async def is_missed() -> bool:
+                """Whether its session has ended; before and after, it is one finding."""
+                for sign in await findings(cluster.uri, "status"):
+                    assert sign["kind"] == "bookie-away"
+                [sign] = await findings(cluster.uri, "doctor")
+                assert sign["kind"] in OUT_OF_REACH
+                assert name in sign["what"]
+                kinds = {each["kind"] for each in sign["consequences"]}
+                return sign["kind"] == "bookie-away" and {"few-bookies", "underreplicated"} <= kinds
+
+            await eventually(is_missed, "the session of the bookie has ended", timeout_s=SLOW_S)
+            await until(lambda: _is_whole(shown(gatherer), name), "the console has one problem")
+            await ended(cluster.restart_bookie(2))
+            await ended(log.close())
+
+            async def is_well() -> bool:
+                return not await findings(cluster.uri, "doctor")
+
+            await eventually(is_well, "nothing is wrong", timeout_s=SLOW_S)
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+            await client.close()
+
+
+def _is_whole(found: list[Problem], name: str) -> bool:
+    return (
+        len(found) == 1
+        and f"bookie {name}" in found[0].what
+        and "not registered" in found[0].what
+        and len(found[0].consequences) >= 2
+    )
