@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
@@ -14,6 +15,10 @@ from dlog.local.zookeeper import ManagedZooKeeper
 from tests.waiting import PATIENCE_S, SESSION_S
 
 pytest_plugins = ["tests.coroutines", "tests.tiers"]
+
+# A loaded machine misses any deadline.
+hypothesis.settings.register_profile("without deadlines", deadline=None)
+hypothesis.settings.load_profile("without deadlines")
 
 # Pytest rewrites what it imports of our packages, as of every package with a plugin. What the
 # product imports late is imported here, so that nothing is rewritten in the middle of a test.

@@ -34,23 +34,53 @@ from dlog.manifest import Manifest
 from dlog.protocol.edits import Staged, adopt, check_incarnation, taken_by
 from dlog.protocol.intake import UNIT_BYTES_MAX, UNIT_RECORDS_MAX
 from dlog.protocol.manifest_steps import ManifestSteps
-from dlog.protocol.procedure import (
-    AppendUnit,
-    CloseSegments,
-    OpenSegment,
-    StageRun,
-    Steps,
-    UnitAppended,
-    wait,
-)
 from dlog.receipts import Receipt, Receipts
 from ledger.backoff import Backoff
 from ledger.errors import LogError, NoSuchLedger
+from ledger.protocol.procedure import Action, Steps, Wait
 
 TROUBLES_MAX: Final = 8
 """Attempts that may fail in a way that may pass, each after what its own steps bear."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitAppended:
+    """Offsets from *first_offset* to before *end_offset*; *last_txid* of the log up to there."""
+
+    first_offset: int
+    end_offset: int
+    last_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment(Action[Manifest]):
+    """Take the log over within *epoch*. Answer: the manifest, with the new segment as its last
+    one. Raises `EpochChanged`, and what else a takeover raises."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendUnit(Action[UnitAppended]):
+    """Append the records that travel to the open segment, as one entry. Raises what an append
+    fails with."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun(Action[Staged]):
+    """Write those payloads of what travels to a ledger of their own, and close it."""
+
+    receipt: Receipt
+    payloads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSegments(Action[None]):
+    """Confirm nothing more, and seal what is open, if that can be done; it never fails."""
 
 
 @dataclass(slots=True)
@@ -162,7 +192,7 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
             if not (left and (error.retryable or error.outcome_unknown)):
                 raise
         yield from _end(tenure)
-        yield from wait(backoff.next())
+        yield from Wait(backoff.next())
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -182,8 +212,7 @@ def _append(node: ManifestSteps, tenure: Tenure, unit: Unit) -> Steps[Committed]
         if is_last(tenure.receipts, unit.receipt, node.log):
             return _already(tenure)
     tenure.origin, tenure.in_doubt = unit.receipt.origin, True
-    place = yield AppendUnit(unit.receipt)
-    assert isinstance(place, UnitAppended)
+    place = yield from AppendUnit(unit.receipt)
     tenure.receipts, tenure.in_doubt = tenure.receipts.with_one(unit.receipt), False
     tenure.end_offset, tenure.last_txid = place.end_offset, place.last_txid
     return Committed(place.first_offset, place.end_offset)
@@ -198,8 +227,7 @@ def _staged(unit: Unit) -> Steps[tuple[Staged, ...]]:
             run.append(part.number)
             continue
         if run:
-            staged = yield StageRun(unit.receipt, tuple(run))
-            assert isinstance(staged, Staged)
+            staged = yield from StageRun(unit.receipt, tuple(run))
             parts.append(staged)
             run = []
         if part is not None:
@@ -235,8 +263,7 @@ def _adopt(node: ManifestSteps, tenure: Tenure, unit: Unit, now_ms: int) -> Step
 
 def _open(tenure: Tenure) -> Steps[None]:
     """Take the log over within the epoch: all segments are sealed then, but the new one."""
-    manifest = yield OpenSegment(tenure.epoch)
-    assert isinstance(manifest, Manifest)
+    manifest = yield from OpenSegment(tenure.epoch)
     tenure.learn(manifest, writing=True)
 
 
@@ -244,7 +271,7 @@ def _end(tenure: Tenure) -> Steps[None]:
     """Write no segment any more; it is sealed, or the next one to open seals it."""
     if tenure.writing:
         tenure.writing = False
-        yield CloseSegments()
+        yield from CloseSegments()
 
 
 def _already(tenure: Tenure) -> Committed:

@@ -14,6 +14,7 @@ was read.
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -21,19 +22,9 @@ from google.protobuf.message import DecodeError
 from dlog.errors import ConsumerBusy, NoSuchConsumer, NoSuchLog, TooManyConsumers
 from dlog.manifest import Manifest
 from dlog.names import check_name, name_of, node_of, path_of
+from dlog.protocol.actions import Children, Delete, Exists, Get, Sync, Transact
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
-from dlog.protocol.procedure import (
-    Steps,
-    await_change,
-    children,
-    delete,
-    exists,
-    get,
-    sync,
-    transact,
-    wait,
-)
 from dlog.wire import consumer_pb2 as pb
 from ledger.errors import (
     BadVersion,
@@ -45,6 +36,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op, SetOp
+from ledger.protocol.procedure import Action, Steps, Wait
 
 FORMAT_VERSION: Final = 1
 CONSUMERS_MAX: Final = 1000
@@ -95,6 +87,14 @@ def consumers_path(log: str) -> str:
     return f"{path_of(log)}/consumers"
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitChange(Action[bool]):
+    """Wait until the node that is watched may have changed since it was looked at last. Answer:
+    whether it may; False once it has been watched for *within_s*."""
+
+    within_s: float
+
+
 class ConsumerSteps:
     """One consumer's node. Raises `InvalidName` if there can be no such log or consumer.
 
@@ -115,20 +115,20 @@ class ConsumerSteps:
 
     def read(self) -> Steps[Stored]:
         """Return state and version, as of now. Raises `NoSuchConsumer`, `DamagedMetadata`."""
-        yield from sync(self.path)
+        yield from Sync(self.path)
         return (yield from self._get())
 
     def _get(self) -> Steps[Stored]:
         try:
-            found = yield from get(self.path)
+            found = yield from Get(self.path)
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         return decode(found.value, path=self.path), found.version
 
     def _read_counted(self) -> Steps[Stored]:
         """As `read`; note before how many consumers had been deleted."""
-        yield from sync(self.path)
-        self._deletions = (yield from exists(self._parent)) or 0
+        yield from Sync(self.path)
+        self._deletions = (yield from Exists(self._parent)) or 0
         return (yield from self._get())
 
     def read_to_edit(self) -> Steps[Stored]:
@@ -160,7 +160,7 @@ class ConsumerSteps:
                     CreateOp(self.path, encode(state)),
                 ):
                     with suppress(NodeExists):
-                        yield from transact([*guard, made])
+                        yield from Transact((*guard, made))
                 return
             except (BadVersion, NoSuchNode):  # the log rolled, or is gone: look again
                 if attempt == CONFLICTS_MAX:
@@ -181,7 +181,7 @@ class ConsumerSteps:
                 return state, version
             try:
                 swap = SetOp(self.path, encode(wanted), version)
-                yield from transact([*self._guard(wanted), swap])
+                yield from Transact((*self._guard(wanted), swap))
                 return wanted, version + 1
             except NoSuchNode:
                 raise NoSuchConsumer(self.log, self.name) from None
@@ -211,7 +211,7 @@ class ConsumerSteps:
     def delete(self) -> Steps[None]:
         """Delete it. Raises `NoSuchConsumer`, and `ConsumerBusy` while its lock is held."""
         try:
-            yield from transact([SetOp(self._parent, b""), DeleteOp(self.path)])
+            yield from Transact((SetOp(self._parent, b""), DeleteOp(self.path)))
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         except NodeNotEmpty:
@@ -221,7 +221,7 @@ class ConsumerSteps:
     def owner(self) -> Steps[str | None]:
         """Return who holds the lock, or None."""
         try:
-            value = (yield from get(self.lock_path)).value
+            value = (yield from Get(self.lock_path)).value
         except NoSuchNode:
             return None
         return value.decode(errors="replace").partition(" ")[2]
@@ -233,18 +233,18 @@ class ConsumerSteps:
         value = f"{self._token} {owner}".encode()
         while not (yield from self._try_lock(value)):
             holder = yield from self.owner()
-            if holder is not None and not (yield from await_change(within_s=wait_s)):
+            if holder is not None and not (yield from AwaitChange(within_s=wait_s)):
                 raise ConsumerBusy(self.log, self.name, holder)
 
     def _try_lock(self, value: bytes) -> Steps[bool]:
         made = CreateOp(self.lock_path, value, ephemeral=True)
         try:
-            yield from transact([CheckOp(self.path), made])
+            yield from Transact((CheckOp(self.path), made))
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         except NodeExists:
             with suppress(NoSuchNode):
-                return (yield from get(self.lock_path)).value == value
+                return (yield from Get(self.lock_path)).value == value
             return False
         return True
 
@@ -254,25 +254,25 @@ class ConsumerSteps:
             try:
                 yield from self._unlock()
             except MetadataUnavailable:
-                yield from wait(UNLOCK_RETRY_S)
+                yield from Wait(UNLOCK_RETRY_S)
             except LogError:
                 return
             else:
                 return
 
     def _unlock(self) -> Steps[None]:
-        yield from sync(self.lock_path)  # the lock may be on its way still
+        yield from Sync(self.lock_path)  # the lock may be on its way still
         with suppress(NoSuchNode):
-            if (yield from get(self.lock_path)).value.startswith(self._token.encode()):
-                yield from delete(self.lock_path)
+            if (yield from Get(self.lock_path)).value.startswith(self._token.encode()):
+                yield from Delete(self.lock_path)
 
 
 def consumer_names(log: str) -> Steps[list[str]]:
     """Return the names of the consumers of *log*, sorted."""
     path = consumers_path(log)
-    yield from sync(path)
+    yield from Sync(path)
     try:
-        return sorted(map(name_of, (yield from children(path))))
+        return sorted(map(name_of, (yield from Children(path))))
     except NoSuchNode:
         return []
 
@@ -286,9 +286,9 @@ def delete_consumers(log: str, own: CheckOp) -> Steps[None]:
         node = f"{path}/{node_of(name)}"
         for attempt in range(1, CONFLICTS_MAX + 1):
             with suppress(NoSuchNode):
-                yield from transact([own, DeleteOp(f"{node}/lock")])
+                yield from Transact((own, DeleteOp(f"{node}/lock")))
             try:
-                yield from transact([own, DeleteOp(node)])
+                yield from Transact((own, DeleteOp(node)))
             except NoSuchNode:
                 pass
             except NodeNotEmpty:  # locked again
@@ -297,4 +297,4 @@ def delete_consumers(log: str, own: CheckOp) -> Steps[None]:
                 continue
             break
     with suppress(NoSuchNode):
-        yield from transact([own, DeleteOp(path)])
+        yield from Transact((own, DeleteOp(path)))

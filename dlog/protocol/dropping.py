@@ -19,15 +19,16 @@ from contextlib import suppress
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_new_name
+from dlog.protocol.actions import Fence
 from dlog.protocol.consumer_steps import delete_consumers
 from dlog.protocol.edits import check_incarnation, drop_log
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
-from dlog.protocol.procedure import Steps, fence
 from dlog.protocol.renames import forget_rename
 from dlog.recordbatch import check_codec
 from dlog.settings import LogSettings
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger, RemoteError
 from ledger.metastore.ops import CheckOp
+from ledger.protocol.procedure import Steps
 
 Incarnations = Callable[[], str]
 """Draws a random one at each call."""
@@ -114,7 +115,7 @@ def _fence_last(manifest: Manifest) -> Steps[None]:
     """Let nobody add to the ledgers that a writer may still have: the last two at most."""
     for ledger_id in manifest.deleting[-2:]:
         try:
-            yield from fence(ledger_id)
+            yield from Fence(ledger_id)
         except MetadataUnavailable:
             raise  # maybe no bookie was asked
         except (NoSuchLedger, RemoteError):

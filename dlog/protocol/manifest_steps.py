@@ -17,11 +17,12 @@ from typing import Final
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, path_of
+from dlog.protocol.actions import Create, DeleteLedger, Exists, Get, Sync, Transact
 from dlog.protocol.edits import Edit, forget_deleted
-from dlog.protocol.procedure import Steps, create, delete_ledger, exists, get, sync, transact
 from dlog.protocol.renames import newest_name
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
 from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
+from ledger.protocol.procedure import Steps
 
 CONFLICTS_MAX: Final = 32
 LOST_REPLIES_MAX: Final = 3
@@ -70,9 +71,9 @@ class ManifestSteps:
     def _read(self, *, fresh: bool) -> Steps[tuple[Manifest, int]]:
         path = self.path
         if fresh:
-            yield from sync(path)
+            yield from Sync(path)
         try:
-            found = yield from get(path)
+            found = yield from Get(path)
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
         if not found.value:  # created as the parent of something else
@@ -90,7 +91,7 @@ class ManifestSteps:
             made = CreateOp(self.path, manifest.encode(self.log))
             try:
                 yield from self._make_parent()
-                yield from transact([made, CreateOp(self.mark_of(manifest.life))])
+                yield from Transact((made, CreateOp(self.mark_of(manifest.life))))
             except NodeExists:
                 found, _ = yield from self.read()
                 if found.incarnation in tried:
@@ -104,9 +105,9 @@ class ManifestSteps:
                 return manifest
 
     def _make_parent(self) -> Steps[None]:
-        if (yield from exists(LOGS_PATH)) is None:
+        if (yield from Exists(LOGS_PATH)) is None:
             with suppress(NodeExists):
-                yield from create(LOGS_PATH)
+                yield from Create(LOGS_PATH)
 
     def write(self, manifest: Manifest, version: int) -> Steps[int]:
         """Compare and swap; return the new version.
@@ -115,11 +116,11 @@ class ManifestSteps:
         mark = CheckOp(self.mark_of(manifest.life))
         swap = SetOp(self.path, manifest.encode(self.log), version)
         try:
-            yield from transact([mark, swap])
+            yield from Transact((mark, swap))
         except NoSuchNode:
             yield from self.mark(manifest.life, version)
             try:
-                yield from transact([mark, swap])
+                yield from Transact((mark, swap))
             except NoSuchNode:
                 raise NoSuchLog(self.log) from None
         return version + 1
@@ -154,11 +155,11 @@ class ManifestSteps:
         mark = DeleteOp(self.mark_of(life))
         node = DeleteOp(self.path, version)
         with suppress(NoSuchNode):
-            yield from transact([mark, node])
+            yield from Transact((mark, node))
             return
         with suppress(NoSuchLog, NoSuchNode):
             yield from self.mark(life, version)
-            yield from transact([mark, node])
+            yield from Transact((mark, node))
 
     def guard(self, life: str, version: int) -> Steps[tuple[CheckOp, CheckOp]]:
         """Return what makes a transaction fail unless the log is this one, at this version.
@@ -175,7 +176,7 @@ class ManifestSteps:
         """Mark a log that a program created which did not mark them; nothing if it is marked.
 
         Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
-        if (yield from exists(self.mark_of(life))) is not None:
+        if (yield from Exists(self.mark_of(life))) is not None:
             return
         found, at = yield from self.read()
         if not life.startswith(found.incarnation):
@@ -185,7 +186,7 @@ class ManifestSteps:
         try:
             with suppress(NodeExists):
                 made = CreateOp(self.mark_of(life))
-                yield from transact([CheckOp(self.path, version), made])
+                yield from Transact((CheckOp(self.path, version), made))
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
 
@@ -202,5 +203,5 @@ def delete_listed(
         return manifest
     for ledger_id in doomed:
         with suppress(NoSuchLedger):
-            yield from delete_ledger(ledger_id)
+            yield from DeleteLedger(ledger_id)
     return (yield from node.edit(forget_deleted(doomed)))

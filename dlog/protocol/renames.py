@@ -10,19 +10,20 @@ counts as gone only if the count was the same before and after all these reads.
 
 from contextlib import suppress
 
-from dlog.protocol.procedure import Steps, create, delete, exists, get, sync
+from dlog.protocol.actions import Create, Delete, Exists, Get, Sync
 from ledger.belonging import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
 from ledger.belonging import name_in, renamed_path, renamed_value
 from ledger.errors import MetadataDenied, NodeExists, NoSuchNode
 from ledger.metastore.ops import CreateOp, Op, SetOp
+from ledger.protocol.procedure import Steps
 
 
 def newest_name(incarnation: str) -> Steps[str | None]:
     """Return the name of a log that was renamed; None if it never was, or is deleted."""
     path = renamed_path(incarnation)
-    yield from sync(path)
+    yield from Sync(path)
     try:
-        return name_in((yield from get(path)).value, path)
+        return name_in((yield from Get(path)).value, path)
     except NoSuchNode:
         return None
 
@@ -31,12 +32,12 @@ def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, 
     """Return what else a rename's transaction does: count it, remember the new name.
 
     Of two at once the second fails with `NodeExists` or `BadVersion`."""
-    if (yield from exists(RENAMED_PATH)) is None:
+    if (yield from Exists(RENAMED_PATH)) is None:
         with suppress(NodeExists):
-            yield from create(RENAMED_PATH)
+            yield from Create(RENAMED_PATH)
     value = renamed_value(name, now_ms=now_ms)
     path = renamed_path(incarnation)
-    version = yield from exists(path)
+    version = yield from Exists(path)
     newest: Op = CreateOp(path, value) if version is None else SetOp(path, value, version)
     return SetOp(RENAMED_PATH, b""), newest
 
@@ -45,4 +46,4 @@ def forget_rename(incarnation: str) -> Steps[None]:
     """Forget the names of a log that is deleted. Where operators alone rename, the node of a log
     that somebody else deletes stays: no other log has its incarnation."""
     with suppress(NoSuchNode, MetadataDenied):
-        yield from delete(renamed_path(incarnation))
+        yield from Delete(renamed_path(incarnation))

@@ -15,14 +15,15 @@ from dataclasses import replace
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import node_of
+from dlog.protocol.actions import Children, Exists, Get, Transact
 from dlog.protocol.consumer_steps import consumer_names, consumers_path
 from dlog.protocol.dropping import finish_drop
 from dlog.protocol.edits import check_living
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
-from dlog.protocol.procedure import Steps, children, exists, get, transact
 from dlog.protocol.renames import newest_name, remembering
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NodeNotEmpty, NoSuchNode
 from ledger.metastore.ops import CreateOp, DeleteOp, Op
+from ledger.protocol.procedure import Steps
 
 
 def rename(node: ManifestSteps, new: ManifestSteps, *, now_ms: Callable[[], int]) -> Steps[None]:
@@ -51,7 +52,7 @@ def rename(node: ManifestSteps, new: ManifestSteps, *, now_ms: Callable[[], int]
         incarnation = manifest.incarnation
         try:
             yield from node.mark(manifest.life, version)
-            yield from transact((yield from _ops(node, new, found, now_ms())))
+            yield from Transact(tuple((yield from _ops(node, new, found, now_ms()))))
             return
         except (BadVersion, NoSuchNode, NodeNotEmpty, NodeExists) as error:
             if isinstance(error, NodeExists) and (yield from _is_taken(new, incarnation)):
@@ -95,14 +96,14 @@ def _ops(
     ]
     gone: list[Op] = []
     old_parent, new_parent = consumers_path(node.log), consumers_path(new.log)
-    deletions = yield from exists(old_parent)
+    deletions = yield from Exists(old_parent)
     if deletions is not None:
         made.append(CreateOp(new_parent))
         for name in (yield from consumer_names(node.log)):
             old = f"{old_parent}/{node_of(name)}"
-            consumer = yield from get(old)
+            consumer = yield from Get(old)
             made.append(CreateOp(f"{new_parent}/{node_of(name)}", consumer.value))
-            gone += [DeleteOp(f"{old}/{child}") for child in (yield from children(old))]
+            gone += [DeleteOp(f"{old}/{child}") for child in (yield from Children(old))]
             gone.append(DeleteOp(old, consumer.version))
         gone.append(DeleteOp(old_parent, deletions))  # else a state may be of a deleted consumer
     gone += [DeleteOp(node.mark_of(manifest.life)), DeleteOp(node.path, version)]

@@ -14,12 +14,13 @@ from typing import Final
 
 from dlog.errors import LostOwnership, TakeoverFailed
 from dlog.manifest import Manifest, Sealed
+from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation, check_living, end_log
 from dlog.protocol.manifest_steps import ManifestSteps
-from dlog.protocol.procedure import Steps, recover_segment, wait
 from ledger.backoff import Backoff
 from ledger.errors import NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.protocol.procedure import Steps, Wait
 
 ATTEMPTS_MAX: Final = 8
 BACKOFF_S: Final = 0.1
@@ -40,7 +41,7 @@ def seal(
     backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
-            yield from wait(backoff.next())
+            yield from Wait(backoff.next())
         manifest, _ = yield from node.read()
         incarnation = manifest.incarnation if incarnation is None else incarnation
         check_incarnation(manifest, node.log, incarnation)
@@ -65,7 +66,7 @@ def _ends(manifest: Manifest) -> Steps[dict[int, Sealed]]:
     last_txid = manifest.sealed_last_txid
     for segment in manifest.segments:
         if segment.sealed is None:
-            sealed = yield from recover_segment(segment.ledger_id, last_txid=last_txid)
+            sealed = yield from RecoverSegment(segment.ledger_id, last_txid=last_txid)
             ends[segment.number] = sealed
             last_txid = sealed.last_txid
     return ends

@@ -1,15 +1,18 @@
 """Carries out `protocol.sealing`: ends a log for good."""
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from dlog.aio.port import Ledgers
-from dlog.aio.procedures import on_ledgers, run
+from dlog.aio.procedures import on_ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest
 from dlog.protocol import sealing
-from dlog.protocol.procedure import Action, RecoverSegment
+from dlog.protocol.actions import RecoverSegment
 from ledger.ids import LedgerId
+from ledger.procedures import run
+from ledger.protocol.procedure import Action
 
 
 async def seal(
@@ -23,7 +26,7 @@ async def seal(
     """Seal the log; return its manifest. Raises what `protocol.sealing.seal` does."""
     otherwise = on_ledgers(ledgers)
 
-    async def perform(action: Action) -> object:
+    async def perform(action: Action[Any]) -> object:
         if not isinstance(action, RecoverSegment):
             return await otherwise(action)
         return await seal_of(

@@ -2,19 +2,26 @@
 
 import asyncio
 import secrets
-from typing import Final
+from typing import Any, Final
 
 from dlog.aio.cancelling import is_cancelled
-from dlog.aio.procedures import on_store, run, run_on_store
+from dlog.aio.procedures import on_store, run_on_store
 from dlog.errors import NoSuchConsumer
 from dlog.manifest import Manifest
 from dlog.protocol import consumer_steps
-from dlog.protocol.consumer_steps import Change, ConsumerSteps, Stored, consumers_path
+from dlog.protocol.consumer_steps import (
+    AwaitChange,
+    Change,
+    ConsumerSteps,
+    Stored,
+    consumers_path,
+)
 from dlog.protocol.consuming import ConsumerState
-from dlog.protocol.procedure import Action, AwaitChange
 from ledger.errors import DamagedMetadata
 from ledger.metastore.nodes import hidden_of
 from ledger.metastore.port import MetadataStore, Watch
+from ledger.procedures import run
+from ledger.protocol.procedure import Action
 
 UNLOCK_S: Final = 1.0
 """How long letting a lock go keeps its caller waiting."""
@@ -73,7 +80,7 @@ class ConsumerNode:
         watch = self._store.watch(self.steps.lock_path)
         otherwise = on_store(self._store)
 
-        async def perform(action: Action) -> object:
+        async def perform(action: Action[Any]) -> object:
             if isinstance(action, AwaitChange):
                 return await _changed(watch, began + action.within_s)
             return await otherwise(action)

@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from dlog.aio.connecting import connect
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
-from dlog.aio.procedures import on_ledgers, run
+from dlog.aio.procedures import on_ledgers
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.opening import TakeoverDriver
@@ -29,12 +29,11 @@ from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.manifest import FULL_BYTES, Manifest, Sealed
 from dlog.names import check_name
 from dlog.position import NO_TXID
-from dlog.protocol import procedure
+from dlog.protocol import committing
 from dlog.protocol.committing import Committed, Inline, Tenure, Unit, commit
 from dlog.protocol.edits import Staged
 from dlog.protocol.gathering import Gathering
 from dlog.protocol.orphans import StagedFor
-from dlog.protocol.procedure import Action
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, decode_batch, parse_header, placed
 from dlog.settings import LogSettings
@@ -42,7 +41,9 @@ from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
 from ledger.ids import EntryId
 from ledger.log_events import get_logger
+from ledger.procedures import run
 from ledger.process import this_process
+from ledger.protocol.procedure import Action
 
 __all__ = ["Assignment", "Committed", "Sink", "Staged", "Stager"]
 
@@ -226,7 +227,7 @@ class Sink:
                 raise LogClosed(self.log)
             unit, payloads = self._unit(receipt, parts, entry_bytes_max)
 
-            async def perform(action: Action) -> object:
+            async def perform(action: Action[Any]) -> object:
                 return await self._perform(action, payloads)
 
             steps = commit(self._node.steps, self._tenure, unit, now_ms=self._now_ms())
@@ -270,21 +271,21 @@ class Sink:
             payloads.append(part)
         return Unit(receipt, tuple(found), entry_bytes_max), payloads
 
-    async def _perform(self, action: Action, payloads: Sequence[bytes]) -> object:
+    async def _perform(self, action: Action[Any], payloads: Sequence[bytes]) -> object:
         match action:
-            case procedure.OpenSegment(epoch):
+            case committing.OpenSegment(epoch):
                 return await self._open_segment(epoch)
-            case procedure.AppendUnit(receipt):
+            case committing.AppendUnit(receipt):
                 return await self._append(receipt, payloads)
-            case procedure.StageRun(receipt, numbers):
+            case committing.StageRun(receipt, numbers):
                 return await self._stage(receipt, [payloads[number] for number in numbers])
-            case procedure.CloseSegments():
+            case committing.CloseSegments():
                 await self._end_segment()
                 return None
             case _:
                 return await on_ledgers(self._ledgers)(action)
 
-    async def _open_segment(self, epoch: int) -> object:
+    async def _open_segment(self, epoch: int) -> Manifest:
         await self._end_segment()  # of a commit that was cancelled
         opened = await TakeoverDriver(
             self._ledgers,
@@ -301,7 +302,7 @@ class Sink:
         )
         return opened.manifest
 
-    async def _append(self, receipt: Receipt, payloads: Sequence[bytes]) -> object:
+    async def _append(self, receipt: Receipt, payloads: Sequence[bytes]) -> committing.UnitAppended:
         writer = self._writer
         if writer is None:
             raise AppendFailed(self.log, "no segment is open")
@@ -311,7 +312,7 @@ class Sink:
             await AppendFuture(Gathering.placed(outcome), 0, asyncio.get_running_loop())
         ).offset
         last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
-        return procedure.UnitAppended(first, first + records.count, last_txid)
+        return committing.UnitAppended(first, first + records.count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
         most = self._settings.record_bytes_max

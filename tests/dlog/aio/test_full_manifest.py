@@ -10,11 +10,12 @@ from dlog.errors import ManifestTooLarge, RollPostponed
 from dlog.manifest import FULL_BYTES, Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.edits import add_segment, drop_log, seal_segment, trim
-from dlog.protocol.takeover import GiveUp, ManifestRead, OpenRequested, Takeover
+from dlog.protocol.takeover import take_over
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.ops import VALUE_BYTES_MAX
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.procedures import Raised, Script
 from tests.waiting import eventually
 
 LARGEST = (1 << 63) - 1
@@ -134,8 +135,8 @@ def test_what_is_left_of_a_full_manifest_is_enough_for_all_that_must_not_be_refu
 
 def test_a_takeover_of_a_full_log_ends_before_anybody_is_fenced() -> None:
     full = replace(nearly_full(), owner="o" * 100)
-    takeover = Takeover("log")
-    takeover.step(OpenRequested(), now=0.0)
-    (effect,) = takeover.step(ManifestRead(full, 3), now=0.0)
-    assert isinstance(effect, GiveUp)
-    assert isinstance(effect.error, ManifestTooLarge)
+    takeover = Script(take_over("log"))
+    takeover.begin()
+    end = takeover.answer((full, 3))
+    assert isinstance(end, Raised)
+    assert isinstance(end.error, ManifestTooLarge)

@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
 
-from dlog.aio import Log, procedures
+from dlog.aio import Log
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.errors import LostOwnership
 from dlog.protocol import committing
-from dlog.protocol.procedure import Action
 from dlog.receipts import Receipt
+from ledger import procedures
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
+from ledger.protocol.procedure import Action
 from tests.dlog.aio.test_sink import QUERY, batch, manifest_of, values_of
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
@@ -60,7 +61,7 @@ class Stop:
     killed: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: "count[int]" = field(default_factory=count)
 
-    async def __call__(self, action: Action, perform: procedures.Perform) -> object:
+    async def __call__(self, action: Action[Any], perform: procedures.Perform) -> object:
         if self.reached or next(self.numbers) != self.number:
             return await perform(action)
         self.reached = True

@@ -13,39 +13,28 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from dlog.manifest import Manifest, Sealed
 from dlog.names import LOGS_PATH, name_of, path_of
 from dlog.position import NO_TXID
-from dlog.protocol.consumer_steps import decode
-from dlog.protocol.consuming import ConsumerState
-from dlog.protocol.dropping import finish_drop
-from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
-from dlog.protocol.procedure import (
-    Action,
-    ActionFailed,
-    Answered,
-    AppendUnit,
-    AwaitChange,
+from dlog.protocol.actions import (
     Children,
-    CloseSegments,
     Create,
     Delete,
     DeleteLedger,
     Exists,
     Fence,
     Get,
-    OpenSegment,
-    Procedure,
-    ProcedureEvent,
     RecoverSegment,
-    StageRun,
-    Started,
-    Steps,
     Sync,
     Transact,
 )
+from dlog.protocol.consumer_steps import AwaitChange, decode
+from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.dropping import finish_drop
+from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from dlog.protocol.renames import RENAMED_PATH
 from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, NoSuchNode
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.tree import Tree
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.procedure import Action, Steps, Wait
+from tests.procedures import Next, Raised, Returned, Script
 
 R = TypeVar("R")
 Fate = Literal["goes on", "killed", "lost reply", "lost request"]
@@ -120,7 +109,7 @@ class Namespace:
 
     # Doing things.
 
-    def perform(self, action: Action, by: Actor) -> object:
+    def perform(self, action: Action[Any], by: Actor) -> object:
         """Do *action*; return its answer. Raises as the port does, `ViolationError`."""
         try:
             return self._perform(action, by)
@@ -128,7 +117,7 @@ class Namespace:
             if self.tree.take_changed():
                 self._judge(by)
 
-    def _perform(self, action: Action, by: Actor) -> object:
+    def _perform(self, action: Action[Any], by: Actor) -> object:
         tree = self.tree
         match action:
             case Sync():
@@ -157,7 +146,7 @@ class Namespace:
                 return end_of(ledger_id, last_txid)
             case DeleteLedger(ledger_id):
                 self._delete_ledger(ledger_id, by)
-            case OpenSegment() | AppendUnit() | StageRun() | CloseSegments():
+            case _:
                 raise AssertionError("units are interrupted in test_interrupted_units")
         return None
 
@@ -346,32 +335,34 @@ class Run(Generic[R]):
     def __init__(self, namespace: Namespace, actor: Actor, steps: Steps[R]) -> None:
         self._namespace = namespace
         self.actor = actor
-        self._machine = Procedure(steps)
+        self._script = Script(steps)
         self.now = 0.0
-        self.actions: list[Action] = []
+        self.actions: list[Action[Any]] = []
         """What was done or failed."""
         self.killed = False
-        self.over = False
-        self._wanted: Action | None = None
-        self._step(Started())
+        self._next: Next[R] = self._script.begin()
+        self._wait()
 
     @property
     def result(self) -> R:
-        return self._machine.result
+        if isinstance(self._next, Raised):
+            raise self._next.error
+        assert isinstance(self._next, Returned), "it is not over"
+        return self._next.value
 
     @property
     def error(self) -> LogError | None:
         """What it ended with."""
         assert self.over
-        try:
-            self._machine.result  # noqa: B018 - it raises
-        except LogError as error:
-            return error
-        return None
+        return self._next.error if isinstance(self._next, Raised) else None
 
     @property
-    def next_action(self) -> Action | None:
-        return self._wanted
+    def over(self) -> bool:
+        return self.killed or isinstance(self._next, Returned | Raised)
+
+    @property
+    def next_action(self) -> Action[Any] | None:
+        return None if isinstance(self._next, Returned | Raised) else self._next
 
     def one(
         self,
@@ -381,20 +372,22 @@ class Run(Generic[R]):
         after: Callable[[], object] = lambda: None,
     ) -> None:
         """Do the next action, others doing theirs *before* and *after* it."""
-        action = self._wanted
+        action = self.next_action
         assert action is not None
         self.actions.append(action)
         before()
-        unknown = ActionFailed(MetadataUnavailable("memory", type(action).__name__, 1.0))
-        event: ProcedureEvent = unknown
-        if fate != "lost request":
-            event = self._answer(action)
+        unknown = MetadataUnavailable("memory", type(action).__name__, 1.0)
+        answer: object = unknown if fate == "lost request" else self._answer(action)
         after()
         if fate == "killed":
-            self.killed = self.over = True
+            self.killed = True
             self._namespace.tree.end_session(self.actor.name)
             return
-        self._step(unknown if fate == "lost reply" else event)
+        if fate == "lost reply":
+            answer = unknown
+        script = self._script
+        self._next = script.fail(answer) if isinstance(answer, LogError) else script.answer(answer)
+        self._wait()
 
     def to_its_end(self) -> "Run[R]":
         while not self.over:
@@ -402,19 +395,16 @@ class Run(Generic[R]):
             assert len(self.actions) < ACTIONS_MAX, "it never ends"
         return self
 
-    def _answer(self, action: Action) -> ProcedureEvent:
+    def _answer(self, action: Action[Any]) -> object:
         try:
-            return Answered(self._namespace.perform(action, self.actor))
+            return self._namespace.perform(action, self.actor)
         except LogError as error:
-            return ActionFailed(error)
+            return error
 
-    def _step(self, event: ProcedureEvent) -> None:
-        actions = self._machine.step(event, now=self.now)
-        while not actions and (deadline := self._machine.deadline()) is not None:
-            self.now = deadline
-            actions = self._machine.step(TimePassed(), now=self.now)
-        self._wanted = actions[0] if actions else None
-        self.over = not actions
+    def _wait(self) -> None:
+        while isinstance(self._next, Wait):
+            self.now += self._next.seconds
+            self._next = self._script.answer(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +432,7 @@ class Interruption:
 
 
 def interruptions(
-    actions: Sequence[Action], rivals: Sequence[tuple[Operation, ...]]
+    actions: Sequence[Action[Any]], rivals: Sequence[tuple[Operation, ...]]
 ) -> Iterator[Interruption]:
     """Yield each way to stop a procedure of these actions, each of *rivals* coming in between.
 

@@ -2,12 +2,13 @@
 
 from dlog.names import path_of
 from dlog.protocol import dropping, renaming, sealing
+from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.consumer_steps import ConsumerSteps
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import add_segment, check_writable, seal_segment, trim
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
-from dlog.protocol.procedure import Steps, recover_segment
 from ledger.errors import LogError
+from ledger.protocol.procedure import Steps
 from tests.dlog.protocol.interrupting import Namespace, Operation, act
 
 
@@ -57,7 +58,7 @@ def take_over(log: str = "a") -> Operation:
         check_writable(manifest, log)
         for segment in manifest.segments:
             if segment.sealed is None:
-                end = yield from recover_segment(segment.ledger_id, last_txid=0)
+                end = yield from RecoverSegment(segment.ledger_id, last_txid=0)
                 manifest = manifest.with_sealed(segment.number, end)
         ledger_id = namespace.new_ledger(manifest.incarnation)
         wanted = manifest.taken_over(manifest.next_segment, ledger_id, 0, "rival")
@@ -75,7 +76,7 @@ def roll(log: str = "a") -> Operation:
         check_writable(manifest, log)
         still_open = [segment for segment in manifest.segments if segment.sealed is None]
         for segment in still_open[:-1]:
-            end = yield from recover_segment(segment.ledger_id, last_txid=0)
+            end = yield from RecoverSegment(segment.ledger_id, last_txid=0)
             yield from node.edit(
                 seal_segment(log, segment.number, segment.ledger_id, end, now_ms=0)
             )

@@ -5,17 +5,9 @@ from typing import Any
 from dlog.errors import LogExists, LostOwnership, NoSuchLog, TakeoverFailed
 from dlog.manifest import Manifest
 from dlog.protocol import sealing
+from dlog.protocol.actions import DeleteLedger, Exists, Fence, Get, RecoverSegment, Sync, Transact
 from dlog.protocol.edits import drop_log
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
-from dlog.protocol.procedure import (
-    DeleteLedger,
-    Exists,
-    Fence,
-    Get,
-    RecoverSegment,
-    Sync,
-    Transact,
-)
 from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp

@@ -3,9 +3,9 @@
 from typing import Any
 
 from dlog.errors import ConsumerBusy, ConsumerFenced, NoSuchConsumer, NoSuchLog
-from dlog.protocol.consumer_steps import UNLOCK_RETRY_S, ConsumerSteps
+from dlog.protocol.actions import Delete, Get, Sync, Transact
+from dlog.protocol.consumer_steps import UNLOCK_RETRY_S, AwaitChange, ConsumerSteps
 from dlog.protocol.manifest_steps import LOST_REPLIES_MAX
-from dlog.protocol.procedure import AwaitChange, Delete, Get, Sync, Transact
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
 from tests.dlog.protocol import operations as op

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dlog.aio.write.opening import TakeoverDriver
-from dlog.protocol.takeover import Step, TakeoverEvent
+from ledger.protocol.procedure import Action
 from tests.simulation.logs.loop import SimLoop
 
 
@@ -14,12 +15,12 @@ def watched_takeovers() -> Iterator[None]:
     """Keep `SimLoop.step` up to date within the block."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: Step) -> TakeoverEvent:
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
-        loop.step = type(effect).__name__
+        loop.step = type(action).__name__
         try:
-            return await honest(self, effect)
+            return await honest(self, action)
         finally:
             loop.step = ""
 

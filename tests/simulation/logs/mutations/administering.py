@@ -13,13 +13,14 @@ from typing import Final
 from dlog.errors import LogExists
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import consumer_steps, dropping, edits, renaming, sealing
+from dlog.protocol.actions import Transact
 from dlog.protocol.consumer_steps import ConsumerSteps
 from dlog.protocol.dropping import Incarnations
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.manifest_steps import LOST_REPLIES_MAX, ManifestSteps
-from dlog.protocol.procedure import Steps, transact
 from ledger.errors import MetadataUnavailable, NodeExists
 from ledger.metastore.ops import ANY_VERSION, CheckOp, CreateOp, DeleteOp, Op
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _ANYWHERE: Final = "tests/dlog/protocol/test_interrupted_procedures.py"
@@ -179,7 +180,7 @@ def takes_its_own_log_for_somebody_elses(patch: Patch) -> None:
             made = CreateOp(self.path, manifest.encode(self.log))
             try:
                 yield from self._make_parent()
-                yield from transact([made, CreateOp(self.mark_of(manifest.life))])
+                yield from Transact((made, CreateOp(self.mark_of(manifest.life))))
             except NodeExists:
                 raise LogExists(self.log) from None
             except MetadataUnavailable:
@@ -220,7 +221,7 @@ def forgets_a_consumer_without_counting_it(patch: Patch) -> None:
     """So nobody can tell it from the one that is begun under its name, at the same version."""
 
     def delete(self: ConsumerSteps) -> Steps[None]:
-        yield from transact([DeleteOp(self.path)])
+        yield from Transact((DeleteOp(self.path),))
 
     patch.set(ConsumerSteps, "delete", delete)
 
@@ -234,6 +235,6 @@ def forgets_a_consumer_without_counting_it(patch: Patch) -> None:
 def believes_that_a_change_without_an_answer_was_made(patch: Patch) -> None:
     def hopeful(ops: Iterable[Op]) -> Steps[None]:
         with suppress(MetadataUnavailable):
-            yield from transact(ops)
+            yield from Transact(tuple(ops))
 
-    patch.set(consumer_steps, "transact", hopeful)
+    patch.set(consumer_steps, "Transact", hopeful)

@@ -16,10 +16,10 @@ from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.intake import Intake
 from dlog.protocol.packer import Packer, Part
-from dlog.protocol.procedure import Steps
 from dlog.settings import LogSettings
 from ledger.errors import LogError
 from ledger.metastore.ops import CheckOp
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 

@@ -12,15 +12,15 @@ from dlog.aio.write.sink import Sink, Stager
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import committing, orphans, writing
-from dlog.protocol.committing import Committed, Tenure, Unit
+from dlog.protocol.committing import AppendUnit, Committed, Tenure, Unit
 from dlog.protocol.edits import Edit, Staged, adopt, check_incarnation, check_writable
 from dlog.protocol.manifest_steps import ManifestSteps
 from dlog.protocol.orphans import StagedFor, Stamp, Standing
-from dlog.protocol.procedure import AppendUnit, Steps
 from dlog.protocol.writing_events import SendEntries, WritingEffect
 from dlog.receipts import Receipt, Receipts
 from dlog.recordbatch import decode_batch, placed
 from ledger.ids import LedgerId
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 

@@ -1,7 +1,8 @@
 """Bugs of a writer that heals: what its ledger held, and whose log it is by now."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+from weakref import WeakSet
 
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
@@ -9,13 +10,14 @@ from dlog.errors import AppendOutcomeUnknown
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
 from dlog.protocol import takeover
+from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation
 from dlog.protocol.packer import Group, Packer
-from dlog.protocol.takeover import Takeover, TakeoverEffect
 from dlog.protocol.writing import Phase, Writing
 from dlog.protocol.writing_events import Healed, LeaveUnknown, SendEntries, WritingEffect
 from ledger.errors import LogError
 from ledger.ids import LedgerId
+from ledger.protocol.procedure import Action
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -60,42 +62,53 @@ def heals_without_closing_the_old_ledger(patch: Patch) -> None:
     """What is confirmed is taken for its end, which whoever opens next may move."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
-        if isinstance(effect, takeover.RecoverSegment) and self._machine._heals is not None:
-            sealed = await seal_by_lac(
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        if isinstance(action, RecoverSegment) and self._why == "heal":
+            return await seal_by_lac(
                 self._ledgers,
                 self._node.log,
-                effect.ledger_id,
-                last_txid=effect.last_txid,
+                action.ledger_id,
+                last_txid=action.last_txid,
                 created_ms=0,
             )
-            return takeover.SegmentRecovered(effect.number, sealed)
-        return await honest(self, effect)
+        return await honest(self, action)
 
     patch.set(TakeoverDriver, "_execute", execute)
 
 
 @mutation("", logs=True)
 def heals_over_whoever_took_the_log(patch: Patch) -> None:
-    def check_expected(self: Takeover, manifest: Manifest) -> None:
-        if self._heals is not None:
-            check_incarnation(manifest, self.log, self._heals)
+    def check_expected(
+        manifest: Manifest, log: str, _expected_epoch: int | None, heals: str | None
+    ) -> None:
+        if heals is not None:
+            check_incarnation(manifest, log, heals)
 
-    patch.set(Takeover, "_check_expected", check_expected)
+    patch.set(takeover, "_check_expected", check_expected)
 
 
 @mutation("", logs=True)
 def looks_at_the_epoch_once(patch: Patch) -> None:
     """Who heals and is slower than a successor takes the log from it at the next attempt."""
-    honest = Takeover._check_expected
+    honest = TakeoverDriver._execute
+    honest_check = takeover._check_expected
+    checked: WeakSet[TakeoverDriver] = WeakSet()
+    again = [False]
 
-    def check_expected(self: Takeover, manifest: Manifest) -> None:
-        if self._manifest is None or self._heals is None:
-            honest(self, manifest)
-        else:
-            check_incarnation(manifest, self.log, self._heals)
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        answer = await honest(self, action)
+        if isinstance(action, takeover.ReadManifest):
+            again[0] = self in checked and self._why == "heal"
+            checked.add(self)
+        return answer
 
-    patch.set(Takeover, "_check_expected", check_expected)
+    def check_expected(
+        manifest: Manifest, log: str, expected_epoch: int | None, heals: str | None
+    ) -> None:
+        honest_check(manifest, log, None if again[0] else expected_epoch, heals)
+
+    patch.set(TakeoverDriver, "_execute", execute)
+    patch.set(takeover, "_check_expected", check_expected)
 
 
 @mutation(
@@ -105,15 +118,14 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
 )
 def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
     """If its segment is empty `last_txid` falls, and a retry appends a second time."""
-    honest = Takeover._recover_next
+    honest = TakeoverDriver._execute
 
-    def recover_next(self: Takeover) -> TakeoverEffect:
-        effect = honest(self)
-        if self._heals is not None and isinstance(effect, takeover.RecoverSegment):
-            return replace(effect, last_txid=NO_TXID)
-        return effect
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        if self._why == "heal" and isinstance(action, RecoverSegment):
+            action = replace(action, last_txid=NO_TXID)
+        return await honest(self, action)
 
-    patch.set(Takeover, "_recover_next", recover_next)
+    patch.set(TakeoverDriver, "_execute", execute)
 
 
 @mutation(

@@ -24,9 +24,9 @@ from dlog.protocol import dropping, orphans, retention
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, forget_deleted, trim
 from dlog.protocol.orphans import Stamp, Standing
-from dlog.protocol.procedure import Steps
 from ledger.ids import LedgerId
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _GIVEN_UP: Final = "tests/dlog/aio/test_what_is_given_up.py"

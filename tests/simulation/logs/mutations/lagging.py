@@ -3,10 +3,10 @@
 from bookie.identity import stamp
 from dlog.manifest import Manifest
 from dlog.protocol.manifest_steps import ManifestSteps
-from dlog.protocol.procedure import Steps
 from ledger.errors import NoSuchNode
 from ledger.metastore.port import MetadataStore
 from ledger.metastore.port import Versioned as VersionedValue
+from ledger.protocol.procedure import Steps
 from ledger.registry import COOKIES
 from tests.simulation.mutations.mutation import Patch, mutation
 

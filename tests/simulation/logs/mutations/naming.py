@@ -8,15 +8,16 @@ from dlog.aio.write import rolling, writer
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import dropping, edits
+from dlog.protocol.actions import Children, Transact
 from dlog.protocol.consumer_steps import ConsumerSteps
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.dropping import Incarnations
 from dlog.protocol.edits import Edit, check_writable
 from dlog.protocol.manifest_steps import ManifestSteps
-from dlog.protocol.procedure import Steps, children, transact
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.ids import LedgerId
 from ledger.metastore.ops import DeleteOp, Op, SetOp
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -67,7 +68,7 @@ def writes_by_the_version_alone(patch: Patch) -> None:
 
     def write(self: ManifestSteps, manifest: Manifest, version: int) -> Steps[int]:
         try:
-            yield from transact([SetOp(self.path, manifest.encode(self.log), version)])
+            yield from Transact((SetOp(self.path, manifest.encode(self.log), version),))
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
         return version + 1
@@ -88,9 +89,9 @@ def deletes_by_the_version_alone(patch: Patch) -> None:
 
     def delete(self: ManifestSteps, _life: str, version: int) -> Steps[None]:
         try:
-            marks = [c for c in (yield from children(self.path)) if c.startswith("inc")]
+            marks = [c for c in (yield from Children(self.path)) if c.startswith("inc")]
             gone = [DeleteOp(f"{self.path}/{mark}") for mark in marks]
-            yield from transact([*gone, DeleteOp(self.path, version)])
+            yield from Transact((*gone, DeleteOp(self.path, version)))
         except NoSuchNode:
             return
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from dlog.aio.log import Log
 from dlog.aio.port import Ledgers
@@ -10,9 +11,10 @@ from dlog.aio.read.segments import seal_of
 from dlog.aio.standby import Standby
 from dlog.aio.write import opening
 from dlog.aio.write.opening import OpenedLog, TakeoverDriver
-from dlog.manifest import Sealed
+from dlog.errors import LostOwnership
+from dlog.manifest import Manifest, Sealed
 from dlog.protocol import takeover
-from dlog.protocol.takeover import Takeover, TakeoverEffect
+from dlog.protocol.actions import RecoverSegment
 from leader import Term
 from ledger.errors import (
     LogError,
@@ -20,6 +22,7 @@ from ledger.errors import (
     RemoteError,
 )
 from ledger.ids import LedgerId
+from ledger.protocol.procedure import Action
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -30,19 +33,18 @@ SWAP_LATER_S: Final = 0.02
 def fences_only_the_last_ledger(patch: Patch) -> None:
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
-        if isinstance(effect, takeover.RecoverSegment):
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        if isinstance(action, RecoverSegment):
             manifest, _ = await self._node.read()
-            if manifest.last is not None and manifest.last.number != effect.number:
-                sealed = await seal_by_lac(
+            if manifest.last is not None and manifest.last.ledger_id != action.ledger_id:
+                return await seal_by_lac(
                     self._ledgers,
                     self._node.log,
-                    effect.ledger_id,
-                    last_txid=effect.last_txid,
+                    action.ledger_id,
+                    last_txid=action.last_txid,
                     created_ms=0,
                 )
-                return takeover.SegmentRecovered(effect.number, sealed)
-        return await honest(self, effect)
+        return await honest(self, action)
 
     patch.set(TakeoverDriver, "_execute", execute)
 
@@ -67,10 +69,10 @@ def appends_before_the_swap(patch: Patch) -> None:
     """The ledger is handed out while the manifest is still being written."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
-        if not isinstance(effect, takeover.WriteManifest):
-            return await honest(self, effect)
-        manifest, version, node = effect.manifest, effect.version, self._node
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        if not isinstance(action, takeover.WriteManifest):
+            return await honest(self, action)
+        manifest, version, node = action.manifest, action.version, self._node
 
         async def write_later() -> None:
             await asyncio.sleep(SWAP_LATER_S)
@@ -80,7 +82,7 @@ def appends_before_the_swap(patch: Patch) -> None:
                 return
 
         asyncio.get_running_loop().create_task(write_later())
-        return takeover.ManifestWritten(version + 1)
+        return version + 1
 
     patch.set(TakeoverDriver, "_execute", execute)
 
@@ -88,26 +90,38 @@ def appends_before_the_swap(patch: Patch) -> None:
 @mutation("seeds", logs=True)
 def keeps_what_it_read_before_it_won(patch: Patch) -> None:
     """After a conflict only the version is read again."""
-    honest = Takeover._manifest_read
+    honest = TakeoverDriver._execute
+    kept: WeakKeyDictionary[TakeoverDriver, Manifest] = WeakKeyDictionary()
+    restarted: WeakSet[TakeoverDriver] = WeakSet()
 
-    def manifest_read(self: Takeover, event: takeover.ManifestRead) -> TakeoverEffect:
-        if self._manifest is not None and event.manifest is not None:
-            event = takeover.ManifestRead(self._manifest, event.version)
-        return honest(self, event)
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        answer = await honest(self, action)
+        if isinstance(action, takeover.CheckLeadership):
+            restarted.add(self)
+        if isinstance(action, takeover.CreateLedger):
+            kept[self] = action.manifest
+        if isinstance(action, takeover.ReadManifest) and self in restarted and self in kept:
+            restarted.discard(self)
+            _, version = cast("tuple[Manifest, int]", answer)
+            return kept[self], version
+        return answer
 
-    patch.set(Takeover, "_manifest_read", manifest_read)
+    patch.set(TakeoverDriver, "_execute", execute)
 
 
 @mutation("seeds", logs=True)
 def deletes_its_ledger_although_the_swap_may_have_arrived(patch: Patch) -> None:
-    honest = Takeover._failed
+    honest = TakeoverDriver._execute
 
-    def failed(self: Takeover, error: LogError) -> TakeoverEffect:
-        if self._phase is takeover.Phase.WRITING and error.outcome_unknown:
-            return self._discard(error)
-        return honest(self, error)
+    async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
+        try:
+            return await honest(self, action)
+        except LogError as error:
+            if isinstance(action, takeover.WriteManifest) and error.outcome_unknown:
+                raise LostOwnership(self._node.log) from error
+            raise
 
-    patch.set(Takeover, "_failed", failed)
+    patch.set(TakeoverDriver, "_execute", execute)
 
 
 @mutation("", logs=True)
@@ -136,16 +150,16 @@ def takes_the_next_offset_from_the_lac(patch: Patch) -> None:
 def takes_a_ledger_that_is_gone_for_trouble(patch: Patch) -> None:
     """A seed found it; a race has to come on top of all the trouble that is borne, which a thousand
     seeds may miss."""
-    honest = Takeover._failed
+    honest = takeover._Attempts.failed
 
-    def failed(self: Takeover, error: LogError) -> TakeoverEffect:
+    def failed(self: takeover._Attempts, error: LogError) -> None:
         if isinstance(error, NoSuchLedger):
-            self._troubles += 1
-            if self._troubles >= takeover.TROUBLES_MAX:
-                return self._give_up(error)
-        return honest(self, error)
+            self._errors += 1
+            if self._errors >= takeover.TROUBLES_MAX:
+                raise error
+        honest(self, error)
 
-    patch.set(Takeover, "_failed", failed)
+    patch.set(takeover._Attempts, "failed", failed)
 
 
 @mutation("", logs=True)

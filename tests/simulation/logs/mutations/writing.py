@@ -8,10 +8,10 @@ from dlog.manifest import Manifest, Sealed
 from dlog.protocol import roll, sealing
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
 from dlog.protocol.packer import Packer
-from dlog.protocol.procedure import Steps
 from dlog.protocol.writing import Phase, Writing
 from dlog.protocol.writing_events import Confirm, SendEntries, WritingEffect
 from ledger.ids import LedgerId
+from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
 

@@ -1,0 +1,81 @@
+"""What the procedures of logs ask for: actions of the metadata store, and of ledgers."""
+
+from dataclasses import dataclass
+
+from dlog.manifest import Sealed
+from ledger.ids import LedgerId
+from ledger.metastore.ops import Op, Versioned
+from ledger.protocol.procedure import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Action[None]):
+    """Wait until reads of *path* see every write that was finished by now."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Get(Action[Versioned]):
+    """Raises `NoSuchNode`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists(Action[int | None]):
+    """Answer: the node's version; None: there is none."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Children(Action[list[str]]):
+    """Answer: names, sorted. Raises `NoSuchNode`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Action[None]):
+    """Create an empty node, and its parents if they are missing. Raises `NodeExists`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Action[None]):
+    """Delete a node whatever its version is. Raises `NoSuchNode`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transact(Action[None]):
+    """Do all of *ops* or none. Raises the error of the first one that cannot be done."""
+
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Action[None]):
+    """Recover a ledger, so that nobody adds to it any more. Raises `NoSuchLedger`, and what
+    recovery raises."""
+
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverSegment(Action[Sealed]):
+    """Fence, recover and close the ledger, then report its end. *last_txid* is the last txid
+    before this segment. Raises `NoSuchLedger`, `DamagedLog`, and what recovery raises."""
+
+    ledger_id: LedgerId
+    last_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLedger(Action[None]):
+    """Raises `NoSuchLedger`."""
+
+    ledger_id: LedgerId
