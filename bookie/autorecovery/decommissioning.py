@@ -1,8 +1,8 @@
-"""Drives `protocol.decommissioning` against the metadata store and the bookie."""
+"""Carries out `protocol.decommissioning` against the metadata store and the bookie."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, assert_never
+from typing import Any, Final
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommissioning as protocol
@@ -12,21 +12,16 @@ from bookie.autorecovery.throttling import reports
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import (
-    AccessDenied,
     BadVersion,
-    BookieRefused,
-    BookieUnavailable,
-    LogError,
     NodeExists,
     NoSuchNode,
-    TransportMismatch,
 )
 from ledger.ids import BookieId, LedgerId
-from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
 from ledger.metastore.nodes import create_node
 from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned
-from ledger.protocol.shared import TimePassed
+from ledger.procedures import run
+from ledger.protocol.procedure import Action
 from ledger.registry import (
     AVAILABLE,
     COOKIES,
@@ -57,13 +52,8 @@ async def decommission(
     Takes as long as the copies take; may be cancelled at any moment and called again. What the
     metadata store refuses is tried again for ever, and reported."""
     ask_read_only = ask_read_only or partial(_ask_read_only, client=client)
-    running = _Decommissioning(client, bookie, on_report, ask_read_only)
-    machine: Machine[protocol.DecommissionEvent, protocol.DecommissionEffect]
-    machine = protocol.Decommission(pause_s=pause_s)
-    begin: protocol.DecommissionEvent = protocol.Begin()
-    await run_in_turn(machine, begin, running.execute, time_passed=TimePassed())
-    assert running.finish is not None, "the machine ends with Finish"
-    return running.finish
+    emptying = _Decommissioning(client, bookie, on_report, ask_read_only)
+    return await run(protocol.empty(pause_s=pause_s), emptying.perform)
 
 
 class _Decommissioning:
@@ -74,24 +64,13 @@ class _Decommissioning:
         on_report: Callable[[protocol.Report], None],
         ask_read_only: Callable[[str, BookieId], Awaitable[None]],
     ) -> None:
-        self.finish: protocol.Finish | None = None
         self._client, self._bookie = client, bookie
         self._store = client.store
         self._marks = Marks(client.store)
         self._on_report, self._ask_read_only = on_report, ask_read_only
 
-    async def execute(
-        self, effect: protocol.DecommissionEffect
-    ) -> protocol.DecommissionEvent | None:
-        try:
-            return await self._execute(effect)
-        except LogError as error:
-            return protocol.EffectFailed(str(error))
-
-    async def _execute(
-        self, effect: protocol.DecommissionEffect
-    ) -> protocol.DecommissionEvent | None:
-        match effect:
+    async def perform(self, action: Action[Any]) -> object:
+        match action:
             case protocol.LookAtBookie():
                 return await self._look()
             case protocol.ScanLedgers(mark):
@@ -100,22 +79,17 @@ class _Decommissioning:
                 return await self._read_marks()
             case protocol.Announce():
                 await self._marks.announce(self._bookie)
-                return protocol.Done()
             case protocol.TurnReadOnly():
-                return await self._turn_read_only()
+                await self._turn_read_only()
             case protocol.Retire(version):
                 return await self._retire(version)
             case protocol.Withdraw():
                 await self._marks.withdraw(self._bookie)
-                return protocol.Done()
             case protocol.Report():
-                self._on_report(effect)
-                return protocol.Done()
-            case protocol.Finish():
-                self.finish = effect
-                return None
+                self._on_report(action)
             case _:
-                assert_never(effect)
+                raise AssertionError(f"no action of emptying: {action}")
+        return None
 
     async def _look(self) -> protocol.BookieSeen:
         await self._store.sync(COOKIES)
@@ -185,23 +159,16 @@ class _Decommissioning:
             return "no process of repair runs: 'dlog autorecovery start' is one"
         return ""
 
-    async def _turn_read_only(self) -> protocol.DecommissionEvent:
+    async def _turn_read_only(self) -> None:
         registration = await find_registration(self._store, self._bookie)
-        if registration is None:
-            return protocol.Done()  # gone since: that is quiet too
-        try:
+        if registration is not None:  # else it is gone since: that is quiet too
             address = registration.operator_address or registration.address
             await self._ask_read_only(address, self._bookie)
-        except (AccessDenied, BookieRefused, TransportMismatch) as error:
-            return protocol.Refused(str(error))
-        except BookieUnavailable as error:
-            return protocol.EffectFailed(str(error))
-        return protocol.Done()
 
-    async def _retire(self, version: int) -> protocol.DecommissionEvent:
+    async def _retire(self, version: int) -> bool:
         cookie = await self._cookie()
         if cookie is None:
-            return protocol.Done()  # a reply was lost
+            return True  # a reply was lost
         path = f"{COOKIES}/{self._bookie}"
         retired = retired_cookie(cookie.value, path, why=_WHY, now_ms=now_ms(), emptied=True)
         registrations = [f"{root}/{self._bookie}" for root in (AVAILABLE, READ_ONLY)]
@@ -212,8 +179,8 @@ class _Decommissioning:
             absent = [op(root) for root in registrations for op in (CreateOp, DeleteOp)]
             await self._store.multi((SetOp(path, retired, version), *absent))
         except (BadVersion, NodeExists):
-            return protocol.Refused("it was started again")
-        return protocol.Done()
+            return False
+        return True
 
 
 async def _ask_read_only(

@@ -267,23 +267,31 @@ mutant(
 mutant(
     "scans before the bookie is read-only",
     _LEAVING,
-    old="        if seen.is_registered and not seen.is_read_only:\n",
-    new="        if False:\n",
+    old="            if bookie.is_registered and not bookie.is_read_only:\n",
+    new="            if False:\n",
     test=_EMPTIED + "no_scan_counts_before_the_bookie_is_read_only",
 )
 mutant(
     "retires the name of a bookie that runs when it was emptied",
     _LEAVING,
-    old="        if self._seen.is_registered:\n            return self._finish(Outcome.EMPTY)\n",
-    new="",
+    old="                    if bookie.is_registered:\n                        return",
+    new="                    if False:\n                        return",
     test=_EMPTIED + "a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped",
 )
 mutant(
     "takes ledgers that it cannot read for such that do not name the bookie",
     _LEAVING,
-    old="clean = not (scanned.naming or scanned.unreadable or self._marks.naming)",
-    new="clean = not (scanned.naming or self._marks.naming)",
+    old="return not (scanned.naming or scanned.unreadable or marks.naming)",
+    new="return not (scanned.naming or marks.naming)",
     test=_EMPTIED + "metadata_that_cannot_be_read_keep_the_name",
+)
+mutant(
+    "counts scans from before the bookie ran again",
+    _LEAVING,
+    old="                clean = 0\n                refusal",
+    new="                refusal",
+    test=_EMPTIED
+    + "only_scans_in_a_row_count_that_began_while_it_was_quiet[1-runs_again-TurnReadOnly]",
 )
 mutant(
     "counts dead bookies that nothing names any more for the alarm",

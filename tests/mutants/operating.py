@@ -101,8 +101,8 @@ mutant(
 mutant(
     "waits without a word where nobody makes the copies of a bookie that is emptied",
     "bookie/autorecovery/protocol/decommissioning.py",
-    old='self._trouble or self._marks.idle_why, ""',
-    new='self._trouble, ""',
+    old="trouble=error_met or marks.idle_why,",
+    new="trouble=error_met,",
     test="tests/bookie/autorecovery/test_decommissioning.py::test_"
     "where_nobody_makes_the_copies_it_says_so[False-no process of repair runs]",
 )

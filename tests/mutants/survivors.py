@@ -192,26 +192,6 @@ _judged(
     "return False",
 )
 
-_LEAVING = "bookie/autorecovery/protocol/decommissioning.py"
-_judged(
-    _UNSEEN,
-    *(_LEAVING, "Decommission.__init__"),
-    "self.phase = Phase.NEW",
-    "self._resume_at: float | None = None",
-    "self._seen: BookieSeen | None = None",
-    "self._scanned: LedgersScanned | None = None",
-    "self._marks = MarksSeen(0, ())",
-)
-_judged(_NEVER, _LEAVING, "Decommission.step", "assert_never(event)")
-_judged(
-    _NEVER,
-    *(_LEAVING, "Decommission._done"),
-    'raise AssertionError(f"done, while {self.phase.value}")',
-)
-_PHASE = "a phase in which no event is judged by it"
-_judged(_PHASE, _LEAVING, "Decommission._judge_bookie", "self.phase = Phase.SCANNING")
-_judged(_PHASE, _LEAVING, "Decommission._judge_scan", "self.phase = Phase.READING_MARKS")
-_judged(_PHASE, _LEAVING, "Decommission._finish", "self.phase = Phase.DONE")
 
 _RECOVERING = "bookie/autorecovery/protocol/recovering.py"
 _judged(

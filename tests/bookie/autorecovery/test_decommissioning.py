@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -15,25 +16,19 @@ from bookie.autorecovery.decommissioning import (
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.decommissioning import (
     Announce,
-    Begin,
     BookieSeen,
-    Decommission,
-    DecommissionEffect,
-    DecommissionEvent,
-    Done,
-    EffectFailed,
     Finish,
     LedgersScanned,
     LookAtBookie,
     MarksSeen,
     Outcome,
     ReadMarks,
-    Refused,
     Report,
     Retire,
     ScanLedgers,
     TurnReadOnly,
     Withdraw,
+    empty,
 )
 from bookie.autorecovery.surveying import parts_of
 from bookie.autorecovery.worker import Worker
@@ -42,19 +37,27 @@ from bookie.errors import BookieRetired
 from bookie.identity.cookie import Cookie
 from bookie.identity.stamp import identify
 from ledger.cluster import make_namespace
-from ledger.errors import BookieForgotten, DamagedMetadata
+from ledger.errors import (
+    BookieForgotten,
+    BookieRefused,
+    DamagedMetadata,
+    LogError,
+    MetadataUnavailable,
+)
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.procedure import Action, Wait
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieRegistration, Retirement, register, retirement_of
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, kill, world
 from tests.ledger.flaky_store import LyingStore
+from tests.procedures import Raised, Returned, Script
 from tests.simulation.disk import SimDisk
 from tests.waiting import eventually
 
 STEPS_MAX = 500
+LOST = MetadataUnavailable("memory", "set", 1.0)
 
 
 @dataclass
@@ -75,11 +78,11 @@ class Namespace:
     """The bookie does not become read-only."""
     late: int = 0
     """Ledgers that a client puts there as long as the bookie is not read-only."""
-    done: list[DecommissionEffect] = field(default_factory=list)
+    done: list[Action[Any]] = field(default_factory=list)
 
-    def do(self, effect: DecommissionEffect) -> DecommissionEvent:
-        self.done.append(effect)
-        match effect:
+    def do(self, action: Action[Any]) -> object:
+        self.done.append(action)
+        match action:
             case LookAtBookie():
                 return BookieSeen(
                     is_known=self.known,
@@ -103,26 +106,24 @@ class Namespace:
                 return MarksSeen(self.naming, ())
             case Announce():
                 self.announced = True
-                return Done()
             case TurnReadOnly():
                 if self.refuses:
-                    return Refused("it has no space left")
+                    raise BookieRefused("b", "it has no space left")
                 self.read_only = True
-                return Done()
             case Report():
-                return Done()
+                pass
             case Retire(version):
                 assert not self.naming, "its name is retired while ledgers name it"
                 assert not self.registered, "its name is retired while it runs"
                 if version != self.version:
-                    return Refused("it was started again")
+                    return False
                 self.known = False
-                return Done()
+                return True
             case Withdraw():
                 self.announced = False
-                return Done()
-            case Finish():
-                raise AssertionError("nobody does that")
+            case _:
+                raise AssertionError(f"no action of emptying: {action}")
+        return None
 
     def wait(self) -> None:
         if not self.stuck and self.announced:
@@ -131,28 +132,28 @@ class Namespace:
 
 class Command:
     def __init__(self, namespace: Namespace) -> None:
-        self.finish: Finish | None = None
         self._namespace = namespace
-        self._machine = Decommission()
-        self._event: DecommissionEvent = Begin()
-        self._now = 0.0
+        self._script = Script(empty())
+        self._next = self._script.begin()
+
+    @property
+    def finish(self) -> Finish | None:
+        return self._next.value if isinstance(self._next, Returned) else None
 
     def step(self, *, fail: bool = False) -> None:
-        effects = self._machine.step(self._event, now=self._now)
-        if effects == []:
-            deadline = self._machine.deadline()
-            assert deadline is not None, "it neither does nor waits for anything"
-            self._now = deadline
+        assert not isinstance(self._next, Returned | Raised), "it is over"
+        if isinstance(self._next, Wait):
             self._namespace.wait()
-            self._event = TimePassed()
+            self._next = self._script.answer(None)
             return
-        [effect] = effects
-        if isinstance(effect, Finish):
-            assert self._machine.deadline() is None
-            self.finish = effect
-            return
-        answer = self._namespace.do(effect)
-        self._event = EffectFailed("lost") if fail else answer
+        try:
+            answer = self._namespace.do(self._next)
+            if fail:
+                raise LOST
+        except LogError as error:
+            self._next = self._script.fail(error)
+        else:
+            self._next = self._script.answer(answer)
 
     def end(self) -> Finish:
         for _ in range(STEPS_MAX):
@@ -180,7 +181,7 @@ def test_once_it_is_stopped_its_name_is_retired_last() -> None:
     assert outcome(namespace) is Outcome.RETIRED
     assert not namespace.known
     assert namespace.done[-2:] == [Retire(7), Withdraw()]
-    assert sum(isinstance(effect, ScanLedgers) for effect in namespace.done) == 2
+    assert sum(isinstance(action, ScanLedgers) for action in namespace.done) == 2
 
 
 def test_a_bookie_that_is_gone_is_emptied_from_the_others() -> None:
@@ -193,7 +194,7 @@ def test_no_scan_counts_before_the_bookie_is_read_only() -> None:
     namespace = Namespace(naming=0, late=2)
     assert outcome(namespace) is Outcome.EMPTY
     quiet = namespace.done.index(TurnReadOnly())
-    scans = [effect for effect in namespace.done[quiet:] if effect == ScanLedgers(mark=True)]
+    scans = [action for action in namespace.done[quiet:] if action == ScanLedgers(mark=True)]
     assert len(scans) >= 2
     assert namespace.naming == 0
 
@@ -251,13 +252,14 @@ def test_only_scans_in_a_row_count_that_began_while_it_was_quiet(
         happens(namespace)
     command.step(fail=happens is None)
     command.end()
-    kinds = [type(effect) for effect in namespace.done]
+    kinds = [type(action) for action in namespace.done]
     assert kinds[kinds.index(since) :].count(ScanLedgers) == 2
 
 
 def test_a_bookie_that_does_not_become_read_only_is_an_answer() -> None:
     finish = Command(Namespace(refuses=True)).end()
-    assert finish == Finish(Outcome.REFUSED, "it has no space left")
+    assert finish.outcome is Outcome.REFUSED
+    assert "it has no space left" in finish.why
 
 
 def test_what_was_announced_of_a_name_that_is_retired_is_taken_back() -> None:
@@ -392,10 +394,10 @@ async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_retired() 
         cookie = f"{COOKIES}/{name}"
         version = await client.store.exists(cookie)
         assert version is not None
-        assert isinstance(await emptying.execute(Retire(version)), Refused)
+        assert await emptying.perform(Retire(version)) is False
         assert await client.store.exists(cookie) == version
         await kill(cluster, client, name)
-        assert await emptying.execute(Retire(version)) == Done()
+        assert await emptying.perform(Retire(version)) is True
         assert await retirement_of(client.store, name) is Retirement.EMPTIED
 
 
@@ -405,13 +407,14 @@ async def test_no_bookie_is_emptied_by_what_a_damaged_store_does_not_say(
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
         emptying = _Decommissioning(client, name, lambda _: None, _ask_read_only)
-        assert isinstance(await emptying.execute(ScanLedgers(mark=False)), LedgersScanned)
+        assert isinstance(await emptying.perform(ScanLedgers(mark=False)), LedgersScanned)
 
         async def verify() -> None:
             raise DamagedMetadata("the store", "a test says so")
 
         monkeypatch.setattr(client.store, "verify", verify)
-        assert isinstance(await emptying.execute(ScanLedgers(mark=False)), EffectFailed)
+        with pytest.raises(DamagedMetadata):
+            await emptying.perform(ScanLedgers(mark=False))
 
 
 async def test_a_ledger_that_the_store_hides_counts_as_one_that_cannot_be_read() -> None:

@@ -17,7 +17,6 @@ from bookie.autorecovery.protocol import (
 )
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.auditing import Auditor
-from bookie.autorecovery.protocol.decommissioning import Decommission, DecommissionEffect
 from bookie.autorecovery.protocol.replicating import Replication, _Work
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
@@ -32,6 +31,7 @@ from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
 from ledger.protocol.answers import Found
+from ledger.protocol.procedure import Action
 from ledger.protocol.shared import (
     MetadataFailed,
     MetadataRead,
@@ -286,24 +286,6 @@ def unmarks_what_has_no_better_place(patch: Patch) -> None:
 
 
 @mutation(
-    "plan of repair",
-    drawn=False,
-    test=f"{_EMPTIED}::test_only_scans_in_a_row_count_that_began_while_it_was_quiet",
-)
-def counts_scans_from_before_it_ran_again(patch: Patch) -> None:
-    """The bookie took entries in between, and one scan alone is behind that."""
-    honest = Decommission._judge_bookie
-
-    def judge(self: Decommission, seen: decommissioning.BookieSeen) -> list[DecommissionEffect]:
-        before = self._clean
-        effects = honest(self, seen)
-        self._clean = before
-        return effects
-
-    patch.set(Decommission, "_judge_bookie", judge)
-
-
-@mutation(
     "bk#1908",
     drawn=False,
     test=f"{_BUGS}::test_1908_a_ledger_with_an_entry_that_is_lost_everywhere_fills_no_disk",
@@ -415,17 +397,16 @@ def forgets_a_name_after_one_scan(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def forgets_a_name_first(patch: Patch) -> None:
-    honest = Decommission._judge_bookie
+    honest = leaving._Decommissioning.perform
 
-    def judge(
-        self: Decommission, seen: decommissioning.BookieSeen
-    ) -> list[decommissioning.DecommissionEffect]:
-        if seen.is_known and seen.is_leaving and not seen.is_registered:
-            self.phase = decommissioning.Phase.RETIRING
-            return [decommissioning.Retire(seen.version)]
-        return honest(self, seen)
+    async def perform(self: leaving._Decommissioning, action: Action[Any]) -> object:
+        answer = await honest(self, action)
+        seen = answer if isinstance(answer, decommissioning.BookieSeen) else None
+        if seen is not None and seen.is_known and seen.is_leaving and not seen.is_registered:
+            await honest(self, decommissioning.Retire(seen.version))
+        return answer
 
-    patch.set(Decommission, "_judge_bookie", judge)
+    patch.set(leaving._Decommissioning, "perform", perform)
 
 
 @mutation(
