@@ -2,7 +2,8 @@
 
 An `Access` is made where it is used and nowhere earlier: Spark pickles readers and forks its
 workers, and neither connections nor threads survive that. On executors one is kept per
-namespace and process, because a worker serves many tasks.
+namespace and process, because a worker serves many tasks. What only the driver calls is imported
+there: executors have many workers, and each imports for itself.
 """
 
 import asyncio
@@ -11,32 +12,29 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
 from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
-from dlog.aio.read.barriers import end_now
-from dlog.aio.read.places import start_offset
 from dlog.aio.read.ranges import RangeReaders
-from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import listed_names
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import COLUMNS
-from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
-from dlog.spark.news_file import NewsFile
 from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
-from dlog.spark.watching import Tails, TailWatch, keyed, tail_for_planning
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
+
+if TYPE_CHECKING:
+    from dlog.spark.consuming import ConsumerMover
+    from dlog.spark.watching import Tails, TailWatch
 
 T = TypeVar("T")
 
@@ -64,16 +62,16 @@ class Access:
         selection: Selection,
         *,
         following: Mapping[str, str],
-        enough: Callable[[Tails], bool],
+        enough: "Callable[[Tails], bool]",
         wait_s: float,
-    ) -> Tails:
+    ) -> "Tails":
         """Return the tails of the logs of *selection*; wait up to *wait_s* for *enough*.
 
         See `TailWatch.tails`; one access watches one selection. Trouble that may pass is raised
         when *wait_s* is over, so that who tries again at once does so in peace."""
         return self._thread.run(self._tails(selection, following, enough, wait_s))
 
-    def ends(self, selection: Selection, *, following: Mapping[str, str] | None = None) -> Tails:
+    def ends(self, selection: Selection, *, following: Mapping[str, str] | None = None) -> "Tails":
         """Return the tails with everything that was acknowledged before the call.
 
         Without *following* `NoSuchLog` is raised if a log that was named is not there."""
@@ -149,11 +147,14 @@ class Access:
         self,
         selection: Selection,
         following: Mapping[str, str],
-        enough: Callable[[Tails], bool],
+        enough: "Callable[[Tails], bool]",
         wait_s: float,
-    ) -> Tails:
+    ) -> "Tails":
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        from dlog.spark.news_file import NewsFile
+        from dlog.spark.watching import TailWatch
+
         try:
             if self._watch is None:
                 self._watch = TailWatch(await self.connected(), selection, NewsFile.of_driver())
@@ -163,7 +164,10 @@ class Access:
                 await asyncio.sleep(max(0.0, deadline - loop.time()))
             raise
 
-    async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> Tails:
+    async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> "Tails":
+        from dlog.aio.store.watching import listed_names
+        from dlog.spark.watching import keyed
+
         ledgers = await self.connected()
         at_once = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
         found: Tails = {}
@@ -191,12 +195,16 @@ class Access:
         return keyed(found, known)
 
     async def _seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
+        from dlog.aio.read.places import start_offset
+
         ledgers = await self.connected()
         node = ManifestNode(ledgers.store, log)
         node.follow(incarnation)
         return await start_offset(ledgers, node, place)
 
     async def _move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+        from dlog.spark.consuming import ConsumerMover
+
         if self._mover is None:
             self._mover = ConsumerMover(await self.connected(), consumer)
         return await self._mover.move(positions)
@@ -243,6 +251,10 @@ async def gathered(looks: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[LogTail, str]:
     """Return the tail of *log*, with all that was acknowledged before the call, and its name."""
+    from dlog.aio.read.barriers import end_now
+    from dlog.aio.read.tails import TailTracker
+    from dlog.spark.watching import tail_for_planning
+
     tracker = TailTracker(ledgers, log)
     if incarnation is not None:
         tracker.follow(incarnation)

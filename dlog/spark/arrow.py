@@ -6,6 +6,10 @@ columns. Spark compares the schema of the first batch with its own type by type,
 `ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice. Only the column of headers, which is
 there if it was asked for, is put together record by record, where a batch has any; its type is
 that of Spark's Kafka source, and it is empty where a record has none (decision 60).
+
+Arrays are made of buffers: `pa.array`, `pa.scalar`, `to_numpy`, and functions of `pyarrow.compute`
+that are given a value of Python import pandas where it is installed, a third of a second of each
+worker's processor.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +19,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dlog.position import NO_TXID, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import RecordBatch
@@ -42,6 +45,7 @@ HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()
 ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", HEADERS))
 COLUMNS: Final = tuple(ARROW_SCHEMA.names)
 COLUMNS_WITH_HEADERS: Final = tuple(ARROW_SCHEMA_WITH_HEADERS.names)
+_INT64: Final = pa.int64()
 ROWS_MAX: Final = 65_536
 NO_TIME: Final = np.iinfo(np.int64).min
 """Stands for the time of a record that an older program wrote with one outside of the years 1 to
@@ -71,8 +75,8 @@ def to_arrow(
     """Return *columns* of all records of *batch*, whose first one has *first_offset*."""
     count = batch.count
     makers: dict[str, Callable[[], pa.Array]] = {
-        "log": lambda: _same(log, count),
-        "offset": lambda: pa.array(np.arange(first_offset, first_offset + count, dtype=np.int64)),
+        "log": lambda: same(log, count),
+        "offset": lambda: numbers(np.arange(first_offset, first_offset + count, dtype=np.int64)),
         "dlsn": lambda: _dlsns(f"{segment}:{entry}:".encode(), count),
         "timestamp": lambda: timestamps(micros_of(batch)),
         "txid": lambda: _txids(batch),
@@ -107,9 +111,71 @@ def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 @lru_cache(maxsize=16)
-def _same(log: str, count: int) -> pa.Array:
-    """Return *log* so many times; batches of a log tend to have the same few sizes."""
-    return pa.repeat(pa.scalar(log), count)
+def same(text: str, count: int) -> pa.Array:
+    """Return *text* so many times; batches of a log tend to have the same few sizes."""
+    data = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)]
+    )
+
+
+def byte_strings(kind: pa.DataType, each: Sequence[bytes]) -> pa.Array:
+    """Return *each* as an array of strings or of bytes, as *kind* says."""
+    ends = np.zeros(len(each) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, each), dtype=np.int64, count=len(each)), out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(each))]
+    return pa.Array.from_buffers(kind, len(each), buffers)
+
+
+def numbers(
+    each: npt.NDArray[np.int64],
+    kind: pa.DataType = _INT64,
+    *,
+    are_null: npt.NDArray[np.bool_] | None = None,
+) -> pa.Array:
+    """Return *each*, of eight bytes, as *kind*; null where *are_null* says so."""
+    known = None if are_null is None or not are_null.any() else _bitmap(~are_null)
+    return pa.Array.from_buffers(kind, len(each), [known, pa.py_buffer(each)])
+
+
+def header_lists(
+    counts: npt.NDArray[np.int32], names: Sequence[str], values: Sequence[bytes]
+) -> pa.Array:
+    """Return the headers of records that have so many each, all of them one after the other."""
+    ends = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=ends[1:])
+    pair = HEADERS.value_type
+    columns = [
+        byte_strings(pa.string(), [name.encode() for name in names]),
+        byte_strings(pa.binary(), values),
+    ]
+    pairs = pa.Array.from_buffers(pair, len(names), [None], children=columns)
+    return pa.Array.from_buffers(HEADERS, len(counts), [None, pa.py_buffer(ends)], children=[pairs])
+
+
+def integers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return an array of 64-bit integers as it lies in memory; a null is any number."""
+    assert column.type.bit_width == 64, "eight bytes each"
+    data = column.buffers()[1]
+    if data is None:
+        return np.zeros(len(column), dtype=np.int64)
+    return np.frombuffer(data, dtype=np.int64)[column.offset : column.offset + len(column)]
+
+
+def are_valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return which are not null; None: all of them."""
+    if not column.null_count:
+        return None
+    if (bits := column.buffers()[0]) is None:
+        return np.zeros(len(column), dtype=np.bool_)
+    end = column.offset + len(column)
+    found = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=end, bitorder="little")
+    return found[column.offset :].astype(np.bool_)
+
+
+def _bitmap(bits: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 
 def _dlsns(prefix: bytes, count: int) -> pa.Array:
@@ -159,13 +225,11 @@ def micros_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
 
 def timestamps(micros: npt.NDArray[np.int64]) -> pa.Array:
     kind = ARROW_SCHEMA.field("timestamp").type
-    times = pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
-    unknown = micros == NO_TIME
-    return pc.if_else(pa.array(unknown), None, times) if unknown.any() else times
+    return numbers(micros, kind, are_null=micros == NO_TIME)
 
 
-def txids(numbers: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(numbers, mask=numbers == NO_TXID)
+def txids(given: npt.NDArray[np.int64]) -> pa.Array:
+    return numbers(given, are_null=given == NO_TXID)
 
 
 def _txids(batch: RecordBatch) -> pa.Array:
@@ -183,10 +247,12 @@ def _keys(batch: RecordBatch) -> pa.Array:
 def _headers(batch: RecordBatch) -> pa.Array:
     headers = batch.headers_list()
     if headers is None:
-        none = pa.array(np.zeros(batch.count + 1, dtype=np.int32))
-        return pa.ListArray.from_arrays(none, pa.nulls(0, HEADERS.value_type))
-    pairs = [[{"key": n, "value": v} for n, v in each.items()] for each in headers]
-    return pa.array(pairs, HEADERS)
+        return header_lists(np.zeros(batch.count, dtype=np.int32), [], [])
+    return header_lists(
+        np.fromiter(map(len, headers), dtype=np.int32, count=batch.count),
+        [name for each in headers for name in each],
+        [value for each in headers for value in each.values()],
+    )
 
 
 def _binary(

@@ -18,8 +18,11 @@ from dlog.position import NO_TXID
 from dlog.recordbatch import RecordBatch
 from dlog.spark.arrow import (
     COLUMNS,
-    HEADERS,
+    byte_strings,
+    header_lists,
     micros_of,
+    numbers,
+    same,
     schema_of,
     timestamps,
     to_arrow,
@@ -73,8 +76,8 @@ def _joined(
     has_txids = any(chunk.batch.txids is not None for chunk in chunks)
     has_keys = any(chunk.batch.keys is not None for chunk in chunks)
     makers: dict[str, Callable[[], pa.Array]] = {
-        "log": lambda: pa.repeat(pa.scalar(log), count),
-        "offset": lambda: pa.array(np.arange(begin, begin + count, dtype=np.int64)),
+        "log": lambda: same(log, count),
+        "offset": lambda: numbers(np.arange(begin, begin + count, dtype=np.int64)),
         "dlsn": lambda: _dlsns(chunks),
         "timestamp": lambda: timestamps(_taken(chunks, micros_of)),
         "txid": lambda: (
@@ -96,11 +99,13 @@ def _taken(
 
 
 def _dlsns(chunks: Sequence[Chunk]) -> pa.Array:
-    places = pa.array([f"{chunk.place.segment}:{chunk.place.entry}" for chunk in chunks])
+    named = [b"%d:%d" % (chunk.place.segment, chunk.place.entry) for chunk in chunks]
+    places = byte_strings(pa.string(), named)
     whose = np.repeat(np.arange(len(chunks)), [chunk.take for chunk in chunks])
-    slots = [np.arange(chunk.skip, chunk.skip + chunk.take) for chunk in chunks]
-    numbers = pa.array(np.concatenate(slots)).cast(pa.string())
-    return pc.binary_join_element_wise(places.take(pa.array(whose)), numbers, ":")
+    slots = np.concatenate([np.arange(chunk.skip, chunk.skip + chunk.take) for chunk in chunks])
+    in_entry = numbers(slots).cast(pa.string())
+    colons = same(":", len(slots))
+    return pc.binary_join_element_wise(places.take(numbers(whose)), in_entry, colons)
 
 
 def _txids_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
@@ -130,14 +135,7 @@ def _headers(chunks: Sequence[Chunk]) -> pa.Array:
         for headers in taken:
             names += headers.keys()
             values += headers.values()
-    ends = np.zeros(sum(map(len, counts)) + 1, dtype=np.int32)
-    np.cumsum(np.concatenate(counts), out=ends[1:])
-    pair = HEADERS.value_type
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pair.field(0).type), pa.array(values, pair.field(1).type)],
-        fields=list(pair),
-    )
-    return pa.ListArray.from_arrays(pa.array(ends), pairs)
+    return header_lists(np.concatenate(counts), names, values)
 
 
 def _there(batch: RecordBatch) -> npt.NDArray[np.uint8]:

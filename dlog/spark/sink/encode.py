@@ -18,6 +18,7 @@ from dlog.errors import InvalidHeaders, RecordTooLarge
 from dlog.headers import encode_headers
 from dlog.position import NO_TXID, timestamp_error
 from dlog.recordbatch import HEADER, MAGIC, Codec, Flag
+from dlog.spark.arrow import are_valid, integers, same
 from dlog.spark.errors import InvalidRow, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
 
@@ -73,7 +74,7 @@ class Encoder:
         if columns.key is not None and (given := rows.column(columns.key)).null_count < len(given):
             keys = _blob(given)
             blobs.append(keys)
-            validity = np.asarray(given.is_valid()) if given.null_count else None
+            validity = are_valid(given)
         headers = None if columns.headers is None else _headers(rows.column(columns.headers))
         if headers is not None:
             blobs.append(headers)
@@ -99,7 +100,7 @@ class Encoder:
     def _txids(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         assert self._columns.txid is not None
         column = _required(rows, self._columns.txid, "txid").cast(pa.int64())
-        txids: npt.NDArray[np.int64] = column.to_numpy()
+        txids = integers(column)
         if not len(txids):
             return txids
         before = np.concatenate(([self._last_txid], txids[:-1]))
@@ -193,7 +194,7 @@ def _blob(column: pa.Array) -> _Blob:
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
         column = column.cast(pa.binary())  # large ones
     if column.null_count:
-        column = pc.fill_null(column, b"" if pa.types.is_binary(column.type) else "")
+        column = pc.coalesce(column, same("", len(column)).cast(column.type))
     _, offsets, data = column.buffers()
     if offsets is None or not len(column):
         return _Blob(np.zeros(1, dtype=np.int32), memoryview(b""))
@@ -204,17 +205,21 @@ def _blob(column: pa.Array) -> _Blob:
 
 def _times(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
     """Return milliseconds, and which rows have none."""
-    unknown = np.asarray(column.is_null()) if column.null_count else None
+    known = are_valid(column)
     if pa.types.is_timestamp(column.type):
         micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-        numbers = micros.fill_null(0).to_numpy() // 1000
+        times = integers(micros) // 1000
     else:
-        numbers = column.fill_null(0).to_numpy()
-    if len(numbers):
-        for extreme in (int(numbers.min()), int(numbers.max())):
+        times = integers(column.cast(pa.int64()))
+    unknown = None
+    if known is not None:
+        unknown = ~known
+        times = np.where(known, times, 0)
+    if len(times):
+        for extreme in (int(times.min()), int(times.max())):
             if (reason := timestamp_error(extreme)) is not None:
                 raise InvalidRow("timestamp", f"has {extreme}: {reason}")
-    return numbers, unknown
+    return times, unknown
 
 
 def _deltas(

@@ -16,6 +16,7 @@ from dlog.aio.write.sink import Assignment, Staged
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.settings import RECORD_BYTES_LIMIT
+from dlog.spark.arrow import integers, numbers
 from dlog.spark.errors import InvalidRow, TooManyRowsUnstaged
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.encode import Encoder
@@ -97,9 +98,9 @@ class TaskRows:
         names = rows.column(self._columns.log)
         # Sorted once, by names as they come: to filter for each name costs rows times names.
         coded = names.dictionary_encode()
-        codes = coded.indices.to_numpy()
+        codes = integers(coded.indices.cast(pa.int64()))
         order = np.argsort(codes, kind="stable")
-        ordered = rows.take(pa.array(order))
+        ordered = rows.take(numbers(order))
         ends = np.searchsorted(codes[order], np.arange(len(coded.dictionary)), side="right")
         begin = 0
         for name, end in zip(coded.dictionary.to_pylist(), ends.tolist(), strict=True):

@@ -39,11 +39,12 @@ FAILS: Final = "fails"
 LINGERS: Final = "lingers"
 """Task 0 sleeps before it seals, while task 1 fails until Spark gives up; a query that is started
 later has no trouble."""
+HELD: Final = "held"
+"""No task seals as long as there is a file `hold`; each says `held` with its process."""
 TASKS: Final = 2
 PATIENCE_S: Final = 150.0
 _SETTINGS: Final = {
     "spark.executor.memory": "512m",
-    "spark.executor.cores": "2",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "100ms",
@@ -88,7 +89,10 @@ class TroubledWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             wait_until((self._signals / "asleep").exists, "task 0 sleeps", timeout_s=PATIENCE_S)
             raise Told
         sleeps = task == 0 and first and self._trouble in {SLEEPS, LINGERS} and not is_later
-        with patch.object(writers, "StagedLedger", self._ledger if sleeps else StagedLedger):
+        ledger = self._sleeping if sleeps else StagedLedger
+        if self._trouble == HELD:
+            ledger = self._held
+        with patch.object(writers, "StagedLedger", ledger):
             message = self._made.write(iterator)
         if self._trouble == FAILS and first:
             (self._signals / f"failed{task}").touch()
@@ -101,7 +105,21 @@ class TroubledWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[SinkMessage | None], batchId: int) -> None:  # noqa: N803
         self._made.abort(messages, batchId)
 
-    def _ledger(self, *given: Any) -> StagedLedger:
+    def _held(self, *given: Any) -> StagedLedger:
+        made = StagedLedger(*given)
+        seal = made.seal
+
+        def sealed() -> Staged:
+            hold = self._signals / "hold"
+            if hold.exists():
+                (self._signals / f"held {os.getpid()}").touch()
+                wait_until(lambda: not hold.exists(), "it is let go", timeout_s=PATIENCE_S)
+            return seal()
+
+        made.seal = sealed  # type: ignore[method-assign]
+        return made
+
+    def _sleeping(self, *given: Any) -> StagedLedger:
         made = StagedLedger(*given)
         seal = made.seal
 
@@ -122,11 +140,21 @@ class Application:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def copy(self, uri: str, source: str, target: str, trouble: str, directory: Path) -> str | None:
-        """Copy what *source* has; return what the query died of. *directory* has its checkpoint."""
+    def copy(
+        self,
+        uri: str,
+        source: str,
+        target: str,
+        trouble: str,
+        directory: Path,
+        *,
+        per_trigger: int = 0,
+    ) -> str | None:
+        """Copy what *source* has, *per_trigger* records in a batch if it is not 0; return what the
+        query died of. *directory* has its checkpoint."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        command = [uri, source, target, trouble, str(directory)]
+        command = [uri, source, target, trouble, str(directory), per_trigger]
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         answer: str | None = json.loads(self._process.stdout.readline())
@@ -169,13 +197,19 @@ def main() -> None:
 
 
 def _copy(
-    spark: SparkSession, uri: str, source: str, target: str, trouble: str, directory: str
+    spark: SparkSession,
+    uri: str,
+    source: str,
+    target: str,
+    trouble: str,
+    directory: str,
+    per_trigger: int,
 ) -> str | None:
+    reader = spark.readStream.format("dlog").option("uri", uri).option("minPartitions", TASKS)
+    if per_trigger:
+        reader = reader.option("maxRecordsPerTrigger", per_trigger)
     query = (
-        spark.readStream.format("dlog")
-        .option("uri", uri)
-        .option("minPartitions", TASKS)
-        .load(source)
+        reader.load(source)
         .select("value")
         .writeStream.format("troubled")
         .option("uri", uri)

@@ -6,7 +6,7 @@ the loopback network to itself.
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,15 +33,18 @@ _PACKAGES: Final = (
 
 
 @contextmanager
-def standalone(directory: Path) -> Iterator[str]:
-    """Run a master and its workers, all files in *directory*; yield the URL of the master."""
+def standalone(directory: Path, variables: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a master and its workers, all files in *directory*; yield the URL of the master.
+
+    With *variables* their environment is this one, else this process's with dlog on its path."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
     home = Path(spec.origin).parent
     started: list[subprocess.Popen[bytes]] = []
+    base = {**os.environ, **environment()} if variables is None else variables
     # A worker asks for the version of Scala where it cannot see how Spark was installed.
-    variables = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+    environ = {**base, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
 
     def start(name: str, kind: str, *arguments: str) -> Path:
         java = [str(find_java().executable), *_FLAGS]
@@ -52,7 +55,7 @@ def standalone(directory: Path) -> Iterator[str]:
             started.append(
                 subprocess.Popen(
                     dying_with_parent([*command, *arguments], os.getpid()),
-                    env={**os.environ, **environment(), **variables},
+                    env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dlog import Log
 from dlog.local.cluster import LocalCluster
+from tests.dlog.spark.processes import workers_below
 from tests.dlog.spark.running import QUERY_TIMEOUT_S, batch, into_parquet, parquet, stream
 from tests.dlog.spark.running import wait_until as until
 from tests.waiting import wait_until
@@ -131,31 +132,6 @@ def test_a_query_outlives_a_time_without_bookies(
     finally:
         query.stop()
     assert [bytes(row.value) for row in parquet(spark, tmp_path)] == [b"before", b"after"]
-
-
-def workers_below(root: int) -> list[int]:
-    """Return the Python workers of Spark below the process *root*: children of their daemon."""
-    parents: dict[int, int] = {}
-    daemons: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (process / "stat").read_text()
-            command = (process / "cmdline").read_text()
-        except OSError:  # it has ended
-            continue
-        number = int(process.name)
-        parents[number] = int(stat.rpartition(")")[2].split()[1])
-        if "pyspark.daemon" in command:
-            daemons.add(number)
-
-    def is_below(process: int) -> bool:
-        while process in parents:
-            if process == root:
-                return True
-            process = parents[process]
-        return False
-
-    return [each for each in daemons if parents[each] in daemons and is_below(each)]
 
 
 def test_workers_that_were_killed_are_no_trouble_for_the_next_job(
