@@ -93,9 +93,9 @@ class BookiesFacts:
         away = tuple(each.bookie for each in self.bookies if each.is_away)
         quorum = self.quorum
 
-        def due_to_away(wanted: int) -> frozenset[str]:
+        def due_to_away(wanted: int) -> frozenset[frozenset[str]]:
             """Return who is away, if nothing but that leaves fewer than *wanted* writable."""
-            return frozenset(away if writable + len(away) >= wanted else ())
+            return frozenset({frozenset(away)} if writable + len(away) >= wanted else ())
 
         if not there:
             known = (

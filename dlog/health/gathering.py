@@ -181,7 +181,7 @@ async def gather_repair(reach: Reach) -> RepairFacts:
         deferred_why=tuple(reasons)[:REASONS_MAX],
         lost=tuple(sorted(each for each, mark in read.items() if mark.lost)),
         differing=tuple(sorted(each for each, mark in read.items() if mark.differing)),
-        lacking=tuple(sorted({each for mark in read.values() for each in mark.bookies})),
+        lacking=tuple(dict.fromkeys(mark.bookies for mark in read.values())),
         away=away,
         ledgers=ledgers,
         sampled=looked_at,

@@ -101,7 +101,7 @@ class OpeningsFacts:
                 f"log {log} cannot be opened for writing: {obstacle.reason}",
                 "Bring these bookies back. If that is impossible, or what they say cannot be true: "
                 "'dlog ledger close-at LEDGER ENTRY' shows what each bookie holds, and ends it.",
-                due_to=frozenset(obstacle.away),
+                due_to=frozenset({frozenset(obstacle.away)} if obstacle.away else ()),
             )
 
     def summary(self) -> str:

@@ -38,8 +38,9 @@ class RepairFacts:
     """Ledgers with entries that nobody has."""
     differing: tuple[int, ...] = ()
     """Ledgers of which two bookies have different whole frames of an entry."""
-    lacking: tuple[str, ...] = ()
-    """Bookies whose copies the marks that were read lack."""
+    lacking: tuple[frozenset[str], ...] = ()
+    """The bookies that each of the marks that were read names, each group once. Nobody can clear a
+    mark while one of its bookies is away."""
     away: tuple[str, ...] = ()
     """Bookies that are known and not registered."""
     ledgers: int = 0
@@ -60,7 +61,7 @@ class RepairFacts:
                 f"repair marks nothing: {self.alarm}",
                 "That is mostly a network or a metadata store that is cut off: bring the bookies "
                 "back first.",
-                due_to=frozenset(self.away),
+                due_to=self._due_to(exposed=True),
             )
         if self.urgent or self.short:
             count = max(self.urgent, self.short)
@@ -92,9 +93,10 @@ class RepairFacts:
             )
         yield from self._of_nobody()
 
-    def _due_to(self, *, marked: bool = False, exposed: bool = False) -> frozenset[str]:
+    def _due_to(self, *, marked: bool = False, exposed: bool = False) -> frozenset[frozenset[str]]:
         """Return the bookies that have to do with what is *marked*, and with what is *exposed*."""
-        return frozenset((self.lacking if marked else ()) + (self.away if exposed else ()))
+        away = (frozenset(self.away),) if exposed and self.away else ()
+        return frozenset((self.lacking if marked else ()) + away)
 
     def _of_loss(self) -> Iterator[Sign]:
         if self.lost:

@@ -33,9 +33,9 @@ class Sign:
     """What to do about it; empty if there is nothing to be done."""
     bookies: tuple[str, ...] = ()
     """Those that are out of reach, if it says so."""
-    due_to: frozenset[str] = frozenset()
-    """Bookies that are out of reach, without which nothing of this were so; empty: it has another
-    cause."""
+    due_to: frozenset[frozenset[str]] = frozenset()
+    """It follows from that bookies are out of reach if of each of these groups one is; empty: it
+    has another cause."""
     consequences: tuple["Sign", ...] = ()
     """The gravest first. A sign is as grave as the gravest of them."""
 
@@ -127,14 +127,15 @@ def _shown(sign: Sign) -> dict[str, object]:
 
 
 def _joined(signs: Iterable[Sign]) -> Iterator[Sign]:
-    """Yield *signs*, each once; those that are due to bookies of others below one of these."""
+    """Yield *signs*, each once; those that follow from others below one of these."""
     once = list(dict.fromkeys(signs))
     causes = [sign for sign in once if sign.bookies]
     out_of_reach = frozenset(bookie for cause in causes for bookie in cause.bookies)
     below: dict[Sign, list[Sign]] = {}
     for sign in once:
-        if sign.due_to and sign.due_to <= out_of_reach:
-            cause = next(cause for cause in causes if not sign.due_to.isdisjoint(cause.bookies))
+        if sign.due_to and not any(map(out_of_reach.isdisjoint, sign.due_to)):
+            named_ones = frozenset[str]().union(*sign.due_to)
+            cause = next(cause for cause in causes if not named_ones.isdisjoint(cause.bookies))
             below.setdefault(cause, []).append(sign)
     alone = set(once).difference(*below.values())
     for sign in once:

@@ -57,6 +57,8 @@ async def test_a_killed_bookie_is_one_finding_of_status_doctor_and_console(tmp_p
             cluster.kill_bookie(2)
             name = cluster.processes[2].name
             await ended(log.append_many([b"with two of them"] * 100))
+            standby = await ended(Log.open("orders", client=client))
+            await ended(standby.append(b"after a takeover, which asks the dead one, too"))
 
             async def is_missed() -> bool:
                 """Whether its session has ended; before and after, it is one finding."""
@@ -71,7 +73,8 @@ async def test_a_killed_bookie_is_one_finding_of_status_doctor_and_console(tmp_p
             await eventually(is_missed, "the session of the bookie has ended", timeout_s=SLOW_S)
             await until(lambda: _is_whole(shown(gatherer), name), "the console has one problem")
             await ended(cluster.restart_bookie(2))
-            await ended(log.close())
+            await ended(standby.close())
+            await log.writer.abandon()
 
             async def is_well() -> bool:
                 return not await findings(cluster.uri, "doctor")

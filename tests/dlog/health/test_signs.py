@@ -218,11 +218,14 @@ def test_a_hundred_signs_of_one_kind_are_not_told_one_by_one() -> None:
 
 
 ONE_DEAD = bookies(replace(THREE[1], registered=False))
+B1 = (frozenset({"b1"}),)
+TAKEN_OVER = frozenset({"b0", "b1", "b2"})
+"""A takeover marks the last ledger: who of these has which entries is to be asked."""
 EXPOSED = replace(REPAIR, away=("b1",), ledgers=9, sampled=9, exposed=4)
 
 
 def test_one_dead_bookie_is_one_sign_with_what_follows_from_it_below() -> None:
-    lacking = replace(EXPOSED, auditor="", alarm="1 of 3 bookies are away", lacking=("b1",))
+    lacking = replace(EXPOSED, auditor="", alarm="1 of 3 bookies are away", lacking=B1)
     marked = replace(lacking, marked=2, looked_at=2, urgent=1)
     blocked = OpeningsFacts(
         logs=1, looked_at=1, open=1, asked=1, blocked=(("orders", Obstacle("x", ("b1",))),)
@@ -251,7 +254,9 @@ def test_what_another_cause_has_stands_alone() -> None:
         "bookie-read-only",
         "bookie-read-only",
     ], "one of two that are full is needed, too"
-    other = replace(REPAIR, marked=2, looked_at=2, lacking=("b0", "b1"), away=("b1",))
+    other = replace(
+        REPAIR, marked=2, looked_at=2, lacking=(TAKEN_OVER, frozenset({"b0"})), away=("b1",)
+    )
     assert [sign.kind for sign in report(ONE_DEAD, other).signs] == [
         "bookie-away",
         "underreplicated",
@@ -280,7 +285,7 @@ def test_several_dead_bookies_are_one_sign_too() -> None:
 
 def test_one_that_does_not_answer_yet_is_the_cause_of_what_lacks_it() -> None:
     silent = servers(replace(SERVER, bookie="b1", reached=False, status=None))
-    marked = replace(REPAIR, marked=2, looked_at=2, lacking=("b1",))
+    marked = replace(REPAIR, marked=2, looked_at=2, lacking=(*B1, TAKEN_OVER))
     [sign] = report(BookiesFacts(bookies=THREE), silent, marked).signs
     assert sign.kind == "bookie-unreachable"
     assert [each.kind for each in sign.consequences] == ["underreplicated"]
