@@ -1,9 +1,11 @@
 """Where lines and bars of a drawing are; templates print them as SVG. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dlog.console.series import WINDOW_S
+from dlog.console.wording import seconds
 from dlog.manifest import Segment
 
 SPARK_WIDTH: Final = 150.0
@@ -16,29 +18,39 @@ BARS_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A line for each stretch without a gap, the newest value at the right."""
+    """A line for each stretch without a gap. The right edge is the last look, the
+    left one `WINDOW_S` before."""
 
-    lines: tuple[str, ...]
+    lines: tuple[str, ...] = ()
     """Points as SVG's polyline takes them."""
-    top: float
-    """The largest value; the line of 0 is the lower edge."""
+    top: float = 0.0
+    """The largest value, which the upper edge is; the lower edge is 0."""
+    scale: str = ""
+    """The same for people; empty if it is 0, or not known."""
+    span: str = seconds(WINDOW_S)
+    """From the left edge to the right one."""
 
 
-def spark(values: Sequence[float | None], *, points_max: int) -> Spark:
-    """Draw *values*, *points_max* of which fill the width."""
-    known = [each for each in values if each is not None]
-    top = max(known, default=0.0)
-    step = SPARK_WIDTH / max(1, points_max - 1)
-    begin = SPARK_WIDTH - step * (len(values) - 1)
-    lines: list[list[str]] = [[]]
-    for at, value in enumerate(values):
+def spark(points: Sequence[tuple[float, float | None]], shown: Callable[[float], str]) -> Spark:
+    """Draw *points*, each a time and a value, the last of which is now; *shown* writes a value for
+    people. What has not changed is drawn as before, so that nobody has to be told."""
+    now = points[-1][0] if points else 0.0
+    drawn = [(at, value) for at, value in points if now - at <= WINDOW_S]
+    top = max((value for _, value in drawn if value is not None), default=0.0)
+    lines: list[list[tuple[int, float]]] = [[]]
+    for at, value in drawn:
+        line = lines[-1]
         if value is None:
-            if lines[-1]:
+            if line:
                 lines.append([])
             continue
-        y = SPARK_HEIGHT - 1 - (SPARK_HEIGHT - 2) * (value / top if top > 0 else 0.0)
-        lines[-1].append(f"{begin + at * step:.1f},{y:.1f}")
-    return Spark(tuple(" ".join(line) for line in lines if len(line) > 1), top)
+        x = round(SPARK_WIDTH * (1 - (now - at) / WINDOW_S))
+        y = round(SPARK_HEIGHT - 1 - (SPARK_HEIGHT - 2) * (value / top if top > 0 else 0.0), 1)
+        if len(line) > 1 and line[-1][1] == line[-2][1] == y:
+            line.pop()  # it is on the way
+        line.append((x, y))
+    found = tuple(" ".join(f"{x},{y}" for x, y in line) for line in lines if len(line) > 1)
+    return Spark(found, top, shown(top) if found and top > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)

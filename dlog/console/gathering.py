@@ -253,7 +253,7 @@ class Gatherer:
         except TimeoutError:
             _log.warning("repair_not_seen", reason=f"it took longer than {REPAIR_S:g} s")
         finally:
-            self.cluster.take_in_repair(found)
+            self.cluster.take_in_repair(found, now=self.now)
 
     async def _look_at_logs(self) -> None:
         at_first = self.names[:LOGS_AT_FIRST]

@@ -107,11 +107,11 @@ class LogSeen:
         """Take in a *look*; return what has happened since the one before."""
         before, self.look = self.look, look
         first, self.looked = not self.looked, True
-        self.rate.add(self._growth.of(look.next_offset, now))
+        self.rate.add(self._growth.of(look.next_offset, now), now)
         lags = {name: look.lag(state) for name, state in look.consumers[:CONSUMERS_MAX]}
         self.lags = {name: self.lags.get(name) or Series() for name in lags}
         for name, lag in lags.items():
-            self.lags[name].add(lag)
+            self.lags[name].add(lag, now)
         if look.manifest is None:  # what is known of it stays on the page, with what is wrong
             self.look = replace(before, trouble=look.trouble)
             return []
@@ -160,12 +160,12 @@ class BookieSeen:
     def take_in(self, server: ServerFacts | None, now: float) -> None:
         status = server.status if server is not None else None
         work = status.work if status is not None and status.HasField("work") else None
-        self.added.add(self._added.of(work.added_bytes if work else None, now))
-        self.read.add(self._read.of(work.read_bytes if work else None, now))
+        self.added.add(self._added.of(work.added_bytes if work else None, now), now)
+        self.read.add(self._read.of(work.read_bytes if work else None, now), now)
         self.entries_per_s = self._entries.of(work.added_entries if work else None, now)
         syncs = self._syncs.of(work.journal_syncs if work else None, now)
         sync_s = self._sync_s.of(work.journal_sync_s if work else None, now)
-        self.sync.add(sync_s / syncs if syncs and sync_s is not None else None)
+        self.sync.add(sync_s / syncs if syncs and sync_s is not None else None, now)
         if server is not None and server.reached:
             self.silent_since = None
         elif self.silent_since is None:
@@ -213,9 +213,9 @@ class ClusterSeen:
             self._take_in_bookies(before, now, now_ms)
         self.rounds += 1
 
-    def take_in_repair(self, found: Repairing | None) -> None:
+    def take_in_repair(self, found: Repairing | None, *, now: float) -> None:
         self.repairing = found
-        self.repaired.add(None if found is None else found.bytes_per_s)
+        self.repaired.add(None if found is None else found.bytes_per_s, now)
         self.rounds += 1
 
     def _take_in_bookies(self, before: Mapping[str, str], now: float, now_ms: int) -> None:

@@ -1,31 +1,44 @@
 """Numbers over the last minutes. Pure."""
 
-from collections import deque
+import math
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
 POINTS_MAX: Final = 150
 """Values of one series: at a poll every two seconds, the last five minutes."""
+WINDOW_S: Final = 300.0
+"""What a curve shows, up to now."""
 
 
 class Series:
-    """The last values of one number; None where it was not known."""
+    """The last values of one number, and when they were seen; None where it was not known."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_times", "_values")
 
     def __init__(self) -> None:
-        self._values: deque[float | None] = deque(maxlen=POINTS_MAX)
+        self._times = array("d")
+        self._values = array("d")
+        """NaN: it was not known."""
 
-    def add(self, value: float | None) -> None:
-        self._values.append(value)
+    def add(self, value: float | None, at: float) -> None:
+        """Take in *value* as it was at *at* seconds."""
+        self._times.append(at)
+        self._values.append(math.nan if value is None else value)
+        del self._times[:-POINTS_MAX], self._values[:-POINTS_MAX]
 
     @property
     def last(self) -> float | None:
-        return self._values[-1] if self._values else None
+        if not self._values or math.isnan(self._values[-1]):
+            return None
+        return self._values[-1]
 
     @property
-    def values(self) -> Sequence[float | None]:
-        return tuple(self._values)
+    def points(self) -> Sequence[tuple[float, float | None]]:
+        return [
+            (at, None if math.isnan(value) else value)
+            for at, value in zip(self._times, self._values, strict=True)
+        ]
 
 
 class Rate:

@@ -1,15 +1,34 @@
 """How numbers, times and bytes are written for people, in few digits. Pure."""
 
+import codecs
+import re
+import unicodedata
 from datetime import UTC, datetime
 from typing import Final
 
 from dlog.position import TIMESTAMP_MS_MAX
+from ledger.values import shown_duration, shown_size
 
 UNKNOWN: Final = "–"
 _SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _COUNTS: Final = (("G", 10**9), ("M", 10**6), ("k", 10**3))
+NO_LIMIT: Final = "no limit"
+NOT_ENCRYPTED: Final = "not encrypted"
+LIMITS: Final = frozenset(
+    {
+        "roll_bytes",
+        "roll_age_s",
+        "roll_records",
+        "roll_idle_s",
+        "retention_bytes",
+        "retention_age_s",
+    }
+)
+"""Settings of which 0 says that there is no limit."""
 TEXT_MAX: Final = 2_000
 """Characters of a payload on a page of many records."""
+LOOKED_AT_MAX: Final = 64 * 1024
+"""Bytes of a payload that say whether it is text."""
 
 
 def size(value: float | None) -> str:
@@ -50,11 +69,48 @@ def seconds(value: float | None) -> str:
     return f"{value / 86_400:.0f} d"
 
 
+def setting(name: str, value: int | float | str) -> str:
+    """Return the value of a log's setting, with its unit, as `dlog.settings.parse_settings` takes
+    it; but a limit of 0 is `NO_LIMIT`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if name in LIMITS and not value:
+        return NO_LIMIT
+    if "_bytes" in name:
+        text = shown_size(int(value))
+        return f"{value} B" if text.isdecimal() else f"{text[:-1]} {text[-1]}iB"
+    if name.endswith("_s"):
+        number, unit = re.fullmatch(r"(.*?)([a-z]+)", shown_duration(value)).groups()  # type: ignore[union-attr]
+        return f"{number} {unit}"
+    return str(value)
+
+
 def moment(time_ms: int) -> str:
     """Return a time of day and its date, UTC."""
     if not 0 < time_ms <= TIMESTAMP_MS_MAX:
         return UNKNOWN
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def is_text(value: bytes) -> bool:
+    """Return whether *value* is UTF-8 without control characters, as far as a page may show it."""
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a cut may go through a letter
+    try:
+        text = decoder.decode(value[:LOOKED_AT_MAX], final=len(value) <= LOOKED_AT_MAX)
+    except UnicodeDecodeError:
+        return False
+    return not any(unicodedata.category(each) == "Cc" and each not in "\t\n\r" for each in text)
+
+
+def brief(value: bytes, at_most: int) -> str:
+    """Return *value* as text, or in hexadecimal digits if it is none; cut after *at_most*
+    characters."""
+    if is_text(value):
+        return plain(value, at_most)
+    digits = value[: at_most // 2].hex()
+    return f"0x{digits} …" if len(value) > at_most // 2 else f"0x{digits}"
 
 
 def plain(value: bytes | None, at_most: int = TEXT_MAX) -> str:

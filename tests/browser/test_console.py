@@ -28,6 +28,11 @@ PAYLOAD = b'{"n": %d, "html": "<img src=x onerror=alert(3)>", "deep": [1, {"er":
 
 SILENT: Final = re.compile(r"bookie-2\S* .*(does not answer clients|known and not registered)")
 
+_LOOK: Final = "e => (s => [s.color, s.backgroundColor, s.borderTopColor])(getComputedStyle(e))"
+
+_TABLE: Final = "[...document.querySelectorAll('.wide')].find(e => e.innerText.match('ensemble'))"
+"""Looked up by the page itself: what a locator found may have been renewed since."""
+
 expect.set_options(timeout=1000 * PATIENCE_S)
 
 
@@ -135,6 +140,44 @@ async def test_a_log_is_truncated_and_deleted_by_clicks(
         await context.close()
 
 
+async def test_trouble_fits_on_a_phone_and_delete_looks_like_nothing_else(tmp_path: Path) -> None:
+    log = f"telemetry/{'a_long_name_without_a_place_to_break_it' * 4}"
+    async with watched(tmp_path, allow_changes=True) as at:
+        writer = await ended(Log.open(log, client=at.client))
+        await ended(writer.append(bytes(range(256)), key=b"\xff" * 50))
+        context = await at.browser.new_context(viewport={"width": 390, "height": 800})
+        page = await at.log_in(context)
+        at.cluster.kill_bookie(2)
+        await ended(writer.append_many([b"with two of three"] * 50))
+        await page.goto(at.address)
+        below = page.locator(".problems .wrong, .problems .grave").locator("ul li")
+        await expect(below.first).to_be_visible()
+        await expect(page.get_by_role("heading", name="Repair")).to_be_visible()
+        name = at.cluster.processes[2].name
+        for path in (
+            "",
+            f"bookie?{urlencode({'name': name})}",
+            "logs",
+            f"log?{urlencode({'name': log})}",
+            f"records?{urlencode({'log': log})}",
+            f"record?{urlencode({'log': log, 'offset': 0})}",
+            f"change/log-settings?{urlencode({'log': log})}",
+            f"change/log-delete?{urlencode({'log': log})}",
+            f"change/bookie-decommission?{urlencode({'bookie': name})}",
+        ):
+            await page.goto(at.address + path)
+            too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
+            assert not too_wide, f"/{path} is wider than a phone"
+        await page.goto(f"{at.address}log?{urlencode({'name': log})}")
+        looks = {
+            each: await page.get_by_role("link", name=each, exact=True).evaluate(_LOOK)
+            for each in ("Records", "Verify", "Delete")
+        }
+        assert len({tuple(look) for look in looks.values()}) == 3, looks
+        await context.close()
+        await writer.abandon()
+
+
 async def _a_log_is_written_and_taken_over(at: Watched, page: Page) -> None:
     writer = await Log.open(HOSTILE, client=at.client)
     await ended(writer.append(PAYLOAD % 0, key=b"<b>k"))
@@ -201,15 +244,16 @@ async def _a_bookie_is_killed(at: Watched, page: Page) -> None:
 async def _what_is_looked_at_is_left_alone(at: Watched, page: Page) -> None:
     """What was scrolled or marked stays as it is while its page is renewed."""
     await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
-    facts, table = page.locator(".facts").first, page.locator(".wide", has_text="ensemble")
+    facts = page.locator(".facts").first
     await expect(facts).to_contain_text("records102")
     await expect(page.locator("#alive")).to_have_text("live")
-    await table.evaluate("table => { table.scrollLeft = 40; table.mark = true; }")
+    await page.evaluate(f"table = {_TABLE}; table.scrollLeft = 40; table.mark = true")
     writer = await Log.open(HOSTILE, client=at.client)
     await ended(writer.append(b"another one"))
     await expect(facts).to_contain_text("records103")
-    assert await table.evaluate("table => [table.scrollLeft, table.mark ?? false]") == [40, False]
-    await facts.select_text()
+    found = await page.evaluate(f"table = {_TABLE}; [table.scrollLeft, table.mark ?? false]")
+    assert found == [40, False]
+    await page.evaluate("getSelection().selectAllChildren(document.querySelector('.facts'))")
     await ended(writer.append(b"one more"))
     await expect(page.locator("#alive")).to_have_text("held while text is marked")
     await expect(facts).to_contain_text("records103")

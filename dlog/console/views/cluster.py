@@ -1,12 +1,12 @@
 """The page of the cluster. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dlog.console.drawing import Spark, spark
 from dlog.console.seen import BookieSeen, ClusterSeen
-from dlog.console.series import POINTS_MAX
+from dlog.console.series import Series
 from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts
 from dlog.health.servers import ServerFacts
@@ -108,10 +108,10 @@ def repair(seen: ClusterSeen) -> Curve | None:
     if found is None or not found.ledgers:
         return None
     left = "" if found.left_s is None else f", about {seconds(found.left_s)} left"
-    now = (
+    words = (
         f"{are(found.ledgers, 'ledger')} short of copies, {_per_s(found.bytes_per_s)} copied{left}"
     )
-    return Curve("repair", now, spark(seen.repaired.values, points_max=POINTS_MAX))
+    return Curve("repair", words, spark(seen.repaired.points, _per_s))
 
 
 def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
@@ -206,11 +206,15 @@ def _tone(facts: BookieFacts, *, silent: bool) -> str:
 
 
 def curves(seen: BookieSeen) -> Sequence[Curve]:
-    return (
-        Curve("written", _per_s(seen.added.last), spark(seen.added.values, points_max=POINTS_MAX)),
-        Curve("read", _per_s(seen.read.last), spark(seen.read.values, points_max=POINTS_MAX)),
-        Curve("sync", seconds(seen.sync.last), spark(seen.sync.values, points_max=POINTS_MAX)),
+    drawn: Sequence[tuple[str, Series, Callable[[float | None], str]]] = (
+        ("written", seen.added, _per_s),
+        ("read", seen.read, _per_s),
+        ("sync", seen.sync, seconds),
     )
+    return [
+        Curve(name, shown(series.last), spark(series.points, shown))
+        for name, series, shown in drawn
+    ]
 
 
 def _per_s(value: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from dlog.console.seen import LogLook
 from dlog.console.views.asked import Asked, Consumers, Field
-from dlog.console.wording import UNKNOWN, count, size
+from dlog.console.wording import LIMITS, NO_LIMIT, NOT_ENCRYPTED, count, setting, size
 from dlog.errors import InvalidSettings
 from dlog.manifest import Manifest
 from dlog.protocol.retention import TrimPlan, plan_trim
@@ -90,14 +90,16 @@ def changed_settings(given: Mapping[str, str], present: LogSettings) -> dict[str
     Raises `InvalidSettings` for a name that does not exist."""
     facts = _shown_settings(present)
     found = {}
-    for key, text in given.items():
+    for key, filled in given.items():
         if not key.startswith(SET):
             continue
         name = key.removeprefix(SET)
         if name not in facts:
             raise InvalidSettings(name[:100], "...", "there is no such setting")
-        if text.strip() != facts[name]:
-            found[name] = text.strip()
+        text = filled.strip()
+        if text == facts[name]:
+            continue
+        found[name] = "0" if name in LIMITS and text in ("", NO_LIMIT) else text
     return found
 
 
@@ -110,7 +112,8 @@ def settings_change(
         title=f"Settings of {log}",
         button="Change",
         fields=[
-            Field(SET + name, name, changes.get(name, value)) for name, value in before.items()
+            Field(SET + name, name, changes.get(name, value), _hint(name))
+            for name, value in before.items()
         ],
         ready=False,
     )
@@ -119,7 +122,7 @@ def settings_change(
     settings = parse_settings(changes, manifest.settings)
     after = _shown_settings(settings)
     facts = [
-        (name, f"{before[name] or UNKNOWN} → {after[name] or UNKNOWN}")
+        (name, f"{before[name] or NOT_ENCRYPTED} → {after[name] or NOT_ENCRYPTED}")
         for name in before
         if before[name] != after[name]
     ]
@@ -173,8 +176,11 @@ def _standing(look: LogLook) -> list[tuple[str, str]]:
 
 
 def _shown_settings(settings: LogSettings) -> dict[str, str]:
-    """Return all settings as text that `dlog.settings.parse_settings` takes."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in settings_facts(settings).items()
-    }
+    return {name: setting(name, value) for name, value in settings_facts(settings).items()}
+
+
+def _hint(name: str) -> str:
+    """Return what an empty field means."""
+    if name in LIMITS:
+        return NO_LIMIT
+    return NOT_ENCRYPTED if name == "encrypt_with" else ""

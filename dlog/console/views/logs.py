@@ -7,8 +7,16 @@ from typing import Final
 
 from dlog.console.drawing import Line, Spark, segment_line, spark
 from dlog.console.seen import LogSeen, Takeover
-from dlog.console.series import POINTS_MAX
-from dlog.console.wording import UNKNOWN, count, moment, seconds, short, size
+from dlog.console.wording import (
+    NOT_ENCRYPTED,
+    UNKNOWN,
+    count,
+    moment,
+    seconds,
+    setting,
+    short,
+    size,
+)
 from dlog.manifest import Manifest, Segment
 from dlog.names import is_own
 from dlog.protocol.tracing import written_by
@@ -74,14 +82,14 @@ def row(log: str, seen: LogSeen | None) -> Row:
     manifest = look.manifest if look is not None else None
     if seen is None or look is None or manifest is None:
         trouble = look.trouble if look is not None else ""
-        unknown = (UNKNOWN, UNKNOWN, Spark((), 0.0), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+        unknown = (UNKNOWN, UNKNOWN, Spark(), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
         return Row(log, *unknown, trouble)
     rate = seen.rate.last
     return Row(
         log=log,
         records=short(look.records),
-        rate=UNKNOWN if rate is None else f"{short(rate)}/s",
-        spark=spark(seen.rate.values, points_max=POINTS_MAX),
+        rate=UNKNOWN if rate is None else _per_s(rate),
+        spark=spark(seen.rate.points, _per_s),
         bytes=size(look.bytes),
         segments=str(len(manifest.segments)),
         leader="sealed" if manifest.sealed else look.leader or UNKNOWN,
@@ -150,7 +158,7 @@ def log_page(
         nothing = Line((), None, 0)
         empty: Sequence[SegmentRow] = ()
         return LogPage(
-            log, False, look.trouble, (), "", Spark((), 0.0), nothing, empty, 0, (), (), (), False
+            log, False, look.trouble, (), "", Spark(), nothing, empty, 0, (), (), (), False
         )
     end = manifest.sealed_end if look.next_offset is None else look.next_offset
     leads = f" for {seconds((now_ms - look.leads_since_ms) / 1000)}" if look.leads_since_ms else ""
@@ -171,7 +179,7 @@ def log_page(
             ("taken over last by", manifest.owner or UNKNOWN),
         ),
         rate=UNKNOWN if rate is None else f"{short(rate)} records/s",
-        spark=spark(seen.rate.values, points_max=POINTS_MAX),
+        spark=spark(seen.rate.points, _per_s),
         line=segment_line(manifest.segments, trim_offset=manifest.trim_offset, next_offset=end),
         segments=[
             SegmentRow(
@@ -192,7 +200,7 @@ def log_page(
                 name,
                 count(state.position),
                 count(look.lag(state)),
-                spark(seen.lags[name].values if name in seen.lags else (), points_max=POINTS_MAX),
+                spark(seen.lags[name].points if name in seen.lags else (), short),
                 state.owner,
                 "exclusive" if state.exclusive else "shared",
                 moment(state.updated_ms),
@@ -200,9 +208,16 @@ def log_page(
             for name, state in look.consumers
         ],
         takeovers=takeovers(manifest, shown, metadata, seen.takeovers),
-        settings=[(name, str(value)) for name, value in settings_facts(manifest.settings).items()],
+        settings=[
+            (name, setting(name, value) or NOT_ENCRYPTED)
+            for name, value in settings_facts(manifest.settings).items()
+        ],
         sealed=manifest.sealed,
     )
+
+
+def _per_s(records: float) -> str:
+    return f"{short(records)}/s"
 
 
 def takeovers(

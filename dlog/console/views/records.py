@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from dlog.console.wording import UNKNOWN, dump, moment, plain, size
+from dlog.console.wording import UNKNOWN, brief, dump, is_text, moment, plain, size
 from dlog.position import Record
 
 NODES_MAX: Final = 300
@@ -20,6 +20,7 @@ WHOLE_MAX: Final = 64 * 1024
 
 class Form(StrEnum):
     TEXT = "text"
+    """What is no text is shown as bytes."""
     JSON = "json"
     HEX = "hex"
 
@@ -57,7 +58,7 @@ def record_row(record: Record, form: Form, *, whole: bool = False) -> RecordRow:
     tree = json_tree(record.value) if form is Form.JSON else None
     if tree is not None:
         text = ""
-    elif form is Form.HEX:
+    elif form is Form.HEX or not is_text(record.value):
         text = dump(record.value, at_most if whole else 256)
     else:
         text = plain(record.value, at_most)
@@ -66,9 +67,9 @@ def record_row(record: Record, form: Form, *, whole: bool = False) -> RecordRow:
         moment(record.timestamp_ms),
         UNKNOWN if record.txid is None else str(record.txid),
         str(record.dlsn),
-        UNKNOWN if record.key is None else plain(record.key, 200),
+        UNKNOWN if record.key is None else brief(record.key, 200),
         size(len(record.value)),
-        [(plain(name.encode(), 100), plain(value, 500)) for name, value in record.headers.items()],
+        [(plain(name.encode(), 100), brief(value, 500)) for name, value in record.headers.items()],
         text,
         tree,
     )

@@ -181,7 +181,7 @@ async def test_settings_say_what_they_were_and_what_retention_then_takes() -> No
         await consumer.close()
         given = {"log": "orders", "set.retention_bytes": "1", "set.codec": "zstd:3"}
         page = await at.page("/change/log-settings", **given)
-        assert "<dt>retention_bytes</dt><dd>0 → 1</dd>" in page
+        assert "<dt>retention_bytes</dt><dd>no limit → 1 B</dd>" in page
         assert "<dt>codec</dt><dd>none → zstd:3</dd>" in page
         page = await at.page("/change/log-settings", log="orders", **{"set.roll_bytes": "1G"})
         assert 'method="post" action="/change' not in page  # it is that already

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 
 from dlog.aio import Log
 from dlog.aio.read.tails import TailTracker
-from dlog.console import gathering
+from dlog.console import gathering, pages
 from dlog.console.gathering import LOGS_MAX, Gatherer
 from dlog.console.guarding import FAILURES_MAX
 from dlog.console.pages import Access
@@ -114,6 +115,81 @@ async def test_a_takeover_before_the_console_was_there_is_known_by_its_segment()
         assert not at.gatherer._followed["orders"].seen.takeovers
         await second.close()
         await first.abandon()
+
+
+async def test_settings_have_units_and_curves_a_scale_and_times() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+
+        async def is_drawn() -> bool:
+            await writer.append(b"one more")
+            page = await at.page("/log", name="orders")
+            return re.search(r'<polyline.*<span class="top">\S+( [kM])?/s</span>', page) is not None
+
+        await eventually(is_drawn)
+        page = await at.page("/log", name="orders")
+        assert "<figcaption><span>5 min ago</span><span>now</span></figcaption>" in page
+        for name, value in (
+            ("roll_bytes", "1 GiB"),
+            ("roll_age_s", "2 h"),
+            ("roll_idle_s", "no limit"),
+            ("encrypt_with", "not encrypted"),
+        ):
+            assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+        assert "<figcaption>" in await at.page("/")
+        await writer.close()
+
+
+async def test_what_is_no_text_is_shown_in_hexadecimal_digits_unasked() -> None:
+    async with looking() as at:
+        writer = await Log.open("orders", client=at.client)
+        await writer.append(b"\x08\x96\x01", key=b"\xff\x00")
+        await writer.close()
+        for page in (
+            await at.page("/records", log="orders"),
+            await at.page("/record", log="orders", offset="0"),
+            await at.page("/live/search", log="orders", text="\x08"),
+        ):
+            assert "00000000  08 96 01" in page
+            assert "0xff00" in page
+
+
+async def test_what_cannot_be_undone_looks_like_nothing_else() -> None:
+    async with looking(Access(token=TOKEN, allow_changes=True)) as at:
+        await (await Log.open("orders", client=at.client)).close()
+        page = await at.page("/log", name="orders")
+        buttons = re.findall(r'<a class="button ?([a-z]*)"[^>]*>([^<]*)</a>', page)
+        assert buttons == [
+            ("primary", "Records"),
+            ("quiet", "Truncate"),
+            ("quiet", "Settings"),
+            ("quiet", "Verify"),
+            ("danger", "Seal"),
+            ("danger", "Delete"),
+        ]
+        assert page.index('class="apart"') < page.index("Seal</a>")
+        style = await at.page("/static/console.css")
+        assert re.search(r"\.button\.danger \{[^}]*color: var\(--wrong\)", style)
+        page = await at.page("/bookie", name="bookie-0")
+        assert re.findall(r'<a class="button danger"[^>]*>([^<]*)</a>', page) == ["Decommission"]
+
+
+def test_nothing_in_the_sheet_is_wider_than_a_phone() -> None:
+    """What the test with a browser measures, as far as the sheet says it."""
+    sheet = (Path(pages.__file__).parent / "static" / "console.css").read_text()
+    sheet = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", sheet)
+    unbroken = {sel.strip() for sel, body in rules if "white-space: nowrap" in body}
+    assert unbroken == {".curves b", "th", ".time, .wide td"}, "what scrolls, or is always short"
+    for selector, body in rules:
+        for least in re.findall(r"min-width: ([\d.]+)rem", body):
+            assert float(least) * 14 < 390, selector
+        grid = re.search(r"grid-template-columns:([^;]*)", body)
+        if grid is not None and ".asks" in selector:
+            assert "minmax(0, 1fr)" in grid[1], "a long name widens a column of 1fr"
+    of = {sel.strip(): body for sel, body in rules}
+    for selector in (".now", "footer", ".facts dd", ".problems > li"):
+        assert re.search("flex-wrap: wrap|overflow-wrap: anywhere", of[selector]), selector
 
 
 @pytest.mark.parametrize(

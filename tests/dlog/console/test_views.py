@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, segment_line, spark
+from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, Spark, segment_line, spark
 from dlog.console.guarding import (
     ADDRESSES_MAX,
     FAILURES_MAX,
@@ -17,14 +17,27 @@ from dlog.console.guarding import host_of as host
 from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing, first_seen
 from dlog.console.series import POINTS_MAX, Rate, Series
 from dlog.console.views.cluster import card, cluster_page
+from dlog.console.views.log_changes import changed_settings
 from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
-from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Node, json_tree
-from dlog.console.wording import dump, plain, seconds, short, size
+from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Form, Node, json_tree, record_row
+from dlog.console.wording import (
+    LIMITS,
+    NO_LIMIT,
+    dump,
+    is_text,
+    plain,
+    seconds,
+    setting,
+    short,
+    size,
+)
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import Checked, Report
 from dlog.manifest import Manifest, Sealed, Segment
+from dlog.position import Place, Record
+from dlog.settings import LogSettings, parse_settings, settings_facts
 from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
 
@@ -73,12 +86,24 @@ def test_a_page_of_ledgers_begins_with_the_first_from_there_on() -> None:
 
 
 def test_a_curve_has_a_line_for_each_stretch_and_ends_at_the_right() -> None:
-    drawn = spark([1.0, 2.0, None, 4.0, 0.0], points_max=5)
+    values = [9.0, 1.0, 2.0, None, 4.0, 0.0]
+    points = list(zip((0.0, 300.0, 450.0, 470.0, 480.0, 500.0), values, strict=True))
+    drawn = spark(points, lambda value: f"{value:g}/s")
     assert len(drawn.lines) == 2
-    assert drawn.top == 4.0
-    assert drawn.lines[-1].split()[-1] == f"{SPARK_WIDTH:.1f},{SPARK_HEIGHT - 1:.1f}"
-    assert spark([], points_max=5).lines == ()
-    assert spark([0.0, 0.0], points_max=5).top == 0.0
+    assert (drawn.top, drawn.scale, drawn.span) == (4.0, "4/s", "5 min"), "300 s are drawn"
+    assert drawn.lines[-1].split()[-1] == f"{SPARK_WIDTH:.0f},{SPARK_HEIGHT - 1:.1f}"
+    xs = [int(point.split(",")[0]) for line in drawn.lines for point in line.split()]
+    assert xs == [50, 125, 140, 150], "where its time is, however often it was asked"
+    assert spark([], str) == Spark()
+    assert spark([(0.0, 0.0), (1.0, 0.0)], str).top == 0.0
+
+
+def test_a_curve_of_nothing_new_is_the_same() -> None:
+    """Pages are sent to browsers only if they look otherwise."""
+    quiet = [(2.0 * at + at % 3 / 10, 0.0) for at in range(400)]
+    assert {spark(quiet[at : at + POINTS_MAX], str) for at in range(0, 200, 3)} == {
+        Spark(("1,27.0 150,27.0",), 0.0)
+    }
 
 
 def test_segments_are_as_wide_as_they_have_records() -> None:
@@ -106,8 +131,10 @@ def test_a_rate_is_not_known_over_a_restart() -> None:
 def test_a_series_keeps_the_last_of_its_values() -> None:
     series = Series()
     for value in range(2 * POINTS_MAX):
-        series.add(value)
-    assert (len(series.values), series.last) == (POINTS_MAX, 2 * POINTS_MAX - 1)
+        series.add(value, float(value))
+    assert (len(series.points), series.last) == (POINTS_MAX, 2 * POINTS_MAX - 1)
+    series.add(None, 1000.0)
+    assert (series.points[-1], series.last) == ((1000.0, None), None)
 
 
 def test_a_bookie_has_rates_once_it_was_looked_at_twice() -> None:
@@ -118,6 +145,10 @@ def test_a_bookie_has_rates_once_it_was_looked_at_twice() -> None:
     assert seen.sync.last == pytest.approx(0.005)
     shown = card(BookieFacts(bookie="b0"), server(status=status(4096, 20, 0.1)), seen, 12.0)
     assert [curve.now for curve in shown.curves] == ["2 KiB/s", "0 B/s", "5.0 ms"]
+    assert [curve.spark.scale for curve in shown.curves] == ["", "", ""], "a point is no curve"
+    seen.take_in(server(status=status(4096, 20, 0.1)), 14.0)
+    shown = card(BookieFacts(bookie="b0"), server(), seen, 14.0)
+    assert [curve.spark.scale for curve in shown.curves][:2] == ["2 KiB/s", ""]
     assert shown.tone == "good"
 
 
@@ -188,12 +219,12 @@ def test_how_repair_gets_on_is_told_while_there_is_something_to_repair() -> None
     cluster = ClusterSeen()
     assert cluster_page(cluster, 1.0).repair is None
     for bytes_per_s, left_s in ((0.0, None), (2048.0, 90.0)):
-        cluster.take_in_repair(Repairing(12, bytes_per_s, left_s))
+        cluster.take_in_repair(Repairing(12, bytes_per_s, left_s), now=1.0)
     shown = cluster_page(cluster, 1.0).repair
     assert shown is not None
     assert shown.now == "12 ledgers are short of copies, 2 KiB/s copied, about 90 s left"
     assert len(shown.spark.lines) == 1
-    cluster.take_in_repair(Repairing(0, 0.0, 0.0))
+    cluster.take_in_repair(Repairing(0, 0.0, 0.0), now=1.0)
     assert cluster_page(cluster, 1.0).repair is None
 
 
@@ -243,6 +274,61 @@ def test_bytes_are_shown_whatever_they_are() -> None:
     assert [short(7), short(0.25), short(12_345)] == ["7", "0.2", "12.3 k"]
     assert [seconds(0.004), seconds(0.118), seconds(12.0)] == ["4.0 ms", "118 ms", "12 s"]
     assert seconds(600) == "10 min"
+
+
+def test_what_is_no_text_is_shown_as_bytes_by_itself() -> None:
+    for value in (b"", b"caf\xc3\xa9\n\ttab", "日本".encode() * 20_000, b'{"a": 1}'):
+        assert is_text(value)
+    for value in (b"\xff\x00", b"\x08\x96\x01", b"caf\xe9", b"\x1b[2J", b"half \xc3"):
+        assert not is_text(value)
+    record = Record(
+        offset=7, place=Place(1, 0, 7), txid=None, timestamp_ms=1, key=b"\x00\x01",
+        value=b"\x08\x96\x01", headers={"trace": b"\xfe\xff", "kind": b"plain"},
+    )  # fmt: skip
+    for form in (Form.TEXT, Form.JSON, Form.HEX):
+        shown = record_row(record, form)
+        assert shown.text.startswith("00000000  08 96 01 ")
+        assert shown.key == "0x0001"
+        assert shown.headers == [("trace", "0xfeff"), ("kind", "plain")]
+    assert record_row(record._replace(value=b"text"), Form.TEXT).text == "text"
+    assert record_row(record._replace(key=b"\xff" * 500), Form.TEXT).key.endswith("ff …")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("roll_bytes", 1 << 30, "1 GiB"),
+        ("roll_bytes", 1_000_000_000, "1000000000 B"),
+        ("record_bytes_max", 1 << 20, "1 MiB"),
+        ("roll_age_s", 7200.0, "2 h"),
+        ("roll_idle_s", 0.25, "250 ms"),
+        ("roll_idle_s", 1.5, "1.5 s"),
+        ("roll_idle_s", 0.0, "no limit"),
+        ("retention_bytes", 0, "no limit"),
+        ("roll_records", 0, "no limit"),
+        ("roll_records", 100_000, "100000"),
+        ("degraded_writes", True, "true"),
+        ("codec", "zstd:3", "zstd:3"),
+    ],
+)
+def test_settings_have_units_and_can_be_given_back(
+    name: str, value: int | float | str, shown: str
+) -> None:
+    assert setting(name, value) == shown
+    if shown != NO_LIMIT:
+        facts = settings_facts(parse_settings({name: shown}))
+        assert facts[name] == value
+
+
+def test_each_limit_of_a_log_can_be_none() -> None:
+    unlimited = settings_facts(parse_settings(dict.fromkeys(LIMITS, 0)))
+    assert {name for name in unlimited if setting(name, unlimited[name]) == NO_LIMIT} == LIMITS
+
+
+def test_an_empty_field_of_a_limit_means_none_and_what_is_as_it_was_is_no_change() -> None:
+    present = LogSettings(retention_age_s=3600.0)
+    given = {"set.retention_age_s": "", "set.roll_age_s": "2 h", "set.roll_idle_s": "no limit"}
+    assert changed_settings(given, present) == {"retention_age_s": "0"}
 
 
 def test_who_has_shown_the_token_is_known_for_a_while() -> None:
