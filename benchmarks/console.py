@@ -35,8 +35,8 @@ from dlog.console.gathering import WANTED_S
 from dlog.local.cluster import LocalCluster
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.names import LOGS_PATH
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import ConsumerSteps, encode
-from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.manifest_steps import ManifestSteps
 from ledger import LedgerClient, Quorum
 from ledger.clock import now_ms

@@ -33,7 +33,7 @@ from ledger.client import LedgerClient
 from ledger.ids import BookieIdentity, EntryId
 from ledger.quorum import Quorum
 from ledger.requests import ReadQuery
-from ledger.security.quota_keeping import change_quotas
+from ledger.security.quota_nodes import change_quotas
 from ledger.security.quotas import Quota, Subject
 from ledger.transport.framing import Kind, frame_header
 from ledger.transport.handshake import (

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bookie.command import main as bookie
 from bookie.disk.port import RealFile
-from bookie.server.adding import Adding
+from bookie.server.add_connection import Adding
 from ledger.transport.connection import Connection
 
 Stamp = tuple[str, str, float, float]

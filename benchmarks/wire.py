@@ -26,11 +26,11 @@ from benchmarks.runs import runs_of
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
+from bookie.storage.add_lookup import Prepared
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
-from bookie.storage.prepared import Prepared
 from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId
 from ledger.requests import (

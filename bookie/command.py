@@ -13,9 +13,9 @@ import signal
 import sys
 from typing import Final
 
+from bookie.autorecovery_supervisor import keep_autorecovery
 from bookie.config import BookieConfig
 from bookie.errors import BookieRetired, BookieSuperseded
-from bookie.helping import keep_autorecovery
 from bookie.process import run_bookie
 from bookie.server.descriptors import raise_descriptor_limit
 from bookie.start_options import (
@@ -30,12 +30,12 @@ from bookie.start_options import (
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.log_events import get_logger
-from ledger.metering.exposing import Exposed
+from ledger.metering.exposition import Exposed
+from ledger.metering.http_server import served
 from ledger.metering.options import HOST_DEFAULT
-from ledger.metering.serving import served
 from ledger.process import die_with_parent
 from ledger.security.certificates import Security
-from ledger.supervised import READY, STOPPING, kept_alive, tell
+from ledger.supervisor import READY, STOPPING, kept_alive, tell
 
 IDENTITY_LOST: Final = 3
 """Exit status."""

@@ -11,17 +11,17 @@ import ledger.metrics
 from bookie.collector.collection import LogState
 from bookie.collector.collector import Collector
 from bookie.disk.port import DiskUsage
-from bookie.identity.registering import Registrar
+from bookie.identity.registration import Registrar
 from bookie.index.ledger_cache import LedgerCache
 from bookie.server.core import BookieCore
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.memtables import Memory
 from ledger.distribution import own_version
-from ledger.metering.declaring import Buckets, Declarations
-from ledger.metering.exposing import Exposed, Readiness
+from ledger.metering.declaration import Buckets, Declarations
+from ledger.metering.exposition import Exposed, Readiness
 from ledger.requests import Status
 
 

@@ -16,42 +16,42 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from bookie import metrics
+from bookie.collector.collected import recall
 from bookie.collector.collector import Collector
-from bookie.collector.remembering import recall
 from bookie.config import BookieConfig
 from bookie.disk.directories import Directories
 from bookie.disk.reserve import Reserve
 from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
 from bookie.identity.cookie import read_cookie
 from bookie.identity.lives import LifeKeeper
-from bookie.identity.registering import Registrar
+from bookie.identity.registration import Registrar
 from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
-from bookie.server.delaying import Delays
+from bookie.server.authorizer import Guard
 from bookie.server.descriptors import descriptor_limit, share_out
-from bookie.server.guarding import Guard
-from bookie.server.listening import BookieServer, is_free
+from bookie.server.listener import BookieServer, is_free
+from bookie.server.loss_resolver import Settler
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.operator import OperatorService
 from bookie.server.order_connection import OPERATOR_LIMITS
+from bookie.server.quota_throttle import Delays
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
-from bookie.server.settling import Settler
 from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig, entry_log_bytes_for
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
-from ledger.levels import IDENTITIES
+from ledger.feature_level import IDENTITIES
+from ledger.feature_level_upgrade import until_level
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, check_store_there, open_store
-from ledger.metering.exposing import Exposed
-from ledger.raising import until_level
+from ledger.metering.exposition import Exposed
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
-from ledger.security.choosing import takes_of
 from ledger.security.settings import TlsMode
+from ledger.security.tls_negotiation import takes_of
 
 _ALONE_SESSIONS: Final = 3.0
 """So many session time-outs somebody else's registration may take to vanish."""

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
 from dlog.aio import admin
-from dlog.aio.store.watching import LogChange
+from dlog.aio.store.namespace_watch import LogChange
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread
 

@@ -1,7 +1,7 @@
 """The metrics of logs in this process: its writers, readers, standbys and janitor.
 
 An application that has a registry of prometheus-client shows them with `register`; a program
-of its own may serve them with `ledger.metering.serving.served`.
+of its own may serve them with `ledger.metering.http_server.served`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import leader.metrics
 import ledger.metrics
-from ledger.metering.declaring import (
+from ledger.metering.declaration import (
     BYTES,
     COUNTS,
     LONG_S,
@@ -19,7 +19,7 @@ from ledger.metering.declaring import (
     Live,
     bounded,
 )
-from ledger.metering.exposing import Exposed
+from ledger.metering.exposition import Exposed
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -194,7 +194,7 @@ def register(registry: "CollectorRegistry | None" = None) -> None:
     `ValueError`."""
     from prometheus_client.registry import REGISTRY
 
-    from ledger.metering.collecting import ExposedCollector
+    from ledger.metering.collector import ExposedCollector
 
     exposed = Exposed()
     expose(exposed)

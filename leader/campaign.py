@@ -28,7 +28,7 @@ from leader.errors import InvalidCampaign, NotElected
 from leader.lifeline import Lifeline, has_died
 from leader.record import Candidate, CandidateRecord
 from leader.term import LEASE_S, Term
-from leader.waiting import PAUSE_MAX_S, PAUSE_MIN_S, first_of
+from leader.wait import PAUSE_MAX_S, PAUSE_MIN_S, first_of
 from leader.withdrawal import delete_node, withdraw
 from ledger.backoff import Backoff
 from ledger.clock import now_ms

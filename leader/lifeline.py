@@ -26,7 +26,7 @@ from typing import Final, Self, cast
 from leader.refusals import LifelineAddress, Refusals
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
-from ledger.security.taking import Taker
+from ledger.security.tls_listener import Taker
 
 CONNECT_S: Final = 2.0
 SECRET_BYTES: Final = 16

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ledger.metering.declaring import LONG_S, Declarations, Live
+from ledger.metering.declaration import LONG_S, Declarations, Live
 
 METRICS: Final[Declarations[None]] = Declarations()
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from leader.election import candidacies, leaders_path, node_prefix
-from leader.waiting import PAUSE_MAX_S, PAUSE_MIN_S
+from leader.wait import PAUSE_MAX_S, PAUSE_MIN_S
 from ledger.backoff import Backoff
 from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger

@@ -14,7 +14,7 @@ from ledger.errors import TransportMismatch, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.mark import written_without
-from ledger.marking import mark_ledger
+from ledger.mark_nodes import mark_ledger
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import check_store_there, open_store
 from ledger.metastore.port import MetadataStore
@@ -24,13 +24,13 @@ from ledger.protocol.quarantine import Quarantine, QuarantineConfig
 from ledger.protocol.writer import LEAVE_GONE_S, WriterConfig
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
-from ledger.recovering import recover, recover_without_password
+from ledger.recovery import recover, recover_without_password
 from ledger.registry import BookieDirectory
+from ledger.repair_hints import Suspicions
 from ledger.requests import ReadQuery
 from ledger.security.certificates import Security, own_names
-from ledger.security.choosing import is_secured
 from ledger.security.settings import OFF, TlsMode, TlsSettings
-from ledger.suspecting import Suspicions
+from ledger.security.tls_negotiation import is_secured
 from ledger.transport.sockets import SocketTransport
 from ledger.values import duration_s
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter

@@ -2,7 +2,7 @@
 
 `/instance` holds a random id that distinguishes this namespace from any other, also from an earlier
 one at the same place; `/layout` names the ledger layout. Neither ever changes.
-`/instance` holds the level of the cluster too (`ledger.levels`): every program reads it first.
+`/instance` holds the level of the cluster too (`ledger.feature_level`): each program reads it first.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ledger.belonging import OWNERS_PATH
 from ledger.errors import DamagedMetadata, NamespaceMismatch, NodeExists, NoNamespace, NoSuchNode
-from ledger.levels import FIRST, LEVEL_MAX, LEVELS, Held
+from ledger.feature_level import FIRST, LEVEL_MAX, LEVELS, Held
+from ledger.ledger_owner import OWNERS_PATH
 from ledger.manager.layout import DEFAULT_LAYOUT, INSTANCE, LAYOUTS, LEDGERS
 from ledger.metastore.nodes import children_of
 from ledger.metastore.port import MetadataStore

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from ledger.belonging import belonging
 from ledger.entry import Digest, MacKey, WithoutKey, access_key, mac_key
 from ledger.errors import AccessDenied
 from ledger.ids import BookieId, LedgerId
+from ledger.ledger_owner import belonging
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import RepairHint
-from ledger.protocol.degraded import degraded_ensemble
+from ledger.protocol.degraded_ensemble import degraded_ensemble
 from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine
 from ledger.protocol.writer import WriterConfig

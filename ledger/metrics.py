@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ledger.metering.declaring import SECONDS, Declarations
+from ledger.metering.declaration import SECONDS, Declarations
 
 METRICS: Final[Declarations[None]] = Declarations()
 

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.belonging import OWNERS_PATH
 from ledger.cluster import open_namespace
 from ledger.errors import NodeExists, SourceInUse, TargetNotEmpty
+from ledger.ledger_owner import OWNERS_PATH
 from ledger.manager import LedgerStore
 from ledger.manager.ledger_store import DELETIONS
-from ledger.marking import LOCKS
+from ledger.mark_nodes import LOCKS
 from ledger.metastore.nodes import children_of
 from ledger.metastore.paths import INSTANCE, ROOT
 from ledger.metastore.port import MetadataStore, SetOp

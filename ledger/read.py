@@ -1,4 +1,4 @@
-"""One read of a reader: drives `protocol.reading`, one machine for each."""
+"""One read of a reader: drives `protocol.read`, one machine for each."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
 from ledger.errors import EntryLost, EntryUnavailable, KeyDiffers, LogError, NoSuchLedger
 from ledger.ids import EntryId
-from ledger.known import Known
 from ledger.machine_loop import MachineLoop, read_metadata
-from ledger.protocol import reading as protocol
+from ledger.protocol import read as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import Found, repair_hints, verified
+from ledger.reader_state import Known
 from ledger.requests import ReadQuery, Status
 
 

@@ -14,14 +14,14 @@ from ledger.errors import (
     NoSuchLedger,
 )
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.known import Known
 from ledger.machine_loop import read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.protocol.answers import Fault, proven_lac
-from ledger.protocol.reading import LedgerChanged
+from ledger.protocol.read import LedgerChanged
 from ledger.quorum import Quorum, all_covered
 from ledger.read import Entry, Read
+from ledger.reader_state import Known
 from ledger.requests import LacAnswer, LacQuery, Status
 
 __all__ = ["Entry", "LedgerReader"]

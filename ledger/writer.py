@@ -34,7 +34,7 @@ from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.mark import written_without
-from ledger.marking import mark_ledger
+from ledger.mark_nodes import mark_ledger
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.protocol import writer_events as protocol

@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("without deadlines")
 # Pytest rewrites what it imports of our packages, as of every package with a plugin. What the
 # product imports late is imported here, so that nothing is rewritten in the middle of a test.
 for late in (
-    "bookie.tools.formatting",
+    "bookie.tools.format",
     "dlog.testing",
     "ledger.metastore.memory",
     "ledger.metastore.sqlite",

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from ledger.cluster import make_namespace
-from ledger.levels import IDENTITIES
+from ledger.feature_level import IDENTITIES
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.waiting import PATIENCE_S, SESSION_S

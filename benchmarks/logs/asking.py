@@ -10,8 +10,8 @@ from typing import Final
 import dlog.metrics
 from benchmarks import ledger
 from benchmarks.logs.bench import RECORD_BYTES, Bench
-from ledger.metering.exposing import Exposed
-from ledger.metering.serving import served
+from ledger.metering.exposition import Exposed
+from ledger.metering.http_server import served
 
 _HOST: Final = "127.0.0.1"
 _EVERY_S: Final = 1.0

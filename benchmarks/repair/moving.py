@@ -22,9 +22,9 @@ from benchmarks.repair.bench import (
 )
 from benchmarks.repair.counting import CountingStore
 from benchmarks.repair.making import make_ledgers
+from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replicating_events import Outcome
-from bookie.autorecovery.surveying import parts_of
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.aio import Log
 from ledger import LedgerClient

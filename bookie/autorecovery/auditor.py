@@ -1,4 +1,4 @@
-"""Drives `protocol.auditing`: elected, it watches the bookies and marks what lacks copies.
+"""Drives `protocol.audit`: elected, it watches the bookies and marks what lacks copies.
 
 All processes of repair stand for election; the others wait. There being one auditor only saves
 work: marks merge, so that two of them do no harm.
@@ -11,16 +11,16 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Final, assert_never
 
-from bookie.autorecovery.checking import Scrub, check_all, record
+from bookie.autorecovery.ledger_check import Scrub, check_all, record
+from bookie.autorecovery.ledger_scan import Part, parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol import auditing_events as protocol
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.auditing import Auditor as Auditing
-from bookie.autorecovery.protocol.checking import bounded_share
-from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.metadata_checks import check_placement, check_replicas
+from bookie.autorecovery.protocol import audit_events as protocol
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.audit import Auditor as Auditing
+from bookie.autorecovery.protocol.ledger_check import bounded_share
+from bookie.autorecovery.replication import Pace
 from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.surveying import Part, parts_of
-from bookie.autorecovery.surveys import check_placement, check_replicas
 from leader import campaign
 from ledger.background import Background
 from ledger.client import LedgerClient

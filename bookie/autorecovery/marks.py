@@ -4,7 +4,7 @@
     /underreplicated/urgent/urL<id>             exists: this one comes before others
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
     /underreplicated/disable                    exists: workers rest
-    /underreplicated/throttle, /underreplicated/workers    see `throttling`
+    /underreplicated/throttle, /underreplicated/workers    see `throttle`
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
     /underreplicated/*ctime                     how passes and checks ended: see `reports`
     /bookies/decommissioning                    its version counts the announcements
@@ -15,8 +15,8 @@ its metadata by compare-and-swap. Marks are changed by compare-and-swap, and del
 that what an auditor adds while a worker repairs stays. A worker changes and deletes a mark only
 while it holds the lock, in the same transaction, so that no worker that slept overwrites or deletes
 a later mark of the same version. A deletion changes the version of the bucket, so that no caller
-that slept adds to a mark that is gone (`ledger.marking`). 256 buckets: the names of 100,000 marks
-in one node would be more than ZooKeeper answers.
+that slept adds to a mark that is gone (`ledger.mark_nodes`). 256 buckets: the names of 100,000
+marks in one node would be more than ZooKeeper answers.
 """
 
 import secrets
@@ -27,7 +27,7 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.protocol.replicating_events import Leaving
+from bookie.autorecovery.protocol.replication_events import Leaving
 from ledger.errors import (
     BadVersion,
     NodeExists,
@@ -35,7 +35,7 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
-from ledger.marking import (
+from ledger.mark_nodes import (
     LOCKS,
     MARKS,
     PREFIX,

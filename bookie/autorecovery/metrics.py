@@ -11,8 +11,8 @@ from bookie.autorecovery.worker import Worker
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
-from ledger.metering.declaring import Declarations
-from ledger.metering.exposing import Readiness
+from ledger.metering.declaration import Declarations
+from ledger.metering.exposition import Readiness
 
 COUNT_S: Final = 15.0
 """How often the auditor counts what is left to repair."""

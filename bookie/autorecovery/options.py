@@ -51,8 +51,8 @@ Ledgers = Annotated[
 def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "AutorecoveryConfig":
     """Return the configuration that the options say."""
     from bookie.autorecovery.process import AutorecoveryConfig
-    from bookie.autorecovery.protocol.auditing import AuditConfig
-    from bookie.autorecovery.protocol.replicating import ReplicationConfig
+    from bookie.autorecovery.protocol.audit import AuditConfig
+    from bookie.autorecovery.protocol.replication import ReplicationConfig
     from bookie.autorecovery.worker import WorkerConfig
 
     return AutorecoveryConfig(

@@ -7,12 +7,12 @@ import leader.metrics
 import ledger.metrics
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.metrics import METRICS, Repairing
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.throttling import keep_reporting, keep_throttled
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.throttle import keep_reporting, keep_throttled
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
-from ledger.metering.exposing import Exposed
+from ledger.metering.exposition import Exposed
 
 _log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Final
 from bookie.autorecovery.auditor import ELECTION
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
+from bookie.autorecovery.throttle import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId

@@ -3,7 +3,7 @@
 It is woken by marks, by bookies that come and go, and by operators; else it looks by itself now and
 then. What is deferred waits for its time, unless a bookie has come that it waited for. Several
 workers may run, in one process or in many: locks keep them apart, and nothing but time is lost
-where they do not. What is to be done with a ledger is decided by `protocol.replicating`.
+where they do not. What is to be done with a ledger is decided by `protocol.replication`.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.options import MIB, RATE
-from bookie.autorecovery.protocol.queueing import Queue
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
-from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
-from bookie.autorecovery.replicating import Pace, Surroundings, replicate
-from bookie.autorecovery.seen import Seen
-from leader.waiting import first_of
+from bookie.autorecovery.protocol.repair_queue import Queue
+from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.replication_events import Finish, Outcome
+from bookie.autorecovery.repair_cache import Seen
+from bookie.autorecovery.replication import Pace, Surroundings, replicate
+from leader.wait import first_of
 from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms

@@ -23,7 +23,7 @@ from enum import StrEnum
 from itertools import chain, islice
 from typing import Final
 
-from ledger.vitals import Counts, Vitals
+from ledger.namespace_fingerprint import Counts, Vitals
 
 CANDIDATES_MAX = 10_000
 """Ledgers that one collection verifies and deletes, at most; the next one goes on."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from bookie.disk.birth import birth_time, running_system
+from bookie.disk.file_identity import birth_time, running_system
 from bookie.errors import DirectoryInUse, DirectoryUnusable
 from ledger.private_files import make_private
 

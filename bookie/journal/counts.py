@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ledger.metering.declaring import BYTES, COUNTS, SECONDS, Buckets
+from ledger.metering.declaration import BYTES, COUNTS, SECONDS, Buckets
 
 _SYNC_S: Final = (0.0001, 0.0002, *SECONDS)
 

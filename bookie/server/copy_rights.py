@@ -21,7 +21,7 @@ from functools import partial
 from bookie.server.owners import Lookups
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
-from ledger.marking import LOCKS, RepairLock, read_lock
+from ledger.mark_nodes import LOCKS, RepairLock, read_lock
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status

@@ -32,7 +32,7 @@ from itertools import zip_longest
 from typing import Final, Protocol
 
 from bookie.server.limits import CoreLimits
-from bookie.storage.prepared import Prepared
+from bookie.storage.add_lookup import Prepared
 from ledger.entry import parse_header
 from ledger.errors import BadMessage
 from ledger.ids import NO_ENTRY

@@ -1,4 +1,4 @@
-"""Asks the metadata store about ledgers that were never here; `vouching` decides.
+"""Asks the metadata store about ledgers that were never here; `unknown_ledger_policy` decides.
 
 Bounded: so many questions at once, so many that wait, so long for an answer and for a turn; and a
 store that did not answer is not asked again for a while, so that nobody waits for it with each
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hmac import compare_digest
 from typing import Final
 
-from bookie.server.vouching import Vouching
+from bookie.server.unknown_ledger_policy import Vouching
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger

@@ -7,9 +7,9 @@ from bookie.collector.collector import CollectorStatus, Run
 from bookie.collector.garbage import Alarm
 from bookie.entrylog.format import DIRECTORY, logs_of, path_of
 from bookie.server.read_only import Measured
+from bookie.storage.entry_trace import Traced
 from bookie.storage.ledger_directory import LedgerDirectory
 from bookie.storage.status import CacheStatus, JournalStatus, StorageStatus
-from bookie.storage.tracing import Traced
 from ledger.wire import bookie_pb2 as pb
 
 

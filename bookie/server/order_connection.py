@@ -1,7 +1,7 @@
 """One operator's connection, at the bookie: orders in, answers out.
 
 Operators have a port of their own, so that a firewall can keep it apart from that of clients. It
-is served by the same listener (`listening`): with the same TLS, names, limits and ends.
+is served by the same listener (`listener`): with the same TLS, names, limits and ends.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from bookie.errors import CollectionUnderWay, OrderNotKept
-from bookie.server.guarding import Door
+from bookie.server.authorizer import Door
 from bookie.server.limits import ClientLimits
 from bookie.server.operator import OperatorService
 from ledger.errors import BadMessage

@@ -1,4 +1,4 @@
-"""Asks the metadata store which log a ledger belongs to; `rights` and `buckets` remember it.
+"""Asks the metadata store which log a ledger belongs to, for `acl_cache` and `token_buckets`.
 
 The owner node of the ledger says it. Its metadata do where no such node is, and only below level
 `OWNERS`: from there on each ledger has one, and one without belongs to no log.
@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from bookie.server.ledger_info import Owned
 from bookie.server.made_ledgers import (
     ANSWER_S_MAX,
     ASKING_MAX,
@@ -20,8 +21,11 @@ from bookie.server.made_ledgers import (
     TURN_S_MAX,
     WAITING_MAX,
 )
-from bookie.server.owned import Owned
-from ledger.belonging import (
+from ledger.errors import LogError, NoSuchLedger, NoSuchNode
+from ledger.feature_level import OWNERS
+from ledger.feature_level_upgrade import read_held
+from ledger.ids import LedgerId
+from ledger.ledger_owner import (
     Belonging,
     belonging,
     name_in,
@@ -29,12 +33,8 @@ from ledger.belonging import (
     owner_path,
     renamed_path,
 )
-from ledger.errors import LogError, NoSuchLedger, NoSuchNode
-from ledger.ids import LedgerId
-from ledger.levels import OWNERS
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.raising import read_held
 from ledger.requests import Status
 
 _Answer = TypeVar("_Answer")

@@ -2,7 +2,7 @@
 
 Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
 thread per journal, woken by adds and fences, or on the loop where that is quicker
-(`bookie.server.committing`); `storage.checkpoint` on the sync thread, by time,
+(`bookie.server.group_commit`); `storage.checkpoint` on the sync thread, by time,
 by bytes taken since the last one, when there may be space again, and at the end; disk reads on
 a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
 set, nothing is acknowledged any more, and the process is expected to end (rule 60).
@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar, assert_never
 
-from bookie.server.committing import CommitPlace
 from bookie.server.core import (
     Ack,
     BookieCore,
@@ -34,9 +33,10 @@ from bookie.server.core import (
     UntilChanged,
     UntilDurable,
 )
+from bookie.server.group_commit import CommitPlace
 from bookie.server.limits import ServiceConfig
 from bookie.server.made_ledgers import MadeLedgers
-from bookie.storage.prepared import Prepared
+from bookie.storage.add_lookup import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
 from ledger.requests import (

@@ -24,7 +24,7 @@ from bookie.loss.accounts import Accounts
 from bookie.storage.flush import Flush, header_of
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_directory import LedgerDirectory
-from ledger.metering.declaring import SECONDS, Buckets
+from ledger.metering.declaration import SECONDS, Buckets
 
 _PUBLISHED_MAX: Final = 100
 """Ledgers in one turn under the lock."""

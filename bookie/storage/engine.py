@@ -41,18 +41,18 @@ from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.census import Census
 from bookie.loss.limbo import Limbo, Phase
-from bookie.storage import listing, reads
+from bookie.storage import entry_list, reads
+from bookie.storage.add_lookup import Prepared, Vetted
 from bookie.storage.checkpoint import Keeper
 from bookie.storage.config import StorageConfig
+from bookie.storage.entry_trace import Traced, trace
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.storage.ledger_table import LedgerRecord
 from bookie.storage.memtables import Memory
-from bookie.storage.prepared import Prepared, Vetted
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.replay import Replay
 from bookie.storage.status import StorageStatus, status_of
-from bookie.storage.tracing import Traced, trace
 from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
 from ledger.requests import (
     AddRun,
@@ -333,7 +333,7 @@ class BookieStorage:
 
     def held(self, query: HeldQuery) -> HeldAnswer:
         """Say which entries are here, from memory and index pages; may block."""
-        answer = listing.held(self._holdings, query)
+        answer = entry_list.held(self._holdings, query)
         limbo = self.limbo
         if limbo is None:
             return answer

@@ -14,23 +14,23 @@ from types import TracebackType
 from typing import Self
 
 from dlog import spans
-from dlog.aio.connecting import connect
 from dlog.aio.handle import opening
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.seal import seal
 from dlog.aio.maintain.trim import Before, Keep, trim_target
+from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.read import handles
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
-from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
-from dlog.protocol.gathering import charge_of
+from dlog.protocol.log_writer import CLOSE_S, HEAL_S
 from dlog.protocol.packer import RECORD_CHARGE
-from dlog.protocol.writing import CLOSE_S, HEAL_S
+from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending

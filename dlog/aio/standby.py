@@ -25,15 +25,15 @@ from types import TracebackType
 from typing import Self
 
 from dlog import metrics
-from dlog.aio.cancelling import is_cancelled
-from dlog.aio.connecting import connect, connected
-from dlog.aio.following import Apply, Following
+from dlog.aio.cancellation import is_cancelled
 from dlog.aio.handle import opening
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
+from dlog.aio.namespace_connection import connect, connected
 from dlog.aio.port import Ledgers
 from dlog.aio.read.places import checked_start
 from dlog.aio.read.reader import Reader
+from dlog.aio.state_apply import Apply, Following
 from dlog.aio.store.manifests import ManifestNode
 from dlog.config import load
 from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted

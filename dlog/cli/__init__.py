@@ -26,7 +26,7 @@ def print_version() -> None:
     """Print the versions of the package and of its formats, and what else is installed there."""
     import platform
 
-    from dlog.installed import formats, other_dlog
+    from dlog.installation import formats, other_dlog
     from ledger.distribution import DISTRIBUTION, own_version
 
     sys.stdout.write(f"{DISTRIBUTION} {own_version()} (Python {platform.python_version()})\n")

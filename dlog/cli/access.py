@@ -146,7 +146,7 @@ def protect(
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from dlog.initialising import NO_ROLES, protect, shown_roles
+        from dlog.namespace_init import NO_ROLES, protect, shown_roles
         from ledger.errors import InvalidValue
         from ledger.metastore.acl_survey import read_roles
         from ledger.metastore.zookeeper import ZooKeeperStore
@@ -186,7 +186,7 @@ def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> Non
         from dlog.changes import ourselves
         from dlog.cli.connections import opened_store
         from ledger.security.access import Rules
-        from ledger.security.granting import change_rules
+        from ledger.security.grant_nodes import change_rules
 
         change = Rules.revoked if takes else Rules.granted
         async with opened_store(uri) as store:
@@ -212,7 +212,7 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
     from ledger.metastore.zookeeper import ZooKeeperStore
     from ledger.security.access import Role
     from ledger.security.certificates import Security, own_name
-    from ledger.security.granting import read_rules
+    from ledger.security.grant_nodes import read_rules
     from ledger.security.settings import TlsMode
 
     settings = load().secured
@@ -229,7 +229,7 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
 
 async def _rules(uri: str | None) -> "Rules":
     from dlog.cli.connections import opened_store
-    from ledger.security.granting import read_rules
+    from ledger.security.grant_nodes import read_rules
 
     async with opened_store(uri) as store:
         await store.sync("/")

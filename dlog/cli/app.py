@@ -27,7 +27,7 @@ from dlog.cli.recording import note_commands
 from dlog.cli.runner import FAILED
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
-from dlog.installed import OtherDlogInstalled, check_own_package
+from dlog.installation import OtherDlogInstalled, check_own_package
 
 _HELP = """A replicated log: append records, tail them, look inside.
 

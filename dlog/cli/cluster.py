@@ -10,7 +10,7 @@ from dlog.cli.runner import failed, run_at, told
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from ledger.raising import Survey
+    from ledger.feature_level_upgrade import Survey
 
 app = typer.Typer()
 
@@ -21,7 +21,7 @@ def status(uri: Uri = None, *, as_json: Json = False) -> None:
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from ledger.raising import survey
+        from ledger.feature_level_upgrade import survey
 
         async with opened_store(uri, made=False) as store:
             found = await survey(store)
@@ -47,8 +47,8 @@ def upgrade(
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from ledger.levels import LEVEL_MAX
-        from ledger.raising import raise_level, survey
+        from ledger.feature_level import LEVEL_MAX
+        from ledger.feature_level_upgrade import raise_level, survey
 
         async with opened_store(uri) as store:
             if dry_run:
@@ -77,7 +77,7 @@ def upgrade(
 
 
 def _show(found: "Survey", *, as_json: bool) -> None:
-    from ledger.levels import LEVEL_MAX, LEVELS
+    from ledger.feature_level import LEVEL_MAX, LEVELS
 
     in_the_way = found.obstacles(LEVEL_MAX) if found.held.level < LEVEL_MAX else []
     if as_json:

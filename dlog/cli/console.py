@@ -90,8 +90,8 @@ def console(
         serving = serving_console()
         from dlog.console.metrics import METRICS
         from dlog.metrics import expose
-        from ledger.metering.exposing import Exposed, Readiness
-        from ledger.metering.serving import served
+        from ledger.metering.exposition import Exposed, Readiness
+        from ledger.metering.http_server import served
         from ledger.security.certificates import Security
 
         options = serving.ConsoleOptions(

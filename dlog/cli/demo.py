@@ -8,7 +8,7 @@ import typer
 
 from dlog.cli.options import examples
 from dlog.cli.runner import failed
-from dlog.installed import install_hint
+from dlog.installation import install_hint
 
 EPILOG: Final = examples(
     "dlog demo", "dlog demo --zookeeper", "dlog demo --tls", "dlog demo --keep"

@@ -47,7 +47,7 @@ def roles_given(
 
 def named_roles(roles: "AclRoles") -> dict[str, str]:
     """Return them for people."""
-    from dlog.initialising import shown_roles
+    from dlog.namespace_init import shown_roles
 
     return {name: ", ".join(ids) or "none" for name, ids in shown_roles(roles).items()}
 
@@ -100,7 +100,7 @@ def init(
 
     async def command() -> None:
         from dlog.config import load, resolve_uri
-        from dlog.initialising import initialise
+        from dlog.namespace_init import initialise
 
         settings = load()
         made = await initialise(

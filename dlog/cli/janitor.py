@@ -71,8 +71,8 @@ def run_(
     async def command() -> bool:
         from dlog.aio.maintain.janitor import Janitor, JanitorConfig
         from dlog.metrics import expose
-        from ledger.metering.exposing import Exposed
-        from ledger.metering.serving import served
+        from ledger.metering.exposition import Exposed
+        from ledger.metering.http_server import served
         from ledger.security.certificates import Security
 
         config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)

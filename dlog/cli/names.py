@@ -20,7 +20,7 @@ COMPLETED_MAX: Final = 100
 
 def complete_log(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of logs that begin with *incomplete*; none if they are not known."""
-    from dlog.aio.store.watching import listed_names
+    from dlog.aio.store.namespace_watch import listed_names
 
     return _looked_up(context, lambda store: listed_names(store, incomplete))
 
@@ -101,7 +101,7 @@ async def near_log(uri: str | None, given: str) -> str:
     is empty if there is none, or if the logs are not listed within `LOOK_S`."""
     import asyncio
 
-    from dlog.aio.store.watching import log_names
+    from dlog.aio.store.namespace_watch import log_names
     from dlog.cli.connections import opened_store
 
     with suppress(LogError, OSError):  # OSError: the time-out, too

@@ -20,7 +20,7 @@ from dlog.cli.render.output import print_facts, print_json
 from dlog.cli.runner import FAILED, run_at, told
 from dlog.config import load, resolve_uri
 from dlog.measuring import How
-from dlog.measuring.numbered import NUMBER_BYTES
+from dlog.measuring.numbered_record import NUMBER_BYTES
 from ledger.errors import LogError
 from ledger.option_parsers import duration, size
 

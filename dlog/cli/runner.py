@@ -116,7 +116,7 @@ async def until_signal(*works: Coroutine[object, object, None]) -> None:
     to stop: that is an end in order. The others are cancelled, and have ended then."""
     import asyncio
 
-    from ledger.supervised import READY, STOPPING, kept_alive, tell
+    from ledger.supervisor import READY, STOPPING, kept_alive, tell
 
     stop = asyncio.Event()
     with ExitStack() as handlers:

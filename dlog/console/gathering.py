@@ -20,7 +20,7 @@ from bookie.autorecovery.status import open_work
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.namespace_watch import log_names
 from dlog.console.metrics import POLL_S, POLLS
 from dlog.console.seen import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.health.checks import examine

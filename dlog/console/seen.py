@@ -14,7 +14,7 @@ from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import Report, Sign
 from dlog.manifest import Manifest
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 
 SignKey = tuple[str, str]
 """Kind and sentence of what is wrong."""

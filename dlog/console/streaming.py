@@ -16,8 +16,8 @@ from dlog.console.gathering import Gatherer
 from dlog.console.reading import offset_of
 from dlog.console.views.records import matches
 from dlog.position import Record, Start
-from ledger.checking import judge_replicas
 from ledger.entry import Header
+from ledger.entry_check import judge_replicas
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata

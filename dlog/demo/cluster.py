@@ -12,7 +12,7 @@ from pathlib import Path
 from dlog.aio.admin import create_log
 from dlog.demo import LOG
 from dlog.demo.roles import Role
-from dlog.demo.securing import check_secured
+from dlog.demo.security_check import check_secured
 from dlog.local.cluster import MANAGED, LocalCluster
 
 

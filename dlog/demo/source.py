@@ -10,7 +10,7 @@ from typing import Final
 
 import pandas as pd
 
-from dlog.installed import install_hint
+from dlog.installation import install_hint
 
 # Times that are missing for a cancelled departure, but are whole numbers all the same.
 _NULLABLE: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")

@@ -14,11 +14,11 @@ from typing import Final
 
 from dlog.aio import Log
 from dlog.demo import LOG
-from dlog.demo.appending import append_rest
+from dlog.demo.appender import append_rest
 from dlog.demo.compare import compare
+from dlog.demo.elections import elected
 from dlog.demo.roles import Role
 from dlog.demo.source import flights
-from dlog.demo.standing import elected
 
 _WAIT_S: Final = 0.5
 _REPORT_EVERY_S: Final = 0.1

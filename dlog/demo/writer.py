@@ -10,10 +10,10 @@ import sys
 
 from dlog.aio import Log
 from dlog.demo import LOG
-from dlog.demo.appending import append_rest
+from dlog.demo.appender import append_rest
+from dlog.demo.elections import elected
 from dlog.demo.roles import Role
 from dlog.demo.source import flights
-from dlog.demo.standing import elected
 
 
 async def run(role: Role, uri: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dlog.aio.maintain.janitor import ELECTION as JANITORS
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.namespace_watch import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.acls import AclFacts
 from dlog.health.certificates import Validity
@@ -25,7 +25,7 @@ from ledger.ids import BookieId
 from ledger.metastore.acl_survey import survey_acls
 from ledger.registry import BookieRegistration
 from ledger.security.certificates import Security
-from ledger.security.granting import read_rules
+from ledger.security.grant_nodes import read_rules
 from ledger.transport.sockets import SocketTransport
 from ledger.wire import bookie_pb2 as pb
 

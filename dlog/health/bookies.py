@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign, are, named
-from ledger.levels import FIRST, LEVEL_MAX
+from ledger.feature_level import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
 from ledger.values import counted
 

@@ -10,10 +10,10 @@ from dlog.health.asking import gather_acls, gather_deletions, gather_servers
 from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_openings, gather_repair
 from dlog.health.signs import Checked, Facts, Report
 from dlog.health.store import StoreFacts
-from ledger.attendance import attendance
 from ledger.cluster import open_namespace
 from ledger.errors import LogError, NoNamespace
 from ledger.manager import LedgerStore
+from ledger.membership import attendance
 from ledger.metastore.port import MetadataStore
 from ledger.security.certificates import Security
 

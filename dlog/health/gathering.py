@@ -7,12 +7,12 @@ from typing import Final
 
 from bookie.autorecovery.auditor import ELECTION as AUDITORS
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.checking import is_urgent, members_with_entries
+from bookie.autorecovery.protocol.ledger_check import is_urgent, members_with_entries
 from bookie.autorecovery.reports import Audit
-from bookie.autorecovery.throttling import reports
+from bookie.autorecovery.throttle import reports
 from dlog.aio.maintain.leaderless import was_left_open
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.namespace_watch import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
@@ -20,14 +20,14 @@ from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
 from dlog.names import is_own
 from leader import contested_logs, current_leader, is_led
-from ledger.attendance import Attendance, KnownBookie
 from ledger.concurrently import for_each
 from ledger.environment import repair_credentials
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
+from ledger.feature_level import FIRST
 from ledger.ids import BookieId, LedgerId
-from ledger.levels import FIRST
 from ledger.manager import LedgerStore
 from ledger.mark import Mark
+from ledger.membership import Attendance, KnownBookie
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import proven_lac

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from ledger.errors import CallerError
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.security.certificates import Security
-from ledger.security.choosing import Takes
+from ledger.security.tls_negotiation import Takes
 from ledger.transport.handshake import NEEDED
 from ledger.transport.operator import BookieOperator
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign
-from ledger.levels import LEVEL_MAX, LEVELS, Held
+from ledger.feature_level import LEVEL_MAX, LEVELS, Held
 
 SLOW_S: Final = 1.0
 """An answer that takes longer delays takeovers and ensemble changes as long."""

@@ -16,13 +16,13 @@ from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition
 from dlog.health.orders import operator_of
 from dlog.manifest import Manifest, Segment
 from dlog.position import DLSN, Place, Record
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.edits import check_living
+from dlog.protocol.record_trace import WrittenBy, holders_of, judged, written_by
 from dlog.protocol.seek import Index
-from dlog.protocol.tracing import WrittenBy, holders_of, judged, written_by
-from ledger.checking import ReplicaFault
 from ledger.client import LedgerClient
 from ledger.concurrently import for_each
+from ledger.entry_check import ReplicaFault
 from ledger.errors import EntryLost, EntryUnavailable, LogError
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from bookie.helping import keep_autorecovery
+from bookie.autorecovery_supervisor import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
 from dlog.local.bookie_process import BookieKeeper, BookieProcess, name_in
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
@@ -38,13 +38,13 @@ from ledger.cluster import make_namespace
 from ledger.errors import MetricsNotServed
 from ledger.ids import BookieIdentity
 from ledger.metastore import MetadataStore, open_store
+from ledger.metering.http_server import address_of, reason_of
 from ledger.metering.options import PORT_MAX
-from ledger.metering.serving import address_of, reason_of
 from ledger.private_files import make_private
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.security.access import ANYTHING, Grant, Role, Rules
 from ledger.security.certificates import Security, own_name
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
 

@@ -17,7 +17,7 @@ from typing import Final
 from dlog.aio import Log
 from dlog.cli.connections import connected
 from dlog.config import load
-from dlog.measuring.numbered import numbered
+from dlog.measuring.numbered_record import numbered
 from dlog.position import RecordId
 from leader import Term, campaign
 from ledger import log_events

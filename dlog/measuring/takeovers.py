@@ -23,7 +23,7 @@ from dlog import metrics
 from dlog.aio import Log, Standby
 from dlog.measuring import How
 from dlog.measuring.errors import NotMeasured
-from dlog.measuring.numbered import Checked, numbered
+from dlog.measuring.numbered_record import Checked, numbered
 from ledger.client import LedgerClient
 from ledger.metastore.uri import URI_VARIABLE
 

@@ -23,7 +23,7 @@ from dlog.errors import ConsumerBusy, NoSuchConsumer, NoSuchLog, TooManyConsumer
 from dlog.manifest import Manifest
 from dlog.names import check_name, name_of, node_of, path_of
 from dlog.protocol.actions import Children, Delete, Exists, Get, Sync, Transact
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
 from dlog.wire import consumer_pb2 as pb
 from ledger.errors import (

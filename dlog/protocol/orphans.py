@@ -30,9 +30,9 @@ from typing import Final, Self, assert_never
 
 from dlog.manifest import Manifest
 from dlog.receipts import Receipt
-from ledger.belonging import STAMP_INCARNATION as STAMP_INCARNATION  # noqa: PLC0414 - with the rest
-from ledger.belonging import STAMP_LOG as STAMP_LOG  # noqa: PLC0414
 from ledger.ids import LedgerId
+from ledger.ledger_owner import STAMP_INCARNATION as STAMP_INCARNATION  # noqa: PLC0414 - with the rest
+from ledger.ledger_owner import STAMP_LOG as STAMP_LOG  # noqa: PLC0414
 
 STAMP_SEGMENT: Final = "dlog.segment"
 STAMP_EPOCH: Final = "dlog.epoch"

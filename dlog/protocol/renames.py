@@ -11,9 +11,9 @@ counts as gone only if the count was the same before and after all these reads.
 from contextlib import suppress
 
 from dlog.protocol.actions import Create, Delete, Exists, Get, Sync
-from ledger.belonging import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
-from ledger.belonging import name_in, renamed_path, renamed_value
 from ledger.errors import MetadataDenied, NodeExists, NoSuchNode
+from ledger.ledger_owner import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
+from ledger.ledger_owner import name_in, renamed_path, renamed_value
 from ledger.metastore.ops import CreateOp, Op, SetOp
 from ledger.protocol.procedure import Steps
 

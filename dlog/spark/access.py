@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
-from dlog.aio.connecting import connect
+from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read.ranges import RangeReaders
 from dlog.aio.store.manifests import ManifestNode
@@ -165,7 +165,7 @@ class Access:
             raise
 
     async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> "Tails":
-        from dlog.aio.store.watching import listed_names
+        from dlog.aio.store.namespace_watch import listed_names
         from dlog.spark.watching import keyed
 
         ledgers = await self.connected()

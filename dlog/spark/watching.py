@@ -19,7 +19,7 @@ from typing import Final
 from dlog.aio.port import Ledgers
 from dlog.aio.read.tails import LogTail as CommittedTail
 from dlog.aio.read.tails import TailTracker
-from dlog.aio.store.watching import listed_names
+from dlog.aio.store.namespace_watch import listed_names
 from dlog.errors import NoSuchLog
 from dlog.names import LOGS_PATH
 from dlog.spark.news_file import LISTEN_S, NewsFile

@@ -3,7 +3,7 @@
 `concurrent.futures.Future` makes a lock, a condition and two lists for each future, which costs
 more than appending the record. Here they are made when a thread really waits for this one record.
 Until then the future is a gathering and an index, which say its entry's outcome and a slot there
-(`dlog.protocol.gathering`, `dlog.outcome`). Everything else is
+(`dlog.protocol.pending_batch`, `dlog.outcome`). Everything else is
 inherited, so `concurrent.futures.wait` and `asyncio.wrap_future` work.
 
 Its twin in `dlog.aio.write.append_future` has the same name, as the two `Log` have: who changes
@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 
 from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds
-from dlog.protocol.gathering import Gathering
+from dlog.protocol.pending_batch import Gathering
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
 

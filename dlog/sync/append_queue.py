@@ -20,7 +20,7 @@ from typing import Final, final
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns, Row
-from dlog.protocol.gathering import Gathering
+from dlog.protocol.pending_batch import Gathering
 from dlog.sync.append_future import AppendFuture, ManyFuture
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending

@@ -28,9 +28,9 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.position import BeyondEnd, Record, RecordId, RecordIds, Start, Stop
-from dlog.protocol.gathering import charge_of
+from dlog.protocol.log_writer import CLOSE_S, HEAL_S
 from dlog.protocol.packer import RECORD_CHARGE
-from dlog.protocol.writing import CLOSE_S, HEAL_S
+from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings
 from dlog.sync.append_future import AppendFuture, ManyFuture
 from dlog.sync.append_queue import AppendQueue, ManyRecords

@@ -4,8 +4,8 @@
 with the fixture `dlog_cluster`, which an installed dlog brings along.
 """
 
-from dlog.testing.blocking import Cluster, cluster
 from dlog.testing.bookie import InProcessBookie
 from dlog.testing.cluster import AsyncCluster, InvalidTestCluster
+from dlog.testing.sync_cluster import Cluster, cluster
 
 __all__ = ["AsyncCluster", "Cluster", "InProcessBookie", "InvalidTestCluster", "cluster"]

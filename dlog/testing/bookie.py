@@ -12,18 +12,18 @@ from bookie.disk.directories import Directories
 from bookie.errors import PortInUse
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import LifeKeeper
-from bookie.identity.registering import Registrar
+from bookie.identity.registration import Registrar
 from bookie.identity.restore import honour
 from bookie.identity.stamp import identify, settle_doubt
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
+from bookie.server.loss_resolver import Settler
 from bookie.server.service import BookieService
-from bookie.server.settling import Settler
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.cluster import Namespace
-from ledger.levels import IDENTITIES
+from ledger.feature_level import IDENTITIES
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
 from ledger.registry import BookieRegistration

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bookie.autorecovery.process import AutorecoveryConfig
-from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.worker import WorkerConfig
 from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig

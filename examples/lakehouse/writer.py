@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from dlog.aio import Log
-from dlog.demo.appending import append_rest
+from dlog.demo.appender import append_rest
 from dlog.demo.roles import Role
 from examples.lakehouse import FLIGHTS
 from examples.lakehouse.source import departures

@@ -6,14 +6,6 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ledger.belonging import (
-    OWNERS_PATH,
-    Belonging,
-    belonging,
-    owner_in,
-    owner_path,
-    owner_value,
-)
 from ledger.concurrently import for_each
 from ledger.errors import (
     BadVersion,
@@ -24,14 +16,22 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.ids import LedgerId
+from ledger.ledger_owner import (
+    OWNERS_PATH,
+    Belonging,
+    belonging,
+    owner_in,
+    owner_path,
+    owner_value,
+)
 from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
-from ledger.marking import MARKS, is_under_repair
+from ledger.mark_nodes import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import hidden_of
 from ledger.metastore.paths import parent_of
 from ledger.metastore.port import CheckOp, CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
-from ledger.vitals import Vitals
+from ledger.namespace_fingerprint import Vitals
 from ledger.wire import metadata_pb2 as pb
 
 CREATE_TRIES_MAX = 3

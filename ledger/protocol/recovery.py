@@ -1,7 +1,7 @@
 """Recovery of one ledger: fence it, find its last entry, close it. Anyone may, at any time.
 
 Steps (rules 38-50): CAS the state to IN_RECOVERY; fence the bookies of the last fragment
-until every write set is covered (`fencing`); read forward from the highest LAC (`end_search`),
+until every write set is covered (`fence`); read forward from the highest LAC (`end_search`),
 writing every entry found back, verbatim, to Qa bookies (`write_back`); at the first entry that
 is provably absent, CAS CLOSED. Any doubt ends in an error and leaves the ledger IN_RECOVERY,
 for the next try.
@@ -26,7 +26,7 @@ from typing import assert_never
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.end_search import EndSearch
-from ledger.protocol.fencing import Fencing
+from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import (
     BaseRead,
     EntriesRead,

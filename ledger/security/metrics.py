@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ledger.metering.declaring import Declarations
+from ledger.metering.declaration import Declarations
 from ledger.security.certificates import Security
 
 METRICS: Final[Declarations[Security]] = Declarations()

@@ -13,9 +13,9 @@ from typing import Final, cast
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
-from ledger.security.explaining import why_failed
 from ledger.security.names import Certificate, Identity
 from ledger.security.sources import source_of
+from ledger.security.tls_errors import why_failed
 from ledger.transport.blocks import Blocks
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import (

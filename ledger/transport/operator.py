@@ -21,9 +21,9 @@ from ledger.errors import (
 )
 from ledger.ids import BookieIdentity
 from ledger.security.certificates import Security, own_name
-from ledger.security.choosing import Takes, is_secured
 from ledger.security.settings import TlsMode
-from ledger.transport.calling import ClientConnection, Way, connect
+from ledger.security.tls_negotiation import Takes, is_secured
+from ledger.transport.client_connection import ClientConnection, Way, connect
 from ledger.transport.connection import new_scratch
 from ledger.transport.framing import Frame, Kind
 from ledger.transport.handshake import Purpose, hello_to

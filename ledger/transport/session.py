@@ -15,7 +15,7 @@ from typing import Final
 from ledger.errors import BadMessage
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, Status
-from ledger.transport.calling import ClientConnection, Way, connect
+from ledger.transport.client_connection import ClientConnection, Way, connect
 from ledger.transport.framing import Frame, Kind
 from ledger.transport.handshake import Purpose, hello_to
 from ledger.transport.messages import ack_values

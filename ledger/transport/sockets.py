@@ -30,9 +30,9 @@ from ledger.requests import (
     Status,
 )
 from ledger.security.certificates import Security
-from ledger.security.choosing import Takes
+from ledger.security.tls_negotiation import Takes
 from ledger.transport.blocks import Blocks
-from ledger.transport.calling import Asker, Way
+from ledger.transport.client_connection import Asker, Way
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Kind

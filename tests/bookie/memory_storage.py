@@ -6,7 +6,7 @@ Tickets and journals are as in `bookie.journal.journals`: a ticket is durable wi
 import threading
 from collections.abc import Sequence
 
-from bookie.storage.prepared import Prepared
+from bookie.storage.add_lookup import Prepared
 from ledger.entry import parse_header
 from ledger.requests import (
     AddRun,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.helping import keep_autorecovery
+from bookie.autorecovery_supervisor import keep_autorecovery
 from dlog.local.bookie_process import BookieProcess
 from dlog.measuring.takeovers import Load, _Leader
 from tests.waiting import until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlog.local.cluster import LocalCluster
-from ledger.metering.declaring import Kind
+from ledger.metering.declaration import Kind
 from tests.deploy.alerting import ROOT, RULES, alerts_of, asked, program, prometheus, queried
 from tests.deploy.scenes import targets_of
 from tests.documents.metrics_page import DECLARED

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.aio.connecting import connect
+from dlog.aio.namespace_connection import connect
 from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_uri
 from ledger import ClientConfig, LedgerClient
 from ledger.errors import InvalidUri

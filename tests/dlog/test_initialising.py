@@ -14,8 +14,8 @@ from bookie.config import BookieConfig
 from bookie.process import run_bookie
 from dlog.cli.app import app
 from dlog.health.checks import examine
-from dlog.initialising import initialise, protect
 from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.namespace_init import initialise, protect
 from ledger.client import LedgerClient
 from ledger.cluster import make_namespace
 from ledger.errors import InvalidValue, MetadataDenied, NamespaceMismatch, NoNamespace
@@ -30,7 +30,7 @@ from ledger.metastore.port import CreateOp
 from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.quorum import Quorum
 from ledger.security.access import Grant, Role, Rules
-from ledger.security.granting import change_rules, read_rules
+from ledger.security.grant_nodes import change_rules, read_rules
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, SESSION_S
 from tests.zookeeper import fresh_uri

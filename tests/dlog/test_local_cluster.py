@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from bookie.tools.formatting import retire
+from bookie.tools.format import retire
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.cluster import LocalCluster, _locked
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster

@@ -34,8 +34,8 @@ from ledger.client import LedgerClient
 from ledger.errors import LogError
 from ledger.metastore import zookeeper_link
 from ledger.metastore.uri import parse_uri, without_secrets
-from ledger.metering.collecting import page_of
-from ledger.metering.exposing import Exposed
+from ledger.metering.collector import page_of
+from ledger.metering.exposition import Exposed
 from ledger.quorum import Quorum
 from tests.dlog.cli.cli_shell import cli_shell
 from tests.dlog.console.looking import looking
@@ -58,7 +58,7 @@ NO_SECRETS: Final = {
     # Made of what a store says of itself, which has no options.
     "ledger.environment.Environment.uri",
     "dlog.health.store.StoreFacts.uri",
-    "dlog.initialising.Initialised.uri",
+    "dlog.namespace_init.Initialised.uri",
     # Keys of records, or which column has them.
     "dlog.columns.Columns.keys",
     "dlog.console.views.records.RecordRow.key",

@@ -22,14 +22,13 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from dlog.aio import Log
 from dlog.aio.admin import delete_log, log_info, rename_log, truncate_log
-from dlog.initialising import shown_roles
 from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.namespace_init import shown_roles
 from dlog.tls import files
 from dlog.tls.authority import Wanted
-from ledger.belonging import Belonging, owner_path, owner_value, renamed_value
 from ledger.client import LedgerClient
 from ledger.cluster import open_namespace
 from ledger.errors import (
@@ -40,6 +39,7 @@ from ledger.errors import (
     NodeExists,
 )
 from ledger.ids import BookieId, LedgerId
+from ledger.ledger_owner import Belonging, owner_path, owner_value, renamed_value
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metastore import open_store
 from ledger.metastore.acl_survey import survey_acls
@@ -48,7 +48,7 @@ from ledger.registry import BookieRegistration
 from ledger.requests import Status
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
 from ledger.transport.operator import BookieOperator

@@ -14,7 +14,7 @@ from opentelemetry.trace import StatusCode
 
 from dlog import spans
 from dlog.aio import Log
-from dlog.aio.connecting import connect
+from dlog.aio.namespace_connection import connect
 from dlog.errors import EpochChanged
 from dlog.testing import AsyncCluster
 from tests.waiting import SESSION_S

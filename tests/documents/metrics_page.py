@@ -11,7 +11,7 @@ import dlog.metrics
 import leader.metrics
 import ledger.metrics
 import ledger.security.metrics
-from ledger.metering.declaring import Declarations
+from ledger.metering.declaration import Declarations
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
 DECLARED: Final[dict[str, Declarations[Any]]] = {

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ledger.metering.declaring import Kind, Metric
+from ledger.metering.declaration import Kind, Metric
 from tests.documents.metrics_page import DECLARED, PAGE, page
 
 ALL: list[Metric[object]] = [each for metrics in DECLARED.values() for each in metrics]

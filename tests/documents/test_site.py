@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from dlog.cli.app import app
-from dlog.installed import formats
+from dlog.installation import formats
 from dlog.process_settings import ProcessSettings
 from dlog.settings import SETTING_NAMES
 from docs.site import api, commands, errors, settings

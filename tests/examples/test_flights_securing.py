@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.demo.securing import NotSecured, check_secured
+from dlog.demo.security_check import NotSecured, check_secured
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 from tests.certificates import certificate, put

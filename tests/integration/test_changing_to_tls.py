@@ -19,7 +19,7 @@ from ledger.errors import TransportMismatch
 from ledger.metastore import open_store
 from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security, own_name
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from ledger.security.settings import OFF, TlsMode, TlsSettings
 from tests.waiting import until
 

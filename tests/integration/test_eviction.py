@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.clock import now_ms

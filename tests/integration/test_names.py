@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.decommissioning import decommission
-from bookie.autorecovery.protocol.decommissioning import Outcome
+from bookie.autorecovery.decommission import decommission
+from bookie.autorecovery.protocol.decommission import Outcome
 from bookie.command import IDENTITY_LOST
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, RecoveryFailed
+from ledger.feature_level import IDENTITIES
 from ledger.ids import BookieId, LedgerId
-from ledger.levels import IDENTITIES
 from ledger.quorum import Quorum
 from tests.bookie.processes import BookieProcess, bookie
 from tests.namespaces import made

@@ -18,10 +18,10 @@ from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.settings import LogSettings
 from ledger.cluster import open_namespace
 from ledger.errors import LevelTooLow, MetadataError, NoNamespace
-from ledger.levels import FIRST, LEVEL_MAX
+from ledger.feature_level import FIRST, LEVEL_MAX
+from ledger.feature_level_upgrade import read_held
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
-from ledger.raising import read_held
 from ledger.registry import BookieRegistration, find_registration
 from tests.upgrade.processes import Application, Bookie, Process
 from tests.upgrade.releases import Release, present, previous

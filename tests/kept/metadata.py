@@ -15,11 +15,11 @@ from typing import Final
 from bookie.identity.cookie import Cookie
 from dlog.manifest import Manifest
 from dlog.settings import LogSettings
-from ledger.belonging import Belonging, owner_in, owner_value
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
+from ledger.feature_level import Held
 from ledger.ids import BookieId, EntryId
-from ledger.levels import Held
+from ledger.ledger_owner import Belonging, owner_in, owner_value
 from ledger.mark import Mark, written_without
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum

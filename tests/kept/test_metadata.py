@@ -2,7 +2,7 @@
 
 import json
 
-from ledger.levels import Held
+from ledger.feature_level import Held
 from tests.kept.metadata import (
     COOKIE,
     ENCRYPTED,

@@ -8,7 +8,7 @@ from leader import Candidate, InvalidCampaign, NotElected, Term, current_leader
 from leader.election import leaders_path
 from leader.info import UNREADABLE, candidates
 from leader.record import FORMAT_VERSION
-from leader.waiting import PAUSE_MIN_S
+from leader.wait import PAUSE_MIN_S
 from leader.wire import leader_pb2 as pb
 from ledger.errors import HandleClosed, InvalidValue, MetadataUnavailable
 from ledger.metastore import open_store

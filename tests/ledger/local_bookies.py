@@ -10,7 +10,7 @@ from pathlib import Path
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -20,7 +20,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
-from ledger.security.choosing import Takes
+from ledger.security.tls_negotiation import Takes
 from ledger.wire import metadata_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.namespaces import opened

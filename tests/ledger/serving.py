@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from bookie.server.limits import ClientLimits, ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, InfoAnswer, Status

@@ -1,9 +1,9 @@
 """What a reader knows of its ledger never goes back."""
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId
-from ledger.known import Known
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
+from ledger.reader_state import Known
 
 OPEN = LedgerMetadata(quorum=Quorum(1, 1, 1), fragments=(Fragment(EntryId(0), (BookieId("b1"),)),))
 CLOSED = OPEN.closed(EntryId(4), 50)

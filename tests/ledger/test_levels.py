@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.belonging import OWNERS_PATH, STAMP_INCARNATION, STAMP_LOG, owner_path
 from ledger.cluster import decode_instance, encode_instance, make_namespace, open_namespace
 from ledger.errors import CannotUpgrade, LevelTooLow, LevelTooNew, NamespaceMismatch
+from ledger.feature_level import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.feature_level_upgrade import raise_level, read_held, survey
 from ledger.ids import BookieId, EntryId
-from ledger.levels import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.ledger_owner import OWNERS_PATH, STAMP_INCARNATION, STAMP_LOG, owner_path
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
@@ -18,7 +19,6 @@ from ledger.metastore.nodes import create_node
 from ledger.metastore.ops import ANY_VERSION, Op
 from ledger.metastore.paths import INSTANCE
 from ledger.quorum import Quorum
-from ledger.raising import raise_level, read_held, survey
 from ledger.registry import COOKIES, BookieRegistration, find_registration, register
 from ledger.wire import metadata_pb2 as pb
 

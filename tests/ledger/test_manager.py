@@ -8,15 +8,6 @@ from typing import Final
 
 import pytest
 
-from ledger.belonging import (
-    OWNERS_PATH,
-    STAMP_INCARNATION,
-    STAMP_LOG,
-    Belonging,
-    owner_in,
-    owner_path,
-    owner_value,
-)
 from ledger.cluster import make_namespace
 from ledger.errors import (
     BadVersion,
@@ -26,6 +17,15 @@ from ledger.errors import (
     NoSuchLedger,
 )
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ledger_owner import (
+    OWNERS_PATH,
+    STAMP_INCARNATION,
+    STAMP_LOG,
+    Belonging,
+    owner_in,
+    owner_path,
+    owner_value,
+)
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.manager.ids import BLOCK_SIZE, BlockIds, SequentialIds
 from ledger.manager.layout import LEDGERS

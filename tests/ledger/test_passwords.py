@@ -18,7 +18,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.protocol.answers import Fault
 from ledger.quorum import Quorum
-from ledger.recovering import recover
+from ledger.recovery import recover
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 from tests.ledger.local_bookies import LocalBookies, local_bookies

@@ -10,8 +10,8 @@ import pytest
 from ledger import registry
 from ledger.cluster import encode_instance
 from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
+from ledger.feature_level import IDENTITIES, Held
 from ledger.ids import NOBODY, BookieIdentity
-from ledger.levels import IDENTITIES, Held
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
 from ledger.metastore.paths import INSTANCE

@@ -16,8 +16,8 @@ from bookie.server.limits import ClientLimits
 from dlog.tls.authority import Issued
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import AGE_S_MAX, LOOK_S, Security
-from ledger.security.choosing import Takes
 from ledger.security.settings import TlsMode
+from ledger.security.tls_negotiation import Takes
 from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
@@ -244,7 +244,7 @@ async def test_a_connection_ends_when_the_certificate_it_was_made_with_does(
     async with served(of_bookie(tmp_path)) as bookie, from_client(bookie, client) as transport:
         assert await add(transport, run_of(0)) is Status.OK
         tomorrow = SimpleNamespace(time=lambda: client.certificate.expires_at + 1)
-        monkeypatch.setattr("bookie.server.listening.time", tomorrow)
+        monkeypatch.setattr("bookie.server.listener.time", tomorrow)
         bookie.server._look()
         await until(lambda: not bookie.server.connections)
     assert "its certificate has expired" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.supervised import ALIVE, READY, kept_alive, tell
+from ledger.supervisor import ALIVE, READY, kept_alive, tell
 from tests.waiting import PATIENCE_S, until
 
 

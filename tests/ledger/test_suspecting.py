@@ -8,11 +8,11 @@ import pytest
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark, Reason
-from ledger.marking import path_of_mark, read_mark
+from ledger.mark_nodes import path_of_mark, read_mark
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Fault, RepairHint
-from ledger.suspecting import AGAIN_MS, REMEMBERED_MAX, WAITING_MAX, Suspicions
+from ledger.repair_hints import AGAIN_MS, REMEMBERED_MAX, WAITING_MAX, Suspicions
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.waiting import eventually
@@ -152,7 +152,7 @@ async def test_what_is_heard_while_workers_are_called_is_marked_too(
         rings.append(called)
         suspicions.heard(LedgerId(8), hint())
 
-    monkeypatch.setattr("ledger.suspecting.ring", ring)
+    monkeypatch.setattr("ledger.repair_hints.ring", ring)
     suspicions.heard(SEVEN, hint())
     await settle(suspicions)
     assert await read_mark(store, LedgerId(8)) is not None

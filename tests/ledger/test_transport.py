@@ -12,11 +12,11 @@ from weakref import WeakSet
 
 import pytest
 
-from bookie.server.answering import Answering
+from bookie.server.read_connection import Answering
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
-from ledger.transport import calling
-from ledger.transport.calling import ClientConnection
+from ledger.transport import client_connection
+from ledger.transport.client_connection import ClientConnection
 from ledger.transport.framing import Kind
 from ledger.transport.handshake import Hello, Welcome, encode_answer
 from ledger.transport.messages import batch_message
@@ -125,9 +125,9 @@ async def test_attempts_to_reach_a_bookie_that_is_away_leave_nothing_behind(
             attempts.add(self)
             super().__init__(*given, **named)
 
-    monkeypatch.setattr(calling, "ClientConnection", Counted)
-    monkeypatch.setattr(calling, "RECONNECT_S_MAX", 0.0)
-    monkeypatch.setattr(calling, "_BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(client_connection, "ClientConnection", Counted)
+    monkeypatch.setattr(client_connection, "RECONNECT_S_MAX", 0.0)
+    monkeypatch.setattr(client_connection, "_BACKOFF_S_MIN", 0.0)
     async with transport_to(refused_address()) as transport:
         for _ in range(20):
             assert await transport.info(BOOKIE) is None
@@ -539,7 +539,7 @@ async def test_a_stranger_is_not_believed_though_it_compares_nothing(
     def welcome(*_hello: Hello, **_own: object) -> Welcome:
         return Welcome(2, BOOKIE, "start 1", OURS)
 
-    monkeypatch.setattr("bookie.server.listening.answer_to", welcome)
+    monkeypatch.setattr("bookie.server.listener.answer_to", welcome)
     async with serving() as bookie, transport_to(bookie.address) as transport:
         transport._meant = lambda _: meant
         assert await add(transport, run_of(0)) is Status.UNREACHABLE

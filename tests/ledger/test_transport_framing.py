@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.server.places import Why
+from bookie.server.connection_limits import Why
 from ledger.entry import ENTRY_BYTES_MAX
 from ledger.errors import BadMessage
 from ledger.requests import ReadQuery, Status
@@ -161,8 +161,8 @@ async def test_the_largest_entry_arrives() -> None:
 async def test_a_message_that_is_never_completed_does_not_keep_its_room(
     here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._PIECE_S_MAX", 0.05)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._PIECE_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, asyncio.timeout(PATIENCE_S):
         async with greeted(bookie.address) as peer:
             header = frame_header(Kind.ADD, 1, 2 * PIECE_BYTES_MAX)
@@ -193,8 +193,8 @@ async def half_a_message(came_bytes: int) -> AsyncIterator[tuple[Bookie, Peer]]:
 async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._STIFLED_S", 0.01)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with half_a_message(100_000) as (bookie, first), greeted(bookie.address) as second:
         second.send(Kind.ADD, 1, bytes(250_000), length=2 * PIECE_BYTES_MAX)
         assert await second.rest() == b""
@@ -210,7 +210,7 @@ async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_go
 async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._STALLED_S", 0.0)
+    monkeypatch.setattr("bookie.server.listener._STALLED_S", 0.0)
     async with half_a_message(80_000) as (bookie, first), greeted(bookie.address) as second:
         second.add(1, run_of(0, payload=bytes(200_000)))
         assert (await second.frame()).kind == Kind.ADDED

@@ -193,7 +193,7 @@ async def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -
 async def test_who_says_nothing_is_shown_out_and_who_says_it_slowly_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     limits = ClientLimits(handshake_s_max=0.05)
     async with serving(limits=limits) as bookie, asyncio.timeout(PATIENCE_S):
         async with connected(bookie.address) as silent, connected(bookie.address) as slow:

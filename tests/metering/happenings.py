@@ -19,17 +19,17 @@ from bookie.autorecovery import metrics as repair_metrics
 from bookie.autorecovery import process as repair_process
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.reports import CheckRecord
-from bookie.autorecovery.throttling import RepairThrottle, keep_reporting, set_throttle
+from bookie.autorecovery.throttle import RepairThrottle, keep_reporting, set_throttle
 from bookie.autorecovery.worker import WorkerConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
 from bookie.entrylog.format import SUFFIX
 from bookie.identity.stamp import accept_loss
-from bookie.server.delaying import Delays
-from bookie.server.guarding import Guard
+from bookie.server.authorizer import Guard
+from bookie.server.quota_throttle import Delays
 from dlog.aio import Log, Standby
 from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
@@ -42,13 +42,13 @@ from ledger.errors import DamagedMetadata, LogError, NodeExists
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metastore import open_store
-from ledger.metering.exposing import Exposed
+from ledger.metering.exposition import Exposed
 from ledger.metrics import METRICS as LEDGER_METRICS
 from ledger.quorum import Quorum
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from ledger.security.metrics import METRICS
 from ledger.security.quotas import Quota, Quotas, Subject
 from ledger.transport.framing import Kind

@@ -2,12 +2,12 @@
 
 from tests.mutants.mutant import mutant
 
-_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_REPLICATING = "bookie/autorecovery/protocol/replication.py"
 _SITUATION = "bookie/autorecovery/protocol/situation.py"
-_CHOOSING = "bookie/autorecovery/protocol/choosing.py"
-_AUDITING = "bookie/autorecovery/protocol/auditing.py"
+_CHOOSING = "bookie/autorecovery/protocol/copy_plan.py"
+_AUDITING = "bookie/autorecovery/protocol/audit.py"
 _MARKS = "bookie/autorecovery/marks.py"
-_LOOKING = "bookie/autorecovery/looking.py"
+_LOOKING = "bookie/autorecovery/replica_check.py"
 _REPAIR = "tests/bookie/autorecovery/test_replicating.py::test_"
 _BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py::test_"
 _CHOICE = "tests/bookie/autorecovery/test_choosing.py::test_"
@@ -71,7 +71,7 @@ mutant(
 )
 mutant(
     "swallows a mark that adds nothing",
-    "ledger/marking.py",
+    "ledger/mark_nodes.py",
     old="        with suppress(BadVersion, NoSuchNode):  # somebody was faster\n",
     new="        if merged is mark:\n            return False\n"
     "        with suppress(BadVersion, NoSuchNode):\n",
@@ -79,7 +79,7 @@ mutant(
 )
 mutant(
     "adds to a mark that was made since",
-    "ledger/marking.py",
+    "ledger/mark_nodes.py",
     old="multi((SetOp(path, merged.encode(), version), unchanged))",
     new="multi((SetOp(path, merged.encode(), version),))",
     test=_MARK + "who_slept_over_the_end_of_a_mark_adds_to_the_one_that_was_made_since",
@@ -254,7 +254,7 @@ mutant(
 
 # Taking a bookie out.
 
-_LEAVING = "bookie/autorecovery/protocol/decommissioning.py"
+_LEAVING = "bookie/autorecovery/protocol/decommission.py"
 _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py::test_"
 
 mutant(
@@ -375,7 +375,7 @@ mutant(
     test=_AUDIT + "what_was_read_before_a_check_ended_does_not_begin_it_again",
 )
 
-_QUEUEING = "bookie/autorecovery/protocol/queueing.py"
+_QUEUEING = "bookie/autorecovery/protocol/repair_queue.py"
 _QUEUE = "tests/bookie/autorecovery/test_queueing.py::test_"
 
 mutant(
@@ -393,7 +393,7 @@ mutant(
     test=_QUEUE + "what_another_worker_is_at_is_passed_over_and_looked_at_soon",
 )
 
-_JUDGING = "bookie/autorecovery/protocol/checking.py"
+_JUDGING = "bookie/autorecovery/protocol/ledger_check.py"
 _JUDGE = "tests/bookie/autorecovery/test_judging.py::test_"
 
 mutant(
@@ -442,35 +442,35 @@ _CHECKS = "tests/bookie/autorecovery/test_surveys.py::test_"
 
 mutant(
     "asks no witness",
-    "bookie/autorecovery/replicating.py",
+    "bookie/autorecovery/replication.py",
     old="        if effect.witness is None or not entries:\n",
     new="        if True:\n",
     test=_CHECKS + "of_two_authenticated_frames_that_differ_none_is_copied_without_the_key",
 )
 mutant(
     "asks a witness that does not answer with each read",
-    "bookie/autorecovery/replicating.py",
+    "bookie/autorecovery/replication.py",
     old="            self._silent.add(witness)\n",
     new="            pass\n",
     test=_CHECKS + "a_witness_that_does_not_answer_is_asked_once_and_keeps_no_copy_waiting",
 )
 mutant(
     "reads nothing in a check",
-    "bookie/autorecovery/checking.py",
+    "bookie/autorecovery/ledger_check.py",
     old="        if scrub is None:\n            continue\n",
     new="        if True:\n            continue\n",
     test=_CHECKS + "what_rots_unread_is_found_by_reading_a_share_with_digests",
 )
 mutant(
     "judges placement and marks nothing",
-    "bookie/autorecovery/surveys.py",
+    "bookie/autorecovery/metadata_checks.py",
     old="            if exchanged:\n",
     new="            if False:\n",
     test=_CHECKS + "a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others",
 )
 mutant(
     "counts bookies that are away as there",
-    "bookie/autorecovery/surveys.py",
+    "bookie/autorecovery/metadata_checks.py",
     old="            away += bool(members - registered)\n",
     new="            pass\n",
     test=_CHECKS + "ledgers_with_bookies_away_are_counted_and_nothing_is_marked",
@@ -503,21 +503,21 @@ mutant(
 )
 mutant(
     "reports a replica with each read",
-    "ledger/suspecting.py",
+    "ledger/repair_hints.py",
     old="        return at_ms < self._reported.get(",
     new="        return False and at_ms < self._reported.get(",
     test=_SUSPECT + "a_replica_is_reported_once_in_a_while",
 )
 mutant(
     "forgets what could not be marked",
-    "ledger/suspecting.py",
+    "ledger/repair_hints.py",
     old="            self._reported.clear()\n",
     new="",
     test=_SUSPECT + "a_store_that_does_not_answer_is_asked_again_by_the_next_reader",
 )
 mutant(
     "hands different replicas to repair",
-    "dlog/aio/maintain/suspecting.py",
+    "dlog/aio/maintain/repair_request.py",
     old="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE:\n",
     new="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE | ReplicaFault.DIFFERENT:\n",
     test="tests/dlog/aio/test_suspecting.py::test_who_does_not_answer_or_differs_is_not_handed_on",
@@ -540,7 +540,7 @@ mutant(
 
 mutant(
     "swaps in who is to be emptied since it was chosen",
-    "bookie/autorecovery/replicating.py",
+    "bookie/autorecovery/replication.py",
     old="        check = CheckOp(DECOMMISSIONING, effect.leaving_version)\n",
     new="        check = CheckOp(DECOMMISSIONING)\n",
     test="tests/bookie/autorecovery/test_worker.py::"
@@ -556,28 +556,28 @@ mutant(
 )
 mutant(
     "waits for members that no cookie speaks of",
-    "bookie/autorecovery/surveys.py",
+    "bookie/autorecovery/metadata_checks.py",
     old="            if members <= known:\n",
     new="            if True:\n",
     test=_CHECKS + "a_member_that_has_no_cookie_any_more_is_marked_as_lost",
 )
 mutant(
     "retires a bookie that is registered",
-    "bookie/autorecovery/decommissioning.py",
+    "bookie/autorecovery/decommission.py",
     old="multi((SetOp(path, retired, version), *absent))\n",
     new="set(path, retired, version)\n",
     test=_EMPTIED + "a_bookie_that_registered_since_it_was_looked_at_is_not_retired",
 )
 mutant(
     "frees the name of a bookie that was emptied",
-    "bookie/autorecovery/decommissioning.py",
+    "bookie/autorecovery/decommission.py",
     old="multi((SetOp(path, retired, version), *absent))\n",
     new="multi((DeleteOp(path, version), *absent))\n",
     test=_EMPTIED + "the_name_of_an_emptied_bookie_is_never_free_again",
 )
 mutant(
     "takes an emptied name for one that comes back",
-    "bookie/autorecovery/surveys.py",
+    "bookie/autorecovery/metadata_checks.py",
     old="        known = registered | (cookies - emptied)\n",
     new="        known = registered | cookies\n",
     test=_CHECKS + "a_ledger_that_names_an_emptied_bookie_is_marked",
@@ -606,7 +606,7 @@ mutant(
 )
 mutant(
     "marks each bookie that a recovery doubts by itself",
-    "ledger/suspecting.py",
+    "ledger/repair_hints.py",
     old="        self._suspect(ledger_id, bookies, Reason.MISSING)\n",
     new="        for each in bookies:\n"
     "            self._suspect(ledger_id, (each,), Reason.MISSING)\n",

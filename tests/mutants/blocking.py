@@ -130,7 +130,7 @@ mutant(
 )
 mutant(
     "does not wake a thread that waited before its append was sent",
-    "dlog/protocol/gathering.py",
+    "dlog/protocol/pending_batch.py",
     old="        for look in tuple(self._watchers):\n            look()\n",
     new="",
     test=_FUTURE + "a_callback_added_before_the_append_was_sent_is_called_once",
@@ -145,7 +145,7 @@ mutant(
 )
 mutant(
     "takes all of a gathering or nothing",
-    "dlog/protocol/intake.py",
+    "dlog/protocol/accumulator.py",
     old="            gathering.place_each("
     "[self._submit(*row, expected) for row in records.rows()])\n",
     new="            refused = self._submit(*next(records.rows()), expected)\n"
@@ -154,14 +154,14 @@ mutant(
 )
 mutant(
     "looks for each record of a gathering at its first place",
-    "dlog/protocol/gathering.py",
+    "dlog/protocol/pending_batch.py",
     old="return self._outcome, self._slot + index",
     new="return self._outcome, index",
     test=_LOG + "records_that_gather_while_others_wait_get_the_ids_of_their_places",
 )
 mutant(
     "puts records behind one that expects an offset",
-    "dlog/protocol/gathering.py",
+    "dlog/protocol/pending_batch.py",
     old="self.limit = ENTRY_BYTES_FULL if expected_offset is None else 0",
     new="self.limit = ENTRY_BYTES_FULL",
     test=_LOG + "only_the_append_that_expects_an_offset_is_refused_for_it",

@@ -36,7 +36,7 @@ mutant(
 )
 mutant(
     "does not miss a bookie that died",
-    "ledger/attendance.py",
+    "ledger/membership.py",
     old="        return self.registration is None and not self.retired\n",
     new="        return False\n",
     test=_HEALTH + "a_bookie_that_died_is_missed_and_so_are_its_copies",
@@ -64,7 +64,7 @@ mutant(
 )
 mutant(
     "takes a damaged copy for a whole one",
-    "bookie/storage/tracing.py",
+    "bookie/storage/entry_trace.py",
     old='    return checked.reason if isinstance(checked, Bad) else ""\n',
     new='    return ""\n',
     test="tests/bookie/storage/test_tracing.py::test_"

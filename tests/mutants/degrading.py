@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutant
 
 _ABSENCES = "ledger/protocol/absences.py"
 _WRITER = "ledger/protocol/writer.py"
-_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_REPLICATING = "bookie/autorecovery/protocol/replication.py"
 _SITUATION = "bookie/autorecovery/protocol/situation.py"
 _CLIENT = "ledger/client.py"
 _REGISTRY = "ledger/registry.py"
@@ -97,14 +97,14 @@ mutant(
 )
 mutant(
     "opens a log degraded that does not want that",
-    "dlog/aio/write/opening.py",
+    "dlog/aio/write/takeover_driver.py",
     old="            degraded_writes=settings.degraded_writes,\n",
     new="            degraded_writes=True,\n",
     test=_WRITES + "a_log_that_does_not_want_degraded_writes_waits_for_bookies",
 )
 mutant(
     "rolls by the setting of long ago",
-    "dlog/aio/write/rolling.py",
+    "dlog/aio/write/segment_roll.py",
     old="            if not manifest.settings.degraded_writes:\n",
     new="            if not self._settings.degraded_writes:\n",
     test=_WRITES + "a_roll_goes_by_the_setting_as_it_is_now[True]",
@@ -178,7 +178,7 @@ mutant(
 )
 mutant(
     "doubts nobody after a recovery",
-    "ledger/recovering.py",
+    "ledger/recovery.py",
     old="                self._environment.doubt(self._ledger_id, effect.in_doubt)\n",
     new="                pass\n",
     test="tests/bookie/autorecovery/test_missed.py::"
@@ -186,7 +186,7 @@ mutant(
 )
 mutant(
     "drops what waits to be marked when it is closed",
-    "ledger/suspecting.py",
+    "ledger/repair_hints.py",
     old="            await asyncio.wait([self._writing], timeout=CLOSE_S)\n",
     new="            pass\n",
     test="tests/ledger/test_suspecting.py::test_what_waits_is_marked_before_the_client_is_closed",
@@ -222,7 +222,7 @@ mutant(
 )
 mutant(
     "raises the level without a look once the door is shut",
-    "ledger/raising.py",
+    "ledger/feature_level_upgrade.py",
     old="        _check(_survey(shut, await attendance(store)), level)\n",
     new="        pass\n",
     test="tests/ledger/test_levels.py::"

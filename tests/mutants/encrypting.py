@@ -42,7 +42,7 @@ mutant(
 )
 mutant(
     "rolls into a segment in plain",
-    "dlog/aio/write/rolling.py",
+    "dlog/aio/write/segment_roll.py",
     old="        return await new_data_key(self._encrypt_with)\n",
     new='        return await new_data_key("")\n',
     test=_LOGS + "no_disk_of_a_bookie_ever_holds_what_was_appended_and_readers_get_it_all",

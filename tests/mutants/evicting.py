@@ -7,7 +7,7 @@ _CHOSEN = "tests/bookie/collector/test_eviction.py::test_"
 _BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py::test_"
 _DIRECTORY = "bookie/storage/ledger_directory.py"
 _EVICTION = "bookie/collector/eviction.py"
-_EVICTING = "bookie/collector/evicting.py"
+_EVICTING = "bookie/collector/evictor.py"
 
 # What the storage does.
 
@@ -175,7 +175,7 @@ mutant(
 )
 mutant(
     "swaps in what was copied before the metadata were read",
-    "bookie/autorecovery/protocol/replicating.py",
+    "bookie/autorecovery/protocol/replication.py",
     old="        if again and self._situation.metadata.state is LedgerState.CLOSED:\n",
     new="        if False:\n",
     test=_BUGS

@@ -13,14 +13,14 @@ _WHOLE = "tests/dlog/aio/test_access.py::test_"
 
 mutant(
     "takes adds from everybody who is known",
-    "bookie/server/guarding.py",
+    "bookie/server/authorizer.py",
     old="            if answer is not Status.OK:",
     new="            if answer is None:",
     test=_EACH,
 )
 mutant(
     "asks for a writer's right with its first add only",
-    "bookie/server/adding.py",
+    "bookie/server/add_connection.py",
     old="        may = self._door is None or self._door.admits(runs)\n",
     new="        may = self._door is None or hasattr(self, 'let_in') or self._door.admits(runs)\n"
     "        self.let_in = True\n",
@@ -28,21 +28,21 @@ mutant(
 )
 mutant(
     "remembers a right that was revoked",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old='        """Allowed on some ledger at least."""\n        self._masks.clear()\n',
     new='        """Allowed on some ledger at least."""\n',
     test=_REVOKED,
 )
 mutant(
     "lets readers fence",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="    return Action.RECOVER if fence else Action.READ",
     new="    return Action.READ",
     test=_EACH,
 )
 mutant(
     "lets readers list what repair lists",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="await self._why_not(query.ledger_id, Action.LIST, fence=False)",
     new="await self._why_not(query.ledger_id, Action.READ, fence=False)",
     test=_EACH,
@@ -56,7 +56,7 @@ mutant(
 )
 mutant(
     "gives a reader that waited what came after its right was revoked",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="                answer = answer if status is Status.OK else ReadAnswer(status)\n",
     new="",
     test=_GUARDING + "a_reader_that_waits_gets_nothing_that_came_after_its_right_was_revoked",
@@ -84,28 +84,28 @@ mutant(
 )
 mutant(
     "forgets all grants when they cannot be read",
-    "bookie/server/guarding.py",
+    "bookie/server/authorizer.py",
     old="        except DamagedMetadata as error:\n",
     new="        except DamagedMetadata as error:\n            self._table.learn_rules(Rules())\n",
     test=_GUARDING + "rules_that_cannot_be_read_leave_the_last_ones_in_force",
 )
 mutant(
     "keeps to the name that a log had before it was renamed",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old="        self._owners.clear()\n",
     new="",
     test=_GUARDING + "rights_follow_a_log_that_is_renamed",
 )
 mutant(
     "believes a name that was looked up before a rename",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old="        if names != self.names:",
     new="        if False:",
     test=_RIGHTS + "a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it",
 )
 mutant(
     "denies to who recovers what the metadata store does not know",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="        return Status.TOO_MANY_REQUESTS if unmade and fence else status",
     new="        return status",
     test=_GUARDING + "what_nobody_made_is_no_ones_to_fence_and_its_absence_no_promise",
@@ -147,7 +147,7 @@ mutant(
 )
 mutant(
     "begins a change before it is written down",
-    "dlog/changes/recording.py",
+    "dlog/changes/recorder.py",
     old="    if (reason := await pen.write(begun)) is not None and mode is Mode.REQUIRED:\n",
     new="    if (reason := None) is not None and mode is Mode.REQUIRED:\n",
     test="tests/dlog/changes/test_recording.py::test_where_it_is_required_nothing_is_done_that_cannot_be_written_down",
@@ -164,14 +164,14 @@ _OWNERS = "tests/bookie/server/test_owners.py::test_"
 
 mutant(
     "takes recovery adds from whoever may recover",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old="everywhere) & _ADD:",
     new="everywhere) & (_ADD | (4 if run.recovery else 0)):",
     test=_RIGHTS + "what_is_remembered_never_says_more_or_less_than_the_rules",
 )
 mutant(
     "takes whatever is called a copy",
-    "bookie/server/guarding.py",
+    "bookie/server/authorizer.py",
     old="        if not evidence.why_not(run, self._guard.copies.bookie, self._rights.who):\n",
     new="        if True:\n",
     test=_COPIES,
@@ -229,14 +229,14 @@ mutant(
 )
 mutant(
     "keeps rights by the name that a log had before",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old="        self._owners.clear()\n        self._reset()\n",
     new="        self._owners.clear()\n",
     test=_RIGHTS + "rights_by_a_name_end_with_it",
 )
 mutant(
     "remembers the rights of all ledgers for ever",
-    "bookie/server/rights.py",
+    "bookie/server/acl_cache.py",
     old="            if len(self._masks) >= MASKS_MAX:\n",
     new="            if False:\n",
     test=_RIGHTS + "what_is_remembered_is_bounded",
@@ -257,14 +257,14 @@ mutant(
 )
 mutant(
     "keeps to what ledgers said before the level of owner nodes",
-    "bookie/server/guarding.py",
+    "bookie/server/authorizer.py",
     old="        if RENAMED_PATH in paths or INSTANCE in paths:",
     new="        if RENAMED_PATH in paths:",
     test=_GUARDING + "from_a_level_on_a_ledger_without_owner_node_is_of_no_log",
 )
 mutant(
     "rises to the level of owner nodes without making them",
-    "ledger/raising.py",
+    "ledger/feature_level_upgrade.py",
     old="        if held.level < OWNERS <= level:\n",
     new="        if False:\n",
     test="tests/ledger/test_levels.py::test_ledgers_have_owner_nodes_before_the_level_demands_them",
@@ -308,7 +308,7 @@ mutant(
 )
 mutant(
     "denies while a log gets another name",
-    "bookie/server/guarding.py",
+    "bookie/server/authorizer.py",
     old="            if answer is None:  # names changed meanwhile\n",
     new="            if False:\n",
     test=_OWNERS + "who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_denied",
@@ -366,7 +366,7 @@ mutant(
 )
 mutant(
     "locks operators out who name somebody else",
-    "dlog/initialising.py",
+    "dlog/namespace_init.py",
     old="    if not await store.is_among(roles.ids_at(INSTANCE)):\n",
     new="    if False:\n",
     test="tests/dlog/test_initialising.py::test_an_operator_does_not_lock_himself_out",
@@ -419,7 +419,7 @@ mutant(
 )
 mutant(
     "takes orders at the port of clients",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        elif (hello.purpose is Purpose.ORDERS) is (server.operator is None):",
     new="        elif False:",
     test=_ORDERS + "orders_have_a_port_of_their_own_that_is_nobody_elses",

@@ -61,28 +61,28 @@ mutant(
 )
 mutant(
     "empties a bookie by what a damaged store does not say",
-    "bookie/autorecovery/decommissioning.py",
+    "bookie/autorecovery/decommission.py",
     old="        await self._store.verify()  # what is not found there does not name the bookie\n",
     new="",
     test=_EMPTIED + "no_bookie_is_emptied_by_what_a_damaged_store_does_not_say",
 )
 mutant(
     "passes over a ledger that is listed and not found",
-    "bookie/autorecovery/surveying.py",
+    "bookie/autorecovery/ledger_scan.py",
     old="    found |= dict.fromkeys(await ledgers.hidden(missing))\n",
     new="",
     test=_EMPTIED + "a_ledger_that_the_store_hides_counts_as_one_that_cannot_be_read",
 )
 mutant(
     "ends the doubt of a ledger that is listed and not found",
-    "bookie/server/settling.py",
+    "bookie/server/loss_resolver.py",
     old="    found |= dict.fromkeys(await ledgers.hidden(missing))\n",
     new="",
     test=_LIMBO + "no_ledger_that_the_store_hides_leaves_a_limbo",
 )
 mutant(
     "ends the limbo of a ledger that one list lacks",
-    "bookie/server/settling.py",
+    "bookie/server/loss_resolver.py",
     old="dict.fromkeys(await ledgers.absent(missing))",
     new="dict.fromkeys(missing)",
     test=_LIMBO + "no_ledger_that_the_store_hides_leaves_a_limbo",

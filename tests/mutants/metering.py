@@ -5,7 +5,7 @@ from tests.mutants.mutant import mutant
 _MOVE = "tests/metering/test_metrics_move.py::test_each_metric_that_is_declared_moves"
 _SERVING = "tests/ledger/metering/test_serving.py::test_"
 _DECLARING = "tests/ledger/metering/test_declaring.py::test_"
-_SERVER = "ledger/metering/serving.py"
+_SERVER = "ledger/metering/http_server.py"
 
 mutant(
     "counts no fences",
@@ -16,7 +16,7 @@ mutant(
 )
 mutant(
     "counts takeovers only if they fail",
-    "dlog/aio/write/opening.py",
+    "dlog/aio/write/takeover_driver.py",
     old="        metrics.TAKEOVER_S.observe(time.monotonic() - began)\n",
     new="",
     test=_MOVE,
@@ -65,7 +65,7 @@ mutant(
 )
 mutant(
     "has a series for each log, however many",
-    "ledger/metering/declaring.py",
+    "ledger/metering/declaration.py",
     old="name = given if given in found or len(found) < SERIES_MAX else OTHERS",
     new="name = given",
     test=_DECLARING + "series_are_bounded_and_the_rest_is_put_together",

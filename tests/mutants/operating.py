@@ -2,9 +2,9 @@
 
 from tests.mutants.mutant import mutant
 
-_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
-_RECOVERING = "bookie/autorecovery/protocol/recovering.py"
-_REBALANCING = "bookie/autorecovery/protocol/rebalancing.py"
+_REPLICATING = "bookie/autorecovery/protocol/replication.py"
+_RECOVERING = "bookie/autorecovery/protocol/manual_recovery.py"
+_REBALANCING = "bookie/autorecovery/protocol/rebalance.py"
 _MOVE = "tests/bookie/autorecovery/test_moving.py::test_"
 _RECOVER = "tests/bookie/autorecovery/test_recovering.py::test_"
 _REBALANCE = "tests/bookie/autorecovery/test_rebalancing.py::test_"
@@ -93,14 +93,14 @@ mutant(
 )
 mutant(
     "heeds the throttle only at the start",
-    "bookie/autorecovery/throttling.py",
+    "bookie/autorecovery/throttle.py",
     old="            await first_of(changing.changed(), timeout_s=LOOK_S)\n",
     new="            await asyncio.sleep(LOOK_S)\n",
     test=_THROTTLE + "a_worker_that_runs_heeds_each_change_and_goes_back_to_its_own",
 )
 mutant(
     "waits without a word where nobody makes the copies of a bookie that is emptied",
-    "bookie/autorecovery/protocol/decommissioning.py",
+    "bookie/autorecovery/protocol/decommission.py",
     old="trouble=error_met or marks.idle_why,",
     new="trouble=error_met,",
     test="tests/bookie/autorecovery/test_decommissioning.py::test_"
@@ -108,42 +108,42 @@ mutant(
 )
 mutant(
     "copies to anybody, whoever was named",
-    "bookie/autorecovery/errands.py",
+    "bookie/autorecovery/manual_repair.py",
     old="config = replace(self._surroundings.config, into=into)",
     new="config = replace(self._surroundings.config, into=None)",
     test=_RECOVER + "what_a_lost_bookie_held_goes_to_the_one_that_is_named",
 )
 mutant(
     "repairs by hand what a worker is at",
-    "bookie/autorecovery/errands.py",
+    "bookie/autorecovery/manual_repair.py",
     old="        return await self._marks.lock(ledger_id)\n",
     new="        return await self._marks.lock(ledger_id) or True\n",
     test=_ERRAND + "a_ledger_that_a_worker_repairs_is_left_to_it",
 )
 mutant(
     "keeps the lock of a ledger that was repaired by hand",
-    "bookie/autorecovery/errands.py",
+    "bookie/autorecovery/manual_repair.py",
     old="        self._own.pop(ledger_id, None)\n        await self._marks.unlock(ledger_id)\n",
     new="        self._own.pop(ledger_id, None)\n",
     test=_ERRAND + "an_errand_leaves_neither_mark_nor_lock",
 )
 mutant(
     "calls a ledger whole whose bookies lack entries",
-    "bookie/autorecovery/locating.py",
+    "bookie/autorecovery/location.py",
     old="            holder.state.serves and not holder.missing\n",
     new="            holder.state.serves\n",
     test=_LOCATE + "what_a_member_says_that_it_lacks_is_named",
 )
 mutant(
     "takes a bookie for one that is away whose data were given up",
-    "bookie/autorecovery/locating.py",
+    "bookie/autorecovery/location.py",
     old="            states[bookie] = BookieState.RETIRED if gone else BookieState.AWAY\n",
     new="            states[bookie] = BookieState.AWAY\n",
     test=_LOCATE + "a_member_that_is_away_was_retired_or_forgotten_is_shown_as_that",
 )
 mutant(
     "gives ledgers to a bookie that is to be emptied",
-    "bookie/autorecovery/rebalancing.py",
+    "bookie/autorecovery/rebalance.py",
     old="for name in client.bookies.writable() if name not in leaving}",
     new="for name in client.bookies.writable()}",
     test=_REBALANCE + "a_bookie_that_is_to_be_emptied_gets_nothing[True]",

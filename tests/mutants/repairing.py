@@ -39,14 +39,14 @@ _LIMBO = "tests/bookie/loss/test_limbo.py::test_"
 
 mutant(
     "denies what a damaged index page may name",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="            return _Listed(ranges, first - 1, last, is_damaged=True)\n",
     new="            continue\n",
     test=_LISTING + "a_damaged_index_page_ends_what_is_denied_and_not_what_is_listed",
 )
 mutant(
     "denies what it did not come to look at on disk",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="    if next(pages, None) is not None:\n        return _Listed(ranges, listed, listed)\n",
     new="",
     test=_LISTING + "one_request_looks_at_so_many_pages_and_runs_only",
@@ -60,21 +60,21 @@ mutant(
 )
 mutant(
     "denies the ranges that an answer has no room for",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="            considered = min(considered, listed)\n",
     new="",
     test=_LISTING + "an_answer_has_no_more_ranges_than_asked_for_and_says_where_to_go_on",
 )
 mutant(
     "forgets repairs that are in memory when it lists",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="    return merge(in_runs, ((entry_id, entry_id) for entry_id in late))\n",
     new="    return merge(in_runs)\n",
     test=_LISTING + "what_came_late_closes_the_gap_that_it_fills",
 )
 mutant(
     "lists for whoever asks",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="    if not compare_digest(record.key, query.key):\n",
     new="    if False:\n",
     test=_LISTING + "nothing_is_listed_without_the_key_or_out_of_order",
@@ -88,7 +88,7 @@ mutant(
 )
 mutant(
     "calls a deleted ledger damaged when it lists",
-    "bookie/storage/listing.py",
+    "bookie/storage/entry_list.py",
     old="    if stored.is_damaged and holdings.is_gone(query.ledger_id):\n",
     new="    if False:\n",
     test=_LISTING + "a_ledger_that_is_deleted_meanwhile_is_gone_and_not_damaged",
@@ -150,7 +150,7 @@ mutant(
 )
 mutant(
     "counts as held what was read and is not listed",
-    "bookie/autorecovery/looking.py",
+    "bookie/autorecovery/replica_check.py",
     old="    return share.within(listing.share) if listing.is_supported else share\n",
     new="    return share\n",
     test=_LOOKING + "what_a_bookie_gives_and_does_not_list_is_missing",
@@ -210,7 +210,7 @@ mutant(
 )
 mutant(
     "recovers without the password what it cannot check",
-    "ledger/recovering.py",
+    "ledger/recovery.py",
     old="        self._environment.reported(effect.bookie, answer.status)\n"
     "        found = verified(answer, self._ledger_id, self._credentials.checks)\n",
     new="        found = verified(answer, self._ledger_id, self._credentials.mac)\n",

@@ -17,21 +17,21 @@ mutant(
 )
 mutant(
     "lets plain clients in where TLS is required",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="            required = security.mode is TlsMode.REQUIRED\n",
     new="            required = False\n",
     test=_BOOKIE + "a_plain_client_hears_that_tls_is_needed_and_gets_nothing",
 )
 mutant(
     "takes any good certificate for that of the bookie that was meant",
-    "ledger/transport/calling.py",
+    "ledger/transport/client_connection.py",
     old="            if reason is not None:\n                self._refuse(reason)",
     new="            if reason is None:\n                self._refuse(reason)",
     test=_BOOKIE + "a_bookie_with_the_certificate_of_another_one_is_not_used",
 )
 mutant(
     "goes on with a client whose certificate has expired",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        if time.time() > self.identity.expires_at:\n",
     new="        if False:\n",
     test=_BOOKIE + "a_connection_ends_when_the_certificate_it_was_made_with_does",
@@ -94,7 +94,7 @@ mutant(
 )
 mutant(
     "shows metrics to strangers",
-    "ledger/metering/serving.py",
+    "ledger/metering/http_server.py",
     old='            case b"/metrics" if not known:\n',
     new='            case b"/metrics" if False:\n',
     test="tests/ledger/metering/test_serving_secured.py::test_"
@@ -102,7 +102,7 @@ mutant(
 )
 mutant(
     "lets one address have all strangers",
-    "ledger/security/taking.py",
+    "ledger/security/tls_listener.py",
     old="            if self._of_source[source] >= most:\n",
     new="            if False:\n",
     test=_BOOKIE + "strangers_of_one_address_are_bounded",
@@ -115,7 +115,7 @@ _CHILDREN = (
 
 mutant(
     "shows the namespace to all who list the processes of a machine",
-    "bookie/helping.py",
+    "bookie/autorecovery_supervisor.py",
     old='        *("--parent", str(os.getpid())),\n',
     new='        *("--uri", uri, "--parent", str(os.getpid())),\n',
     test=_CHILDREN,

@@ -177,14 +177,14 @@ mutant(
 )
 mutant(
     "takes any number of connections",
-    "bookie/server/places.py",
+    "bookie/server/connection_limits.py",
     old="        if len(self) >= limits.connections_max:",
     new="        if False:",
     test=_STRANGERS + "one_connection_too_many_is_not_served",
 )
 mutant(
     "gives each connection a budget of its own for large messages",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="body_bytes_max=0, budget=server.budget",
     new="body_bytes_max=0, budget=Budget()",
     test=_FRAMING + "the_clients_of_a_bookie_share_its_room_and_the_largest_message_goes",
@@ -198,7 +198,7 @@ mutant(
 )
 mutant(
     "lets messages that do not grow keep others out",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="now - each.since < _STALLED_S",
     new="True",
     test=_FRAMING + "who_sends_no_more_of_a_message_makes_room_for_who_does",
@@ -212,14 +212,14 @@ mutant(
 )
 mutant(
     "waits for ever for the rest of a message",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="elif not idle and now - self.since > _PIECE_S_MAX:",
     new="elif False:",
     test=_FRAMING + "a_message_that_is_never_completed_does_not_keep_its_room",
 )
 mutant(
     "waits for ever for a hello",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="late = now - self.since > limits.handshake_s_max",
     new="late = False",
     test=_HANDSHAKE + "who_says_nothing_is_shown_out_and_who_says_it_slowly_too",
@@ -233,49 +233,49 @@ mutant(
 )
 mutant(
     "takes any number of writers",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="server.adders >= _ADDERS_MAX",
     new="False",
     test=_SERVER + "writers_are_bounded_and_those_that_are_gone_do_not_count",
 )
 mutant(
     "ends who finds no room among writers at once, who then comes again",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="            if why is Why.WRITERS:\n",
     new="            if False:\n",
     test=_SERVER + "who_finds_no_room_among_writers_is_left_waiting_and_then_ended",
 )
 mutant(
     "counts writers that are gone",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        self._server.adders -= self._is_adder\n",
     new="",
     test=_SERVER + "writers_are_bounded_and_those_that_are_gone_do_not_count",
 )
 mutant(
     "takes batches from a stream that is full",
-    "bookie/server/adding.py",
+    "bookie/server/add_connection.py",
     old="self._held is None and not self._stream.is_full",
     new="self._held is None",
     test=_CONNECTIONS + "a_writer_with_too_many_open_batches_is_not_read_from",
 )
 mutant(
     "reads on from a client that it has no room for",
-    "bookie/server/adding.py",
+    "bookie/server/add_connection.py",
     old="            self._waiting.append(frame)\n            self._connection.pause()\n",
     new="            self._waiting.append(frame)\n",
     test=_CONNECTIONS + "a_writer_with_too_many_open_batches_is_not_read_from",
 )
 mutant(
     "lets a batch pass one that is being prepared",
-    "bookie/server/adding.py",
+    "bookie/server/add_connection.py",
     old="        if self._waiting or not self._takes:",
     new="        if self._stream.is_full:",
     test=_CONNECTIONS + "a_batch_does_not_pass_the_one_before_it_that_needs_the_disk",
 )
 mutant(
     "makes acks for a client that does not take them",
-    "bookie/server/adding.py",
+    "bookie/server/add_connection.py",
     old="        if connection.is_blocked:\n            return\n",
     new="",
     test=_CONNECTIONS + "no_acks_are_made_for_a_writer_that_does_not_take_them",
@@ -304,7 +304,7 @@ mutant(
 )
 mutant(
     "keeps a question that nobody waits for any more",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="                task.cancel()\n            elif",
     new="                pass\n            elif",
     test=_CONNECTIONS + "a_read_that_is_cancelled_ends_at_the_bookie_too",
@@ -332,7 +332,7 @@ mutant(
 )
 mutant(
     "ends at a stop before what was taken is answered",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="if self._finish_by is not None and (self._handler is None or self._handler.is_done):",
     new="if self._finish_by is not None:",
     test=_SERVER + "stopping_answers_what_was_taken_and_writes_it_down",
@@ -402,14 +402,14 @@ mutant(
 )
 mutant(
     "believes a metadata store that is not its own",
-    "bookie/server/settling.py",
+    "bookie/server/loss_resolver.py",
     old="if alarm is not None:",
     new="if False:",
     test="tests/bookie/loss/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
 )
 mutant(
     "does not doubt a ledger whose metadata it cannot read",
-    "bookie/server/settling.py",
+    "bookie/server/loss_resolver.py",
     old="if metadata is None or is_doubtful(metadata, bookie, is_older=ledger_id < floor)",
     new="if metadata is not None and is_doubtful(metadata, bookie)",
     test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
@@ -437,7 +437,7 @@ mutant(
 )
 mutant(
     "believes whoever welcomes it",
-    "ledger/transport/calling.py",
+    "ledger/transport/client_connection.py",
     old="            if (reason := why_not_meant(self._hello, answer)) is not None:\n",
     new="            if (reason := None) is not None:\n",
     test=_TRANSPORT + "a_stranger_is_not_believed_though_it_compares_nothing",
@@ -458,14 +458,14 @@ mutant(
 )
 mutant(
     "serves who does not say which one is meant above the level",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        self.wire_lowest = IDENTIFIED\n",
     new="        pass\n",
     test=_HANDSHAKE + "above_its_level_a_bookie_refuses_who_does_not_say_which_is_meant",
 )
 mutant(
     "keeps a connection to who is not meant any more",
-    "ledger/transport/calling.py",
+    "ledger/transport/client_connection.py",
     old="        return met is None or met.life >= meant.life\n",
     new="        return True\n",
     test=_TRANSPORT + "a_connection_ends_when_another_bookie_is_meant_by_now",
@@ -486,7 +486,7 @@ mutant(
 )
 mutant(
     "does not report that its registration was lost",
-    "bookie/identity/registering.py",
+    "bookie/identity/registration.py",
     old="                    self._on_lost()\n",
     new="",
     test="tests/bookie/identity/test_registering.py::"
@@ -515,7 +515,7 @@ mutant(
 )
 mutant(
     "gives a move between the lists of bookies up at the first trouble",
-    "bookie/identity/registering.py",
+    "bookie/identity/registration.py",
     old="                await asyncio.sleep(backoff.next())\n            else:\n",
     new="                return\n            else:\n",
     test="tests/bookie/identity/test_registering.py::"
@@ -532,7 +532,7 @@ mutant(
 )
 mutant(
     "lets the loop wait for a disk that hung a moment ago",
-    "bookie/server/committing.py",
+    "bookie/server/group_commit.py",
     old=" and not self._hung",
     new="",
     test="tests/bookie/server/test_committing.py::"
@@ -542,42 +542,42 @@ mutant(
 _HOSTILE = "tests/bookie/server/test_hostile_clients.py::test_"
 mutant(
     "lets one address take all connections",
-    "bookie/server/places.py",
+    "bookie/server/connection_limits.py",
     old="        if self._of_source[source] >= limits.connections_per_address_max:",
     new="        if False:",
     test=_HOSTILE + "one_address_cannot_take_all_connections",
 )
 mutant(
     "takes all who come at once in one pass of the loop",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="sock=self._socket, backlog=_ACCEPTED_AT_ONCE",
     new="sock=self._socket",
     test=_HOSTILE + "of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop",
 )
 mutant(
     "takes all who come at once in one pass of the loop, with TLS",
-    "ledger/security/taking.py",
+    "ledger/security/tls_listener.py",
     old="        for _ in range(_AT_ONCE_MAX):\n",
     new="        for _ in range(64):\n",
     test=_HOSTILE + "of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop",
 )
 mutant(
     "takes all questions that come at once in one pass of the loop",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="            self.reader.receive_at_most(QUESTIONS_BYTES_MAX)\n",
     new="",
     test=_HOSTILE + "of_many_questions_that_come_at_once_some_are_taken_in_each_pass_of_the_loop",
 )
 mutant(
     "tells one who asks much to ask all of it again in one pass of the loop",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="islice(self._put_off.items(), _LATE_MAX)",
     new="self._put_off.items()",
     test=_HOSTILE + "who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_the_loop",
 )
 mutant(
     "forgets who was told only some of what is to be asked again",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        self._unlooked.append(connection)\n",
     new="        pass\n",
     test=_HOSTILE + "who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_the_loop",
@@ -592,49 +592,49 @@ mutant(
 )
 mutant(
     "lets one address be all strangers",
-    "bookie/server/places.py",
+    "bookie/server/connection_limits.py",
     old="        if self._strangers_of[source] >= limits.strangers_per_address_max:",
     new="        if False:",
     test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
 )
 mutant(
     "counts who said what it wants among the strangers",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        server.places.know(self)\n        door",
     new="        door",
     test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
 )
 mutant(
     "never gives the place of a connection back",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        self.connections.pop(connection, None)\n        self.places.leave(connection)\n",
     new="        self.connections.pop(connection, None)\n",
     test=_HOSTILE + "one_address_cannot_take_all_connections",
 )
 mutant(
     "lets one connection ask all questions",
-    "bookie/server/room.py",
+    "bookie/server/read_admission.py",
     old="return min(self.per_client_max, -(-self.left // 2))",
     new="return self.left",
     test=_HOSTILE + "one_connection_cannot_take_all_questions",
 )
 mutant(
     "is content with a byte now and then",
-    "bookie/server/pace.py",
+    "bookie/server/slow_client.py",
     old="        if not unsent_bytes or taken_bytes >= self._due_bytes:",
     new="        if not unsent_bytes or taken_bytes > self._due_bytes - TAKEN_BYTES:",
     test="tests/bookie/server/test_pace.py::test_a_byte_now_and_then_does_not_count",
 )
 mutant(
     "lets all clients together be due any amount",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:\n",
     new="        if False:\n",
     test=_HOSTILE + "when_too_much_is_due_to_all_the_slowest_are_ended",
 )
 mutant(
     "reads on for a client that takes nothing",
-    "bookie/server/turns.py",
+    "bookie/server/fair_read_scheduler.py",
     old="        return due_bytes < window_bytes and",
     new="        return",
     test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
@@ -648,42 +648,42 @@ mutant(
 )
 mutant(
     "forgets who waits until less is due to others",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="        self._room.leave(self)\n        self._room.eased()\n",
     new="        self._room.leave(self)\n",
     test=_HOSTILE + "a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_gone",
 )
 mutant(
     "leaves slow readers their time while others wait",
-    "bookie/server/listening.py",
+    "bookie/server/listener.py",
     old="        if self._server.room.is_crowded:\n",
     new="        if False:\n",
     test=_HOSTILE + "while_others_wait_for_it_a_slow_reader_has_less_time",
 )
 mutant(
     "lets those who ask for much take all questions",
-    "bookie/server/room.py",
+    "bookie/server/read_admission.py",
     old="return min(self.per_client_max, -(-self.left // 2))",
     new="return self.per_client_max if self.left else 0",
     test=_HOSTILE + "many_who_ask_for_much_leave_questions_to_who_asks_for_little",
 )
 mutant(
     "lets who came last pass those who wait",
-    "bookie/server/turns.py",
+    "bookie/server/fair_read_scheduler.py",
     old="        if self._waiting:\n            return False\n",
     new="",
     test="tests/bookie/server/test_turns.py::test_nobody_passes_those_who_wait",
 )
 mutant(
     "makes answers of one turn as if each were alone",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="        self._made_bytes += size_bytes\n",
     new="",
     test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
 )
 mutant(
     "begins all questions that came at once",
-    "bookie/server/answering.py",
+    "bookie/server/read_connection.py",
     old="            self._starting += 1\n",
     new="            self._starting += 0\n",
     test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",

@@ -144,7 +144,7 @@ mutant(
 )
 mutant(
     "goes on in the segment of a commit that was cancelled",
-    "dlog/protocol/committing.py",
+    "dlog/protocol/unit_commit.py",
     old="            if tenure.in_doubt:  # also of a commit that was cancelled\n",
     new="            if False:\n",
     test=_UNIT + "a_commit_that_was_cancelled_can_be_made_again",

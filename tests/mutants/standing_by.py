@@ -7,14 +7,14 @@ _AGAIN = "tests/dlog/aio/test_standing_again.py::test_"
 
 mutant(
     "applies records of another log to its state",
-    "dlog/aio/following.py",
+    "dlog/aio/state_apply.py",
     old="                self.check_life(reader.incarnation)\n",
     new="",
     test=_AGAIN + "nothing_of_a_log_that_took_the_name_of_a_sealed_one_is_applied",
 )
 mutant(
     "counts a batch as applied before it is",
-    "dlog/aio/following.py",
+    "dlog/aio/state_apply.py",
     old="                applied = self._apply(batch)\n",
     new="                self.position = reader.position\n"
     "                applied = self._apply(batch)\n",
@@ -22,14 +22,14 @@ mutant(
 )
 mutant(
     "begins again to apply what it could not apply",
-    "dlog/aio/following.py",
+    "dlog/aio/state_apply.py",
     old="if task.done() and (task.cancelled() or task.exception() is None):",
     new="if task.done():",
     test=_STANDBY + "what_apply_raises_ends_the_standby_and_is_raised_by_its_promotion",
 )
 mutant(
     "ends following at trouble that passes",
-    "dlog/aio/following.py",
+    "dlog/aio/state_apply.py",
     old="return isinstance(error, LogError) and error.retryable",
     new="return False",
     test=_AGAIN + "a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back",

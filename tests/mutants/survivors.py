@@ -60,7 +60,7 @@ _judged(
 )
 _judged(_NEVER, _WRITE_BACK, "WriteBacks.chosen", "if not self._choosing:", "return []")
 
-_REPAIR = "bookie/autorecovery/protocol/replicating.py"
+_REPAIR = "bookie/autorecovery/protocol/replication.py"
 _judged(_NAMES, _REPAIR, "Replication.__init__", "self.ledger_id = ledger_id")
 _judged(
     _UNSEEN,
@@ -99,7 +99,7 @@ _judged(_ASSERTS, _WRITER, "Writer.step", "self.check(confirmed_before=confirmed
 _judged(_NEVER, _WRITER, "Writer.step", "assert_never(event)")
 _judged(_NEVER, _WRITER, "Writer._refused", "assert_never(event.status)")
 
-_READING = "ledger/protocol/reading.py"
+_READING = "ledger/protocol/read.py"
 _judged(_ASSERTS, _READING, "Reading.step", "self.check(confirmed_before=confirmed_before)")
 _judged(_NEVER, _READING, "Reading.step", "assert_never(event)")
 
@@ -125,23 +125,23 @@ _judged(
 )
 _judged(
     _UNSEEN,
-    "bookie/identity/registering.py",
+    "bookie/identity/registration.py",
     "Registrar.__init__",
     "self._announced = registration",
 )
 _judged(
     "a registration that is there is left alone, and again",
-    *("bookie/identity/registering.py", "Registrar.start"),
+    *("bookie/identity/registration.py", "Registrar.start"),
     "break",
 )
 _judged(
     "saves a try that fails",
-    *("bookie/identity/registering.py", "Registrar._stay"),
+    *("bookie/identity/registration.py", "Registrar._stay"),
     "await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet",
 )
 _judged(
     "what is canceled ends in the next turn, before the store answers",
-    *("bookie/identity/registering.py", "Registrar.close"),
+    *("bookie/identity/registration.py", "Registrar.close"),
     "await asyncio.wait([self._task])",
 )
 _judged("None is what comes back anyway", "bookie/identity/stamp.py", "_get", "return None")
@@ -152,7 +152,7 @@ _judged(
 )
 _judged(_QUICKER, "bookie/identity/restore.py", "_end_life", "return")
 
-_AUDITING = "bookie/autorecovery/protocol/auditing.py"
+_AUDITING = "bookie/autorecovery/protocol/audit.py"
 _judged(
     _UNSEEN,
     *(_AUDITING, "Auditor.__init__"),
@@ -184,7 +184,7 @@ _judged(
 )
 _judged("None is as false", _AUDITING, "_lacks", "return False")
 
-_CHECKING = "bookie/autorecovery/protocol/checking.py"
+_CHECKING = "bookie/autorecovery/protocol/ledger_check.py"
 _judged(
     _QUICKER,
     *(_CHECKING, "_too_few"),
@@ -193,7 +193,7 @@ _judged(
 )
 
 
-_RECOVERING = "bookie/autorecovery/protocol/recovering.py"
+_RECOVERING = "bookie/autorecovery/protocol/manual_recovery.py"
 _judged(
     _UNSEEN,
     *(_RECOVERING, "Recovery.__init__"),
@@ -204,7 +204,7 @@ _judged(
 )
 _judged(_NEVER, _RECOVERING, "Recovery.step", "assert_never(event)")
 
-_QUEUEING = "bookie/autorecovery/protocol/queueing.py"
+_QUEUEING = "bookie/autorecovery/protocol/repair_queue.py"
 _judged(
     _UNSEEN,
     *(_QUEUEING, "Queue.__init__"),
@@ -213,7 +213,7 @@ _judged(
 )
 _judged("None is what comes back anyway", _QUEUEING, "Queue.take", "return None")
 
-_REBALANCING = "bookie/autorecovery/protocol/rebalancing.py"
+_REBALANCING = "bookie/autorecovery/protocol/rebalance.py"
 _judged(
     "what is not CLOSED weighs nothing",
     *(_REBALANCING, "Rebalancing.choose"),
@@ -224,6 +224,6 @@ _judged("None is what comes back anyway", _REBALANCING, "Rebalancing._target", "
 
 _judged(
     "None is what comes back anyway",
-    *("bookie/autorecovery/protocol/choosing.py", "Copy.next_from"),
+    *("bookie/autorecovery/protocol/copy_plan.py", "Copy.next_from"),
     "return None",
 )

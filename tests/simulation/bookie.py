@@ -33,7 +33,7 @@ from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
 from bookie.journal.recovery import read_mark
 from bookie.loss.census import LOGS_PATH, ROLL_PATH
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server.settling import doubtful_of, look
+from bookie.server.loss_resolver import doubtful_of, look
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.errors import BookieForgotten, MetadataError, MetadataUnavailable, StorageError
@@ -440,7 +440,7 @@ class SimBookie:
             self.on_down(self)
 
     def _settle(self, again_s: float = LOOK_S) -> None:
-        """Look at what is in doubt, now and again, as `bookie.server.settling` does."""
+        """Look at what is in doubt, now and again, as `bookie.server.loss_resolver` does."""
         limbo = self.storage.limbo
         if limbo is None or limbo.phase is Phase.OVER:
             return

@@ -20,7 +20,7 @@ from bookie.identity import stamp
 from bookie.identity.cookie import Cookie, read_cookie
 from bookie.identity.lives import Claim, report, with_census
 from bookie.loss.census import read_census
-from bookie.tools.formatting import retire
+from bookie.tools.format import retire
 from ledger.errors import MetadataError, MetadataUnavailable, NoSuchNode
 from ledger.registry import COOKIES
 from tests.simulation.disk import SimDisk

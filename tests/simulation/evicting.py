@@ -1,4 +1,4 @@
-"""Evictions of a simulated bookie, as `bookie.collector.evicting` does them, on its one thread.
+"""Evictions of a simulated bookie, as `bookie.collector.evictor` does them, on its one thread.
 
 A look at all ledgers that are here, another look at those that were surplus, and the eviction, with
 pauses of any length between. Which, and in which order what is asked, is production's.
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bookie.collector.evicting import settle
 from bookie.collector.eviction import is_surplus
+from bookie.collector.evictor import settle
 from ledger.errors import MetadataError
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore

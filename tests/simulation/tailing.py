@@ -1,6 +1,6 @@
 """A client that tails a ledger from its first entry with no recovery, disturbing nobody.
 
-One machine of `ledger.protocol.reading` per read; the loop around it stands where the reader
+One machine of `ledger.protocol.read` per read; the loop around it stands where the reader
 handle stands in production.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from ledger.entry import access_key
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import reading as protocol
+from ledger.protocol import read as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery, Status

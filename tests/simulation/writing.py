@@ -8,9 +8,9 @@ from ledger.entry import access_key, encode_frame, encode_lac
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.mark import written_without
-from ledger.marking import mark_ledger
+from ledger.mark_nodes import mark_ledger
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import degraded, shared
+from ledger.protocol import degraded_ensemble, shared
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import Phase, Writer
 from ledger.quorum import holds
@@ -59,7 +59,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
         is_degraded = ensemble is None
         if ensemble is None:
             placement = self.cluster.choices.placement
-            ensemble = degraded.degraded_ensemble(placement, quorum, pool, random)
+            ensemble = degraded_ensemble.degraded_ensemble(placement, quorum, pool, random)
         if ensemble is None:
             self.host.after(CREATE_RETRY_S, self._create)
             return

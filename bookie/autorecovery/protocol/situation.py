@@ -8,7 +8,7 @@ emptied or stands badly.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bookie.autorecovery.protocol.replicating_events import Leaving
+from bookie.autorecovery.protocol.replication_events import Leaving
 from ledger.ids import BookieId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState

@@ -27,14 +27,14 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.manifest import Manifest
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 from leader import campaign
 from ledger.background import Background
 from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
-from ledger.metering.exposing import Readiness
+from ledger.metering.exposition import Readiness
 from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".janitor"

@@ -1,4 +1,4 @@
-"""Carries out `protocol.dropping`: how logs begin and end. What each raises is said there."""
+"""Carries out `protocol.lifecycle`: how logs begin and end. What each raises is said there."""
 
 from contextlib import suppress
 
@@ -6,12 +6,12 @@ from dlog.aio.port import Ledgers
 from dlog.aio.procedures import run_on_ledgers, run_on_store
 from dlog.aio.store.manifests import ManifestNode, new_incarnation
 from dlog.manifest import Manifest
-from dlog.protocol import dropping
+from dlog.protocol import lifecycle
 from dlog.settings import LogSettings
 from ledger.errors import NoNamespace
-from ledger.levels import ENCRYPTION
+from ledger.feature_level import ENCRYPTION
+from ledger.feature_level_upgrade import read_held
 from ledger.metastore.port import MetadataStore
-from ledger.raising import read_held
 
 
 async def ensure_log(
@@ -19,7 +19,7 @@ async def ensure_log(
 ) -> None:
     """Create the log unless it exists; *own*: dlog itself does. Raises `LevelTooLow`."""
     await check_level(node.store, settings)
-    steps = dropping.ensure(node.steps, settings, incarnations=new_incarnation, own=own)
+    steps = lifecycle.ensure(node.steps, settings, incarnations=new_incarnation, own=own)
     await run_on_ledgers(steps, ledgers)
 
 
@@ -27,7 +27,7 @@ async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | N
     """Create the log; finish the deletion of an earlier one first. Raises `LogExists`,
     `LevelTooLow`."""
     await check_level(node.store, settings)
-    steps = dropping.create(node.steps, settings, incarnations=new_incarnation)
+    steps = lifecycle.create(node.steps, settings, incarnations=new_incarnation)
     return await run_on_ledgers(steps, ledgers)
 
 
@@ -41,14 +41,14 @@ async def check_level(store: MetadataStore, settings: LogSettings | None) -> Non
 
 async def drop(ledgers: Ledgers, node: ManifestNode, *, incarnation: str | None = None) -> None:
     """Delete the log; with *incarnation*, only that one."""
-    await run_on_ledgers(dropping.drop(node.steps, incarnation=incarnation), ledgers)
+    await run_on_ledgers(lifecycle.drop(node.steps, incarnation=incarnation), ledgers)
 
 
 async def begin_drop(node: ManifestNode) -> Manifest:
     """Do the first step of a deletion; return the manifest before it."""
-    return await run_on_store(dropping.begin_drop(node.steps), node.store)
+    return await run_on_store(lifecycle.begin_drop(node.steps), node.store)
 
 
 async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
     """Finish a deletion that has begun, if one has."""
-    await run_on_ledgers(dropping.finish_drop(node.steps), ledgers)
+    await run_on_ledgers(lifecycle.finish_drop(node.steps), ledgers)

@@ -1,4 +1,4 @@
-"""Carries out `protocol.sealing`: ends a log for good."""
+"""Carries out `protocol.log_seal`: ends a log for good."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -8,7 +8,7 @@ from dlog.aio.procedures import on_ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest
-from dlog.protocol import sealing
+from dlog.protocol import log_seal
 from dlog.protocol.actions import RecoverSegment
 from ledger.ids import LedgerId
 from ledger.procedures import run
@@ -23,7 +23,7 @@ async def seal(
     incarnation: str | None = None,
     own: Collection[LedgerId] | None = None,
 ) -> Manifest:
-    """Seal the log; return its manifest. Raises what `protocol.sealing.seal` does."""
+    """Seal the log; return its manifest. Raises what `protocol.log_seal.seal` does."""
     otherwise = on_ledgers(ledgers)
 
     async def perform(action: Action[Any]) -> object:
@@ -38,4 +38,4 @@ async def seal(
             without_key=True,
         )
 
-    return await run(sealing.seal(node.steps, incarnation=incarnation, own=own), perform)
+    return await run(log_seal.seal(node.steps, incarnation=incarnation, own=own), perform)

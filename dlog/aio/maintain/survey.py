@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dlog.aio.port import Ledgers
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.namespace_watch import log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, check_name, path_of

@@ -20,14 +20,14 @@ from dlog.envelope import decode_facts
 from dlog.errors import DamagedBatch, NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.protocol.edits import check_living
-from dlog.protocol.verifying import (
+from dlog.protocol.verification import (
     PROBLEMS_MAX,
     FragmentFault,
     Problem,
     SegmentCheck,
 )
-from ledger.checking import ReplicaFault, judge_replicas
 from ledger.entry import Header, payload_of
+from ledger.entry_check import ReplicaFault, judge_replicas
 from ledger.errors import BookieUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata

@@ -18,8 +18,8 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition, LogClosed, NoSuchConsumer, NoSuchLog, Trimmed
 from dlog.names import check_name
 from dlog.position import Start
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import Change, Stored
-from dlog.protocol.consuming import ConsumerState
 from ledger.clock import now_ms
 from ledger.errors import LogError
 from ledger.process import this_process

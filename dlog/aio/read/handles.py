@@ -7,8 +7,8 @@ returned to be read from closes what was opened for it.
 from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
-from dlog.aio.connecting import connect
 from dlog.aio.handle import opening
+from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.read.consumer import Consumer, OnTrimmed

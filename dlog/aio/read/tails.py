@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.aio.cancelling import is_cancelled
+from dlog.aio.cancellation import is_cancelled
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read.segments import header_and_length_of, learn_end
 from dlog.aio.store.manifests import ManifestNode

@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from typing import Any, Final
 
-from dlog.aio.cancelling import is_cancelled
+from dlog.aio.cancellation import is_cancelled
 from dlog.aio.procedures import on_store, run_on_store
 from dlog.errors import NoSuchConsumer
 from dlog.manifest import Manifest
 from dlog.protocol import consumer_steps
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import (
     AwaitChange,
     Change,
@@ -16,7 +17,6 @@ from dlog.protocol.consumer_steps import (
     Stored,
     consumers_path,
 )
-from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata
 from ledger.metastore.nodes import hidden_of
 from ledger.metastore.port import MetadataStore, Watch

@@ -20,8 +20,8 @@ from dlog.errors import (
 )
 from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds, Span
-from dlog.protocol.gathering import Gathering
 from dlog.protocol.packer import Part
+from dlog.protocol.pending_batch import Gathering
 from ledger.errors import LogError
 
 

@@ -1,4 +1,4 @@
-"""The writer of a log that commits whole units, each once: carries out `protocol.committing`.
+"""The writer of a log that commits whole units, each once: carries out `protocol.unit_commit`.
 
 sink = await Sink.open("orders")
 await sink.commit(Receipt(query, 17), [encoded_batch])           # small: one entry
@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from dlog.aio.connecting import connect
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.trim import apply_retention
+from dlog.aio.namespace_connection import connect
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.procedures import on_ledgers
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.append_future import AppendFuture
-from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
@@ -29,11 +29,11 @@ from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.manifest import FULL_BYTES, Manifest, Sealed
 from dlog.names import check_name
 from dlog.position import NO_TXID
-from dlog.protocol import committing
-from dlog.protocol.committing import Committed, Inline, Tenure, Unit, commit
+from dlog.protocol import unit_commit
 from dlog.protocol.edits import Staged
-from dlog.protocol.gathering import Gathering
 from dlog.protocol.orphans import StagedFor
+from dlog.protocol.pending_batch import Gathering
+from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, decode_batch, parse_header, placed
 from dlog.settings import LogSettings
@@ -220,7 +220,7 @@ class Sink:
         `Stager` sealed. Batches alone, of *entry_bytes_max* bytes of records at most, become one
         entry; all else becomes segments of its own. One unit at a time; others wait.
 
-        Raises what `protocol.committing.commit` does, `DamagedBatch`, `LogClosed`. Who is
+        Raises what `protocol.unit_commit.commit` does, `DamagedBatch`, `LogClosed`. Who is
         cancelled may commit the unit again, or open the log again to see whether it is there."""
         async with self._one_unit:
             if self._closed:
@@ -273,13 +273,13 @@ class Sink:
 
     async def _perform(self, action: Action[Any], payloads: Sequence[bytes]) -> object:
         match action:
-            case committing.OpenSegment(epoch):
+            case unit_commit.OpenSegment(epoch):
                 return await self._open_segment(epoch)
-            case committing.AppendUnit(receipt):
+            case unit_commit.AppendUnit(receipt):
                 return await self._append(receipt, payloads)
-            case committing.StageRun(receipt, numbers):
+            case unit_commit.StageRun(receipt, numbers):
                 return await self._stage(receipt, [payloads[number] for number in numbers])
-            case committing.CloseSegments():
+            case unit_commit.CloseSegments():
                 await self._end_segment()
                 return None
             case _:
@@ -302,7 +302,9 @@ class Sink:
         )
         return opened.manifest
 
-    async def _append(self, receipt: Receipt, payloads: Sequence[bytes]) -> committing.UnitAppended:
+    async def _append(
+        self, receipt: Receipt, payloads: Sequence[bytes]
+    ) -> unit_commit.UnitAppended:
         writer = self._writer
         if writer is None:
             raise AppendFailed(self.log, "no segment is open")
@@ -312,7 +314,7 @@ class Sink:
             await AppendFuture(Gathering.placed(outcome), 0, asyncio.get_running_loop())
         ).offset
         last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
-        return committing.UnitAppended(first, first + records.count, last_txid)
+        return unit_commit.UnitAppended(first, first + records.count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
         most = self._settings.record_bytes_max

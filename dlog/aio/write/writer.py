@@ -1,4 +1,4 @@
-"""The writer of one open log: carries out what `protocol.writing` says.
+"""The writer of one open log: carries out what `protocol.log_writer` says.
 
 It encodes and sends, resolves outcomes, takes the log over again, closes and lets go; records
 come in by `gather` and `submit_many`, callers of the rest wait for an answer of the machine.
@@ -17,16 +17,16 @@ from dlog import metrics, spans
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
-from dlog.aio.write.opening import OpenedLog, TakeoverDriver
-from dlog.aio.write.rolling import Compression, RollSteps, compression_of
+from dlog.aio.write.segment_roll import Compression, RollSteps, compression_of
+from dlog.aio.write.takeover_driver import OpenedLog, TakeoverDriver
 from dlog.encryption.ledgers import Sealer
 from dlog.errors import AppendOutcomeUnknown, LogClosed, LostOwnership
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
-from dlog.protocol import writing_events as protocol
+from dlog.protocol import log_writer_events as protocol
+from dlog.protocol.accumulator import Intake
 from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
-from dlog.protocol.intake import Intake
-from dlog.protocol.writing import CLOSE_S, HEAL_S, Writing
+from dlog.protocol.log_writer import CLOSE_S, HEAL_S, Writing
 from dlog.recordbatch import Codec, encode_batch
 from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId

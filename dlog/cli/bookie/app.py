@@ -124,7 +124,7 @@ def list_bookies(
 
 
 async def _list_retired(uri: str | None, *, as_json: bool) -> None:
-    from ledger.attendance import retired_names
+    from ledger.membership import retired_names
 
     async with opened_store(uri) as store:
         names = await retired_names(store)

@@ -18,7 +18,7 @@ from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.protocol.decommissioning import Report
+    from bookie.autorecovery.protocol.decommission import Report
 
 _FORCED: Final = "an operator said that its data are given up"
 _WINDOW_S: Final = 600.0
@@ -81,9 +81,9 @@ def decommission(
         return
 
     async def command() -> bool:
-        from bookie.autorecovery.decommissioning import decommission as empty
-        from bookie.autorecovery.decommissioning import keep
-        from bookie.autorecovery.protocol.decommissioning import Outcome
+        from bookie.autorecovery.decommission import decommission as empty
+        from bookie.autorecovery.decommission import keep
+        from bookie.autorecovery.protocol.decommission import Outcome
 
         async with connected(uri) as client:
             name = await bookie_named(client.store, bookie)
@@ -110,10 +110,10 @@ def decommission(
 
 async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     """Retire the name, and say which ledgers name it still."""
-    from bookie.autorecovery.decommissioning import keep
-    from bookie.autorecovery.protocol.recovering import Begin
-    from bookie.autorecovery.recovering import recover_bookies
-    from bookie.tools.formatting import check_forgettable, retire
+    from bookie.autorecovery.decommission import keep
+    from bookie.autorecovery.manual_recovery import recover_bookies
+    from bookie.autorecovery.protocol.manual_recovery import Begin
+    from bookie.tools.format import check_forgettable, retire
 
     async with connected(uri) as client:
         bookie = await bookie_named(client.store, bookie)
@@ -147,7 +147,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
 
 def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], None]":
     """Return what shows each report: a bar, and a line on stdout if something has changed."""
-    from bookie.autorecovery.protocol.estimating import Estimate
+    from bookie.autorecovery.protocol.estimate import Estimate
 
     clock = asyncio.get_running_loop().time
     estimate = Estimate(_WINDOW_S)

@@ -16,7 +16,7 @@ from dlog.cli.runner import FAILED, failed, run, run_recorded
 if TYPE_CHECKING:
     from bookie.disk.directories import Directories
     from bookie.tools.findings import Findings
-    from bookie.tools.formatting import Formatted
+    from bookie.tools.format import Formatted
     from bookie.tools.journal_walk import MarkInfo
 
 _CHECK_EPILOG = "\n\n".join(
@@ -152,7 +152,7 @@ def format_(
     that nobody waits for these data any more."""
 
     async def command() -> None:
-        from bookie.tools.formatting import (
+        from bookie.tools.format import (
             check_forgettable,
             contents,
             format_directories,

@@ -125,7 +125,7 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
 async def _missed(uri: str | None) -> "list[Sign]":
     """Return the signs of bookies that are known and not there."""
     from dlog.health.bookies import away_sign
-    from ledger.attendance import attendance
+    from ledger.membership import attendance
 
     async with opened_store(uri) as store:
         known = (await attendance(store)).bookies

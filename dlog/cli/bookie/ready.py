@@ -97,7 +97,7 @@ def ready(
 
 async def _look(store: "MetadataStore", bookie: str | None, *, replicated: bool) -> _Found:
     from bookie.autorecovery.marks import Marks
-    from ledger.attendance import attendance
+    from ledger.membership import attendance
     from ledger.metastore.nodes import children_of
     from ledger.registry import AVAILABLE, READ_ONLY
 

@@ -17,8 +17,8 @@ from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.protocol.decommissioning import Finish as Left
-    from bookie.autorecovery.recovering import Recovered
+    from bookie.autorecovery.manual_recovery import Recovered
+    from bookie.autorecovery.protocol.decommission import Finish as Left
     from ledger.client import LedgerClient
 
 _WHY: Final = "an operator replaced it by bookie {new}"
@@ -89,7 +89,7 @@ def replace(
 
 
 async def _retire(client: "LedgerClient", old: str, new: str) -> None:
-    from bookie.tools.formatting import check_forgettable, retire
+    from bookie.tools.format import check_forgettable, retire
 
     if new not in client.bookies.writable():
         meant = await near_bookies(client.store, [new])
@@ -102,8 +102,8 @@ async def _recover(
     client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
 ) -> "Recovered":
     """Copy into *new* what can go there, and the rest anywhere."""
-    from bookie.autorecovery.protocol.recovering import NOBODY, Begin, Outcome
-    from bookie.autorecovery.recovering import recover_bookies
+    from bookie.autorecovery.manual_recovery import recover_bookies
+    from bookie.autorecovery.protocol.manual_recovery import NOBODY, Begin, Outcome
 
     async def into(targets: frozenset[BookieId]) -> "Recovered":
         with shown_bar(f"replacing {old}") as advance:
@@ -126,7 +126,7 @@ async def _recover(
 async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Left":
     """See that nothing names it any more. A worker runs beside it: marks may name the bookie, and
     no other process works on them."""
-    from bookie.autorecovery.decommissioning import decommission
+    from bookie.autorecovery.decommission import decommission
     from bookie.autorecovery.worker import Worker, WorkerConfig
 
     config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)

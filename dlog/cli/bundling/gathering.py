@@ -25,13 +25,13 @@ from dlog.cli.health import report_of
 from dlog.cli.ledger import mark_facts
 from dlog.config import InvalidConfig, load, resolve_uri
 from dlog.health.store import StoreFacts
-from dlog.installed import formats, other_dlog
+from dlog.installation import formats, other_dlog
 from dlog.process_settings import ProcessSettings
-from ledger.attendance import KnownBookie, attendance
 from ledger.cluster import open_namespace
 from ledger.concurrently import for_each
 from ledger.distribution import DISTRIBUTION, own_version
 from ledger.errors import LogError
+from ledger.membership import KnownBookie, attendance
 from ledger.metastore.uri import without_secrets
 from ledger.security.certificates import Security
 

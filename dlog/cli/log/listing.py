@@ -75,7 +75,7 @@ def list_(
         raise typer.BadParameter("names up to a slash are no logs", param_hint="--long")
 
     async def command() -> None:
-        from dlog.aio.store.watching import log_names
+        from dlog.aio.store.namespace_watch import log_names
         from dlog.names import first_level, is_own
 
         async with connected(uri) as client:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from dlog.console.wording import count
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 
 LOSSES_MAX: Final = 50
 """Consumers that are named."""

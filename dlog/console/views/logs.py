@@ -19,10 +19,10 @@ from dlog.console.wording import (
 )
 from dlog.manifest import Manifest, Segment
 from dlog.names import is_own
-from dlog.protocol.tracing import written_by
+from dlog.protocol.record_trace import written_by
 from dlog.settings import settings_facts
-from ledger.belonging import STAMP_LOG
 from ledger.ids import LedgerId
+from ledger.ledger_owner import STAMP_LOG
 from ledger.metadata import LedgerMetadata
 
 PAGE_LOGS: Final = 50

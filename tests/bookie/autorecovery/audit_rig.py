@@ -1,7 +1,7 @@
 """A cluster that answers an auditor's questions, and runs its clock."""
 
-from bookie.autorecovery.protocol.auditing import AuditConfig, Auditor
-from bookie.autorecovery.protocol.auditing_events import (
+from bookie.autorecovery.protocol.audit import AuditConfig, Auditor
+from bookie.autorecovery.protocol.audit_events import (
     AuditBegun,
     AuditEffect,
     AuditEvent,

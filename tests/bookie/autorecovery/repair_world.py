@@ -6,9 +6,9 @@ its index, nothing unsettled is copied, nobody is fenced without a spare bookie.
 
 from dataclasses import dataclass, field
 
-from bookie.autorecovery.protocol import replicating_events as protocol
-from bookie.autorecovery.protocol.choosing import Share
-from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
+from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.protocol.copy_plan import Share
+from bookie.autorecovery.protocol.replication import Replication, ReplicationConfig
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -133,7 +133,7 @@ class World:
             if holds(index, entry_id, metadata.quorum)
         )
 
-    # Evictions, as `bookie.collector.evicting` does them.
+    # Evictions, as `bookie.collector.evictor` does them.
 
     def offer(self, bookie: BookieId) -> None:
         self.offered[bookie] = False

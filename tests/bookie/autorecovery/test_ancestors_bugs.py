@@ -3,7 +3,7 @@
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from bookie.autorecovery.worker import Worker
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bookie.autorecovery.protocol import auditing
-from bookie.autorecovery.protocol.auditing import RETRY_S, AuditConfig, Auditor, Phase
-from bookie.autorecovery.protocol.auditing_events import (
+from bookie.autorecovery.protocol import audit
+from bookie.autorecovery.protocol.audit import RETRY_S, AuditConfig, Auditor, Phase
+from bookie.autorecovery.protocol.audit_events import (
     AuditBegun,
     AuditEffect,
     AuditEvent,
@@ -383,7 +383,7 @@ def test_each_pass_counts_for_itself_and_one_that_found_nobody_marks_nothing() -
 
 
 def test_no_more_than_some_ledgers_of_a_pass_are_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "URGENT_MAX", 1)
+    monkeypatch.setattr(audit, "URGENT_MAX", 1)
     cluster = Cluster("abcdefgh").begin()
     cluster.lose("abc")
     cluster.run(DELAY_S)

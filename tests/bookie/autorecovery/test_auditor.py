@@ -7,7 +7,7 @@ import pytest
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient

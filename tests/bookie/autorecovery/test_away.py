@@ -2,8 +2,8 @@
 
 import pytest
 
-from bookie.autorecovery.protocol.replicating import UNSETTLED_MS
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.replication import UNSETTLED_MS
+from bookie.autorecovery.protocol.replication_events import Outcome
 from ledger.ids import EntryId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerState

@@ -2,15 +2,15 @@
 
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.checking import check_all
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.ledger_check import check_all
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.worker import Worker
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import ClientConfig, LedgerClient
 from ledger.ids import LedgerId
 from ledger.mark import Reason
-from ledger.marking import path_of_mark
+from ledger.mark_nodes import path_of_mark
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from bookie.autorecovery.decommissioning import (
+from bookie.autorecovery.decommission import (
     _ask_read_only,
     _Decommissioning,
     decommission,
     keep,
 )
+from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.decommissioning import (
+from bookie.autorecovery.protocol.decommission import (
     Announce,
     BookieSeen,
     Finish,
@@ -30,7 +31,6 @@ from bookie.autorecovery.protocol.decommissioning import (
     Withdraw,
     empty,
 )
-from bookie.autorecovery.surveying import parts_of
 from bookie.autorecovery.worker import Worker
 from bookie.disk.directories import Directories
 from bookie.errors import BookieRetired

@@ -1,10 +1,10 @@
 """Repairs that a command does itself: on marks that only it sees, with the locks of all."""
 
-from bookie.autorecovery.errands import Errands
+from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
-from bookie.autorecovery.protocol.replicating_events import Outcome
-from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.replication import Pace
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason

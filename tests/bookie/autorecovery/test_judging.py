@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from bookie.autorecovery.protocol.checking import (
+from bookie.autorecovery.protocol.copy_plan import Share
+from bookie.autorecovery.protocol.ledger_check import (
     SCRUB_ENTRIES_MIN,
     Judgement,
     Question,
@@ -16,7 +17,6 @@ from bookie.autorecovery.protocol.checking import (
     settled_ensembles,
     to_read,
 )
-from bookie.autorecovery.protocol.choosing import Share
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerState

@@ -3,9 +3,9 @@
 import pytest
 
 import dlog.testing
-from bookie.autorecovery.locating import BookieState, locate, states_of
+from bookie.autorecovery.location import BookieState, locate, states_of
 from bookie.autorecovery.marks import Marks
-from bookie.tools.formatting import retire
+from bookie.tools.format import retire
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason

@@ -1,6 +1,6 @@
 """What was in flight to a bookie when it, or its writer, died, and was confirmed by the others."""
 
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.worker import Worker
 from ledger.mark import Reason
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies, is_there, mark_of

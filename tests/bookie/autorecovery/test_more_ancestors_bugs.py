@@ -10,17 +10,17 @@ from typing import cast
 import pytest
 
 import dlog.testing
-from bookie.autorecovery import replicating
+from bookie.autorecovery import replication
 from bookie.autorecovery.auditor import audit
-from bookie.autorecovery.checking import check_all
-from bookie.autorecovery.decommissioning import decommission
+from bookie.autorecovery.decommission import decommission
+from bookie.autorecovery.ledger_check import check_all
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.auditing_events import CheckKind, CheckLedgers
-from bookie.autorecovery.protocol.decommissioning import Outcome as Emptied
-from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.metadata_checks import check_placement, check_replicas
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.audit_events import CheckKind, CheckLedgers
+from bookie.autorecovery.protocol.decommission import Outcome as Emptied
+from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from bookie.autorecovery.reports import Audit, CheckRecord
-from bookie.autorecovery.surveys import check_placement, check_replicas
 from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory
 from dlog.testing.memory_disk import MemoryDisk
@@ -29,7 +29,7 @@ from ledger.clock import now_ms
 from ledger.errors import LedgerFenced, LogError, MetadataUnavailable
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
-from ledger.marking import MARKS
+from ledger.mark_nodes import MARKS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.nodes import create_node
@@ -81,7 +81,7 @@ async def test_576_a_worker_that_breaks_gives_its_lock_back(
         lost = (await client.describe(ledger_id)).fragments[0].bookies[0]
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
-        monkeypatch.setattr(replicating, "look", broken)
+        monkeypatch.setattr(replication, "look", broken)
         with pytest.raises(RuntimeError):
             await Worker(client, AT_ONCE).run_once()
         assert await Marks(client.store).locked() == {}

@@ -1,7 +1,7 @@
 """What an operator asks for: copies go to given bookies, and from bookies that have them all."""
 
-from bookie.autorecovery.protocol import replicating_events as protocol
-from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from bookie.autorecovery.protocol import queueing
-from bookie.autorecovery.protocol.queueing import BUSY_MS, Queue
+from bookie.autorecovery.protocol import repair_queue
+from bookie.autorecovery.protocol.repair_queue import BUSY_MS, Queue
 from ledger.ids import LedgerId
 
 NOW_MS = 1_000_000
@@ -88,7 +88,7 @@ def test_what_was_put_off_is_remembered_until_its_time_also_in_the_next_scan() -
 
 def test_of_more_than_can_be_remembered_the_oldest_is_forgotten() -> None:
     waiting = queue()
-    for number in range(queueing.PUT_OFF_MAX + 1):
+    for number in range(repair_queue.PUT_OFF_MAX + 1):
         waiting.put_off(LedgerId(number), NOW_MS + 1)
     assert not waiting.is_put_off(LedgerId(0), now_ms=NOW_MS)
     assert waiting.is_put_off(LedgerId(1), now_ms=NOW_MS)

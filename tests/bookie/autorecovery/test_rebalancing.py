@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.rebalancing import Move, Rebalancing
-from bookie.autorecovery.protocol.weighing import weight_of
-from bookie.autorecovery.rebalancing import rebalance
+from bookie.autorecovery.protocol.ledger_weight import weight_of
+from bookie.autorecovery.protocol.rebalance import Move, Rebalancing
+from bookie.autorecovery.rebalance import rebalance
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState

@@ -6,8 +6,10 @@ from typing import Final
 
 import pytest
 
+from bookie.autorecovery.manual_recovery import Progress, Recovered, recover_bookies
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.recovering import (
+from bookie.autorecovery.protocol.ledger_weight import Weight
+from bookie.autorecovery.protocol.manual_recovery import (
     IDLE_S_MAX,
     NOBODY,
     Begin,
@@ -24,9 +26,7 @@ from bookie.autorecovery.protocol.recovering import (
     Survey,
     Surveyed,
 )
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
-from bookie.autorecovery.protocol.weighing import Weight
-from bookie.autorecovery.recovering import Progress, Recovered, recover_bookies
+from bookie.autorecovery.protocol.replication import ReplicationConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId

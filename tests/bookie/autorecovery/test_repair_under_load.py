@@ -12,10 +12,10 @@ import pytest
 
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.checking import check_all
+from bookie.autorecovery.ledger_check import check_all
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.replication import ReplicationConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.aio import Log
 from dlog.aio.admin import verify_log

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.replication_events import Outcome
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerState

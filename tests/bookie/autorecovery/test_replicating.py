@@ -5,9 +5,9 @@ from typing import Final, TypeVar
 
 import pytest
 
-from bookie.autorecovery.protocol import replicating_events as protocol
-from bookie.autorecovery.protocol.replicating import SWAP_TRIES_MAX, Phase, Replication
-from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.protocol.replication import SWAP_TRIES_MAX, Phase, Replication
+from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from ledger.ids import LedgerId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState

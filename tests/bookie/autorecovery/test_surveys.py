@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from bookie.autorecovery.auditor import Auditor, _Auditing
-from bookie.autorecovery.checking import Scrub, check_all
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.replicating_events import Outcome
-from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.ledger_check import Scrub, check_all
+from bookie.autorecovery.metadata_checks import check_placement, check_replicas
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.replication import Pace
 from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.surveys import check_placement, check_replicas
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest, encode_frame, mac_key, parse_header, payload_of

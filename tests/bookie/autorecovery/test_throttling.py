@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from bookie.autorecovery.marks import FORMAT_VERSION
-from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.protocol.replication_events import Outcome
 from bookie.autorecovery.status import left_s, open_work
-from bookie.autorecovery.throttling import (
+from bookie.autorecovery.throttle import (
     THROTTLE,
     RepairThrottle,
     WorkerReport,

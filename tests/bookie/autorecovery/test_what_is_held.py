@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.autorecovery.looking import look
-from bookie.autorecovery.protocol.choosing import Share, Standing
-from bookie.server.answering import Answering
+from bookie.autorecovery.protocol.copy_plan import Share, Standing
+from bookie.autorecovery.replica_check import look
+from bookie.server.read_connection import Answering
 from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.environment import repair_credentials

@@ -7,10 +7,10 @@ import pytest
 
 import dlog.testing
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
-from bookie.autorecovery.protocol.replicating_events import Outcome
-from bookie.autorecovery.replicating import Pace, Surroundings, replicate
-from bookie.autorecovery.seen import Seen
+from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.repair_cache import Seen
+from bookie.autorecovery.replication import Pace, Surroundings, replicate
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient

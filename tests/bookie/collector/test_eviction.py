@@ -12,7 +12,7 @@ from bookie.collector.plan import CollectorConfig, Kind
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager.layout import INSTANCE, LAYOUTS
-from ledger.marking import path_of_lock, path_of_mark
+from ledger.mark_nodes import path_of_lock, path_of_mark
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2 as pb

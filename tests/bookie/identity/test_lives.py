@@ -18,7 +18,7 @@ from bookie.storage.engine import BookieStorage
 from ledger.backoff import Backoff
 from ledger.cluster import encode_instance
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
-from ledger.levels import Held
+from ledger.feature_level import Held
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub, MemoryStore
 from ledger.metastore.paths import INSTANCE

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.identity import registering
-from bookie.identity.registering import Registrar
+from bookie.identity import registration
+from bookie.identity.registration import Registrar
 from ledger.backoff import Backoff
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
@@ -133,8 +133,8 @@ async def test_a_first_registration_that_fails_is_told(
         calls.append(registration)
         raise MetadataUnavailable(store.uri, "create", 1.0)
 
-    monkeypatch.setattr(registering, "register", fails)
-    monkeypatch.setattr(registering, "_RETRY_S_MIN", 0.0)
+    monkeypatch.setattr(registration, "register", fails)
+    monkeypatch.setattr(registration, "_RETRY_S_MIN", 0.0)
     if is_lost:
         watched.store.cut()
     with pytest.raises(MetadataUnavailable):
@@ -188,8 +188,8 @@ async def test_after_a_failure_it_waits_and_after_a_success_no_longer_than_at_fi
         resets.append(backoff)
 
     monkeypatch.setattr(Backoff, "reset", reset)
-    monkeypatch.setattr(registering, "_RETRY_S_MIN", 3600.0)
-    monkeypatch.setattr(registering, "_RETRY_S_MAX", 3600.0)
+    monkeypatch.setattr(registration, "_RETRY_S_MIN", 3600.0)
+    monkeypatch.setattr(registration, "_RETRY_S_MAX", 3600.0)
     async with registered() as watched:
         watched.registrar.set_read_only(read_only=True)
         await watched.until_in(available=False, read_only=True)

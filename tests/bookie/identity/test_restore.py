@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bookie.collector.collected import keep, recall
 from bookie.collector.garbage import Seen
-from bookie.collector.remembering import keep, recall
 from bookie.disk.directories import Directories
 from bookie.errors import (
     BookiesThere,
@@ -22,8 +22,8 @@ from bookie.identity.lives import look
 from bookie.identity.restore import accept_restore, honour, read_restore, registered_bookies
 from bookie.identity.stamp import Identity, accept_loss, identify
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server.settling import doubtful_of
-from bookie.server.settling import look as look_at_store
+from bookie.server.loss_resolver import doubtful_of
+from bookie.server.loss_resolver import look as look_at_store
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata
@@ -87,7 +87,7 @@ class World:
         return storage
 
     async def settle(self, storage: BookieStorage) -> Limbo | None:
-        """Let it look at the store once, as `bookie.server.settling` does."""
+        """Let it look at the store once, as `bookie.server.loss_resolver` does."""
         limbo = storage.limbo
         assert limbo is not None
 

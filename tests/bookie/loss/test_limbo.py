@@ -15,7 +15,7 @@ from bookie.index.format import path_of
 from bookie.loss.accounts import LIMBO_PATH, Accounts
 from bookie.loss.census import LOGS_PATH, ROLL_PATH, Roll, read_census
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server.settling import Settler, doubtful_of, listed, look
+from bookie.server.loss_resolver import Settler, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata

@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bookie.server.guarding import Guard
+from bookie.server.authorizer import Guard
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from ledger.cluster import decode_instance, encode_instance, make_namespace
 from ledger.errors import MetadataUnavailable
+from ledger.feature_level import Held
 from ledger.ids import BookieId, LedgerId
-from ledger.levels import Held
 from ledger.manager import LedgerStore
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.paths import INSTANCE
 from ledger.requests import InfoAnswer
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.granting import change_rules, read_rules
+from ledger.security.grant_nodes import change_rules, read_rules
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.server.operations import closed, entry, locked, made

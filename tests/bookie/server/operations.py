@@ -3,11 +3,11 @@
 import uuid
 from typing import Final
 
-from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
 from ledger.entry import LAC_ENTRY, encode_lac
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ledger_owner import STAMP_INCARNATION, STAMP_LOG
 from ledger.manager import LedgerStore
-from ledger.marking import RepairLock, path_of_lock
+from ledger.mark_nodes import RepairLock, path_of_lock
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.nodes import put_node
 from ledger.quorum import Quorum

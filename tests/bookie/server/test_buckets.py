@@ -5,8 +5,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.server.buckets import BURST_NS, NS, Bucket, Drawer, Treasury
-from bookie.server.owned import Owned
+from bookie.server.ledger_info import Owned
+from bookie.server.token_buckets import BURST_NS, NS, Bucket, Drawer, Treasury
 from ledger.security.quotas import Quota, Quotas, Subject
 from tests.bookie.runs import run_of
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from bookie.server.committing import (
+from bookie.server.group_commit import (
     FAST_S,
     HERE_BYTES_MAX,
     HUNG_S,

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from bookie.server.limits import ClientLimits
-from bookie.server.listening import _ClientConnection
+from bookie.server.listener import _ClientConnection
 from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.connection import Connection, new_scratch
 from ledger.transport.framing import Budget, Frame, Kind
@@ -190,7 +190,7 @@ def _all_cancelled(bookie: Bookie) -> bool:
 async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving(limits=ClientLimits(slow_s_max=0.05)) as bookie:
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0, payload=bytes(8_000_000))) is Status.OK
@@ -203,8 +203,8 @@ async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
 async def test_who_asks_for_nothing_makes_room_and_who_waits_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._IDLE_S_MAX", 0.05)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as waiting:
         request = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
         waiting.send(Kind.READ, 1, request)

@@ -6,7 +6,7 @@ import pytest
 
 from bookie.server.copy_rights import CopyEvidence
 from ledger.ids import BookieId, EntryId
-from ledger.marking import RepairLock
+from ledger.mark_nodes import RepairLock
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
 from tests.bookie.runs import run_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.delaying import Delays
+from bookie.server.quota_throttle import Delays
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
@@ -18,7 +18,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.security.access import Role
-from ledger.security.quota_keeping import change_quotas, read_quotas
+from ledger.security.quota_nodes import change_quotas, read_quotas
 from ledger.security.quotas import QUOTAS, Quota, Quotas, Subject
 from ledger.transport.framing import Kind
 from ledger.transport.handshake import Purpose
@@ -210,7 +210,7 @@ async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_
         assert not delays.treasury.delayed_ns.total(), "it was within the quota"
         await added(writer, entry(mine, 31, recovery=True))
         assert delays.treasury.delayed_ns.total() == 10**9
-        monkeypatch.setattr("bookie.server.delaying.READ_S_MAX", 0.0)
+        monkeypatch.setattr("bookie.server.quota_throttle.READ_S_MAX", 0.0)
         for query in (
             ReadQuery(mine, KEY, 0, 0, repairs=True),
             ReadQuery(mine, KEY, 0, 0, fence=True),
@@ -222,7 +222,7 @@ async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_
 async def test_a_read_beyond_a_quota_waits_and_one_far_beyond_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.delaying.READ_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.quota_throttle.READ_S_MAX", 0.05)
     async with (
         delayed() as bookie,
         transport_to(bookie.bookie.address) as writer,

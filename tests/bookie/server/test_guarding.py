@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bookie.server.made_ledgers import SILENCE_S
-from ledger.belonging import RENAMED_PATH, owner_path, renamed_path, renamed_value
+from ledger.feature_level import OWNERS, Held
 from ledger.ids import LedgerId
-from ledger.levels import OWNERS, Held
-from ledger.marking import path_of_lock
+from ledger.ledger_owner import RENAMED_PATH, owner_path, renamed_path, renamed_value
+from ledger.mark_nodes import path_of_lock
 from ledger.requests import AddRun, ReadQuery, Status
 from ledger.security.access import ACCESS, Role
 from ledger.transport.sockets import SocketTransport

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.answering import QUESTIONS_BYTES_MAX, Answering
+from bookie.server.connection_limits import Why
 from bookie.server.limits import ClientLimits
-from bookie.server.places import Why
-from bookie.server.room import QUESTIONS_MAX
+from bookie.server.read_admission import QUESTIONS_MAX
+from bookie.server.read_connection import QUESTIONS_BYTES_MAX, Answering
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import Security
 from ledger.transport.framing import Kind, frame_header
@@ -126,7 +126,7 @@ async def test_one_connection_cannot_take_all_questions() -> None:
 async def test_a_byte_now_and_then_does_not_keep_a_slow_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving(limits=ClientLimits(slow_s_max=0.2)) as bookie:
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0, payload=bytes(8_000_000))) is Status.OK
@@ -145,12 +145,12 @@ async def test_a_byte_now_and_then_does_not_keep_a_slow_reader(
 async def test_when_too_much_is_due_to_all_the_slowest_are_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with slow_reader(bookie), slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 14_000_000)
-            monkeypatch.setattr("bookie.server.listening._BACKLOG_BYTES_MAX", 10_000_000)
+            monkeypatch.setattr("bookie.server.listener._BACKLOG_BYTES_MAX", 10_000_000)
             await until(lambda: bookie.server.backlog.unsent_bytes < 10_000_000)
             assert bookie.server.shown_out[Why.SLOW] >= 1
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
@@ -164,7 +164,7 @@ async def test_while_much_is_due_to_all_one_that_takes_its_answers_gets_them(
         assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
-            monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
+            monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
 
 
@@ -199,19 +199,19 @@ async def test_who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bookie.server.slices.SLICE_S", 0.0)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with slow_reader(bookie, questions=100):
             await until(lambda: bookie.server.room.left == QUESTIONS_MAX - 99)
-            monkeypatch.setattr("bookie.server.answering.TURN_S_MAX", 0.0)
+            monkeypatch.setattr("bookie.server.read_connection.TURN_S_MAX", 0.0)
             left = [bookie.server.room.left]
             async with asyncio.timeout(PATIENCE_S):
                 while left[-1] < QUESTIONS_MAX:
                     await asyncio.sleep(0)
                     left.append(bookie.server.room.left)
                     if left[-1] > left[0]:  # this look, or the next, does all of it
-                        monkeypatch.setattr("bookie.server.listening._LOOK_S", 3600.0)
+                        monkeypatch.setattr("bookie.server.listener._LOOK_S", 3600.0)
             assert max(later - now for now, later in pairwise(left)) == 32
 
 
@@ -239,7 +239,7 @@ async def test_a_client_gets_what_it_asked_for_as_it_takes_what_it_got() -> None
 async def test_who_takes_too_little_is_told_to_ask_again_later_and_not_read_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         request = read_request(ReadQuery(7, KEY, 0, 0))
@@ -247,7 +247,7 @@ async def test_who_takes_too_little_is_told_to_ask_again_later_and_not_read_for(
             sent = [frame_header(Kind.READ, at, len(request)) + request for at in range(1, 5)]
             peer.writer.write(b"".join(sent))
             await until(lambda: any(each.sent_bytes > 1e6 for each in bookie.server.connections))
-            monkeypatch.setattr("bookie.server.answering.TURN_S_MAX", 0.0)
+            monkeypatch.setattr("bookie.server.read_connection.TURN_S_MAX", 0.0)
             await until(lambda: bookie.server.room.left == QUESTIONS_MAX)
             statuses = []
             for _ in range(4):
@@ -263,7 +263,7 @@ async def test_a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_
 ) -> None:
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
-        monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
             reading = asyncio.ensure_future(quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0)))
@@ -276,13 +276,13 @@ async def test_a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_
 async def test_while_others_wait_for_it_a_slow_reader_has_less_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._CROWDED_S_MAX", 0.05)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._CROWDED_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
-            monkeypatch.setattr("bookie.server.turns.BACKLOG_BYTES_MAX", 1_000_000)
+            monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
             assert bookie.server.shown_out == {Why.SLOW: 1}
 

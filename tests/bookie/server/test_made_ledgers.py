@@ -12,7 +12,7 @@ from bookie.server import made_ledgers
 from bookie.server.limits import ServiceConfig
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.service import BookieService
-from bookie.server.vouching import UNASKED_MAX, Vouching
+from bookie.server.unknown_ledger_policy import UNASKED_MAX, Vouching
 from dlog.aio import Log
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
@@ -126,7 +126,7 @@ def test_a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denie
 def test_while_the_store_is_silent_a_bounded_number_is_taken_and_nobody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.vouching.UNASKED_MAX", 5)
+    monkeypatch.setattr("bookie.server.unknown_ledger_policy.UNASKED_MAX", 5)
 
     async def scenario(
         service: BookieService, _ledgers: LedgerStore, store: Silent, _storage: MemoryStorage

@@ -13,7 +13,7 @@ from bookie.disk.directories import Directories
 from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.operator import OperatorService
 from bookie.server.order_connection import OPERATOR_LIMITS, ORDERS_MAX
 from bookie.server.read_only import ReadOnlyKeeper
@@ -319,7 +319,7 @@ async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes
 
 
 def test_a_bookie_that_stops_does_not_wait_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.server.listening._DRAIN_S_MAX", 0.1)
+    monkeypatch.setattr("bookie.server.listener._DRAIN_S_MAX", 0.1)
 
     async def scenario() -> None:
         async with operated() as (bookie, operator):

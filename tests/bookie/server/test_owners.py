@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 
 from bookie.server import owners
-from bookie.server.guarding import Guard
+from bookie.server.acl_cache import RightsTable
+from bookie.server.authorizer import Guard
 from bookie.server.owners import Owners
-from bookie.server.rights import RightsTable
-from ledger.belonging import OWNERS_PATH, owner_value
 from ledger.errors import NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ledger_owner import OWNERS_PATH, owner_value
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore

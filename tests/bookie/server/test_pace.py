@@ -1,6 +1,6 @@
 """Which client takes what is due to it too slowly."""
 
-from bookie.server.pace import TAKEN_BYTES, Pace
+from bookie.server.slow_client import TAKEN_BYTES, Pace
 
 
 def test_a_client_to_which_nothing_is_due_is_not_waited_for() -> None:

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.errors import InvalidSetting
+from bookie.server.connection_limits import Places, Why
 from bookie.server.limits import ClientLimits
-from bookie.server.places import Places, Why
 from ledger.security.sources import source_of
 
 

@@ -7,11 +7,11 @@ from typing import Never
 import pytest
 
 from bookie.errors import AddressUnusable, PortInUse
+from bookie.server.connection_limits import Why
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
-from bookie.server.places import Why
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
-from bookie.storage.prepared import Prepared
+from bookie.storage.add_lookup import Prepared
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
 from ledger.transport.checksum import checked
 from ledger.transport.framing import Kind
@@ -115,9 +115,9 @@ async def test_a_read_waits_no_longer_than_the_bookie_lets_it(
 async def test_writers_are_bounded_and_those_that_are_gone_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._ADDERS_MAX", 2)
-    monkeypatch.setattr("bookie.server.listening._STIFLED_S", 0.0)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._ADDERS_MAX", 2)
+    monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.0)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, greeted(bookie.address), asyncio.timeout(PATIENCE_S):
         async with greeted(bookie.address):
             reason = await refusal(bookie.address, Hello(Purpose.ADDS, BOOKIE))
@@ -132,15 +132,15 @@ async def test_writers_are_bounded_and_those_that_are_gone_do_not_count(
 async def test_who_finds_no_room_among_writers_is_left_waiting_and_then_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._ADDERS_MAX", 1)
-    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    monkeypatch.setattr("bookie.server.listener._ADDERS_MAX", 1)
+    monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     hello = encode_hello(Hello(Purpose.ADDS, BOOKIE))
     async with serving() as bookie, greeted(bookie.address), connected(bookie.address) as second:
         second.writer.write(hello)
         await until(lambda: bookie.server.shown_out == {Why.WRITERS: 1})
         assert [each.is_reading for each in bookie.server.connections] == [True, False]
         assert bookie.server.places.strangers == 0
-        monkeypatch.setattr("bookie.server.listening._STIFLED_S", 0.0)
+        monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.0)
         async with connected(bookie.address) as third:
             third.writer.write(hello)
             await until(lambda: bookie.server.shown_out == {Why.WRITERS: 2})

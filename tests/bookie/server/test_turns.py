@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.server.turns import (
+from bookie.server.fair_read_scheduler import (
     ALL_BYTES_MAX,
     BACKLOG_BYTES_HIGH,
     BACKLOG_BYTES_MAX,

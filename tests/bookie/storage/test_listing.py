@@ -4,7 +4,7 @@ import pytest
 
 from bookie.index.format import PAGE_BYTES, PAGE_ENTRIES, LedgerHeader, page_offset, path_of
 from bookie.index.ledger_index import LedgerIndex
-from bookie.storage import listing
+from bookie.storage import entry_list
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.requests import HeldAnswer, HeldQuery, Status
@@ -81,8 +81,8 @@ def test_an_answer_has_no_more_ranges_than_asked_for_and_says_where_to_go_on() -
 
 
 def test_one_request_looks_at_so_many_pages_and_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGES_MAX", 2)
-    monkeypatch.setattr(listing, "RUNS_MAX", 3)
+    monkeypatch.setattr(entry_list, "PAGES_MAX", 2)
+    monkeypatch.setattr(entry_list, "RUNS_MAX", 3)
     storage = new_storage()
     storage.add(run_of(1, *range(600)))
     storage.checkpoint()

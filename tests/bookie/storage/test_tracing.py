@@ -7,7 +7,7 @@ import pytest
 from bookie.disk.port import DiskFile
 from bookie.index.format import path_of as index_path_of
 from bookie.storage.engine import BookieStorage
-from bookie.storage.tracing import Standing
+from bookie.storage.entry_trace import Standing
 from ledger.requests import Status
 from tests.bookie.promises import KEY, SMALL, frame_of, run_of
 from tests.simulation.disk import SimDisk

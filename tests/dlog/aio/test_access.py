@@ -23,7 +23,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.quorum import Quorum
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.granting import change_rules, read_rules
+from ledger.security.grant_nodes import change_rules, read_rules
 from ledger.security.settings import TlsMode, TlsSettings
 from ledger.transport.operator import BookieOperator
 from ledger.transport.sockets import SocketTransport
@@ -206,7 +206,7 @@ async def test_a_certificate_that_has_expired_gives_no_orders_on_a_connection_th
         ) as operator:
             assert (await operator.status()).bookie == "b1"
             expires_at = security.certificate.expires_at
-            monkeypatch.setattr("bookie.server.listening._LOOK_S", 1e9)
+            monkeypatch.setattr("bookie.server.listener._LOOK_S", 1e9)
             monkeypatch.setattr("bookie.server.order_connection.time.time", lambda: expires_at + 1)
             with pytest.raises((AccessDenied, BookieUnavailable)):
                 await operator.set_read_only(read_only=True)

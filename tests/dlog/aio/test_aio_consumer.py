@@ -34,8 +34,8 @@ from dlog.errors import (
     Trimmed,
 )
 from dlog.position import BeyondEnd, Start
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import consumers_path, encode
-from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import CreateOp, Op

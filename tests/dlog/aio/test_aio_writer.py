@@ -28,7 +28,7 @@ from dlog.errors import (
 )
 from dlog.manifest import Manifest
 from dlog.position import DLSN, RecordId
-from dlog.protocol import intake
+from dlog.protocol import accumulator
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.recordbatch import Codec, decode_batch
 from dlog.settings import LogSettings
@@ -207,9 +207,9 @@ async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
 
 async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = 50 + RECORD_CHARGE
-    monkeypatch.setattr(intake, "PENDING_BYTES_MAX", 2 * charge)
-    monkeypatch.setattr(intake, "PENDING_BYTES_ROOM", charge)
-    monkeypatch.setattr("dlog.protocol.gathering.ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr(accumulator, "PENDING_BYTES_MAX", 2 * charge)
+    monkeypatch.setattr(accumulator, "PENDING_BYTES_ROOM", charge)
+    monkeypatch.setattr("dlog.protocol.pending_batch.ENTRY_BYTES_FULL", 1)  # one record each
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()
@@ -611,7 +611,7 @@ async def test_a_roll_that_is_asked_for_while_the_store_is_down_is_told_in_time_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dlog.protocol.roll.BACKOFF_S", 0.001)
-    monkeypatch.setattr("dlog.protocol.writing.ROLL_PATIENCE_S", 0.05)
+    monkeypatch.setattr("dlog.protocol.log_writer.ROLL_PATIENCE_S", 0.05)
     client, store = faulty(FakeCluster())
     log = await Log.open("log", client=client)
     await log.append(b"x")

@@ -7,7 +7,7 @@ import pytest
 
 from dlog import Log as SyncLog
 from dlog.aio import Log
-from dlog.aio.connecting import connect
+from dlog.aio.namespace_connection import connect
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.testing import AsyncCluster, cluster
 from ledger import LedgerClient

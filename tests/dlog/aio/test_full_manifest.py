@@ -27,7 +27,7 @@ NEXT = 20_000
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest is full with about ten segments; who waits for a roll is told soon."""
     monkeypatch.setattr("dlog.manifest.FULL_BYTES", 400)
-    monkeypatch.setattr("dlog.protocol.writing.ROLL_PATIENCE_S", 0.2)
+    monkeypatch.setattr("dlog.protocol.log_writer.ROLL_PATIENCE_S", 0.2)
     monkeypatch.setattr("dlog.protocol.roll.BACKOFF_S", 0.01)
 
 

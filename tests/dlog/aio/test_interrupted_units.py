@@ -12,7 +12,7 @@ from dlog.aio import Log
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.errors import LostOwnership
-from dlog.protocol import committing
+from dlog.protocol import unit_commit
 from dlog.receipts import Receipt
 from ledger import procedures
 from ledger.errors import MetadataUnavailable
@@ -93,8 +93,8 @@ async def test_a_unit_is_in_the_log_once_wherever_its_commit_was_stopped(
     monkeypatch: pytest.MonkeyPatch, size: str, between: Between, fate: Fate, *, opened: bool
 ) -> None:
     """*opened*: whether a segment is open when the commit begins."""
-    monkeypatch.setattr(committing, "BACKOFF_S", 0.0)
-    monkeypatch.setattr(committing, "BACKOFF_S_MAX", 0.0)
+    monkeypatch.setattr(unit_commit, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(unit_commit, "BACKOFF_S_MAX", 0.0)
     undisturbed = procedures.answer_to
     for number in count():
         store = MemoryStore(f"memory://{number}", f"{number}")

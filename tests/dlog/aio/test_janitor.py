@@ -22,7 +22,7 @@ from dlog.aio.read.segments import stamp
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
 from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings

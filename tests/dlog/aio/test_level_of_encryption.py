@@ -8,7 +8,7 @@ from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.cluster import decode_instance, encode_instance
 from ledger.errors import LevelTooLow
-from ledger.levels import ENCRYPTION, Held
+from ledger.feature_level import ENCRYPTION, Held
 from ledger.metastore.paths import INSTANCE
 
 ENCRYPTED = LogSettings(encrypt_with="one")

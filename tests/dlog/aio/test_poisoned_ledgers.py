@@ -59,7 +59,7 @@ async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, boo
 async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.writing.EMPTY_CLOSES_MAX", 2)
+    monkeypatch.setattr("dlog.protocol.log_writer.EMPTY_CLOSES_MAX", 2)
     async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
         await poison(cluster, client, 3 * BLOCK_SIZE, 2)

@@ -15,7 +15,7 @@ from dlog.errors import (
     NoSuchLog,
     TakeoverFailed,
 )
-from dlog.protocol import sealing
+from dlog.protocol import log_seal
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
 from ledger.ids import LedgerId
@@ -90,7 +90,7 @@ async def test_who_takes_the_log_over_while_it_is_sealed_is_fenced_too() -> None
 async def test_sealing_gives_up_if_others_are_faster_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sealing, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(log_seal, "BACKOFF_S", 0.001)
     cluster = FakeCluster()
     client = cluster.client()
     await (await Log.open("a", client=client)).abandon()

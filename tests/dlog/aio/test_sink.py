@@ -23,7 +23,7 @@ from dlog.errors import (
     UnitSuperseded,
 )
 from dlog.manifest import Manifest
-from dlog.protocol import committing
+from dlog.protocol import unit_commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
 from dlog.settings import LogSettings
@@ -40,8 +40,8 @@ OTHER: Final = bytes(16)
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trouble is tried again without much waiting."""
-    monkeypatch.setattr(committing, "BACKOFF_S", 0.001)
-    monkeypatch.setattr(committing, "BACKOFF_S_MAX", 0.002)
+    monkeypatch.setattr(unit_commit, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(unit_commit, "BACKOFF_S_MAX", 0.002)
 
 
 def batch(*values: bytes, **columns: list[int | None]) -> bytes:

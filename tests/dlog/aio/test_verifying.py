@@ -13,9 +13,9 @@ from dlog.aio.maintain.verify import VerifyProgress, VerifyReport
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Segment
 from dlog.settings import LogSettings
-from ledger.checking import ReplicaFault
 from ledger.client import LedgerClient
 from ledger.entry import encode_frame, parse_header, payload_of
+from ledger.entry_check import ReplicaFault
 from ledger.errors import NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata

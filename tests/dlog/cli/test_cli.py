@@ -15,7 +15,7 @@ from dlog.cli.app import app
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.output import json_bytes, shown_bytes, shown_time
 from dlog.cli.runner import run
-from dlog.installed import OtherDlogInstalled, check_own_package
+from dlog.installation import OtherDlogInstalled, check_own_package
 from dlog.position import DLSN, Txid
 from ledger.errors import NoSuchLedger
 
@@ -177,7 +177,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_another_projects_package_of_the_name_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlog.installed.other_dlog", lambda: "dlog 1.0.5")
+    monkeypatch.setattr("dlog.installation.other_dlog", lambda: "dlog 1.0.5")
     with pytest.raises(OtherDlogInstalled, match=r"another project's package 'dlog' \(dlog 1.0.5"):
         check_own_package()
     assert "beside it, and overwriting files of it: dlog 1.0.5" in dlog("--version").stderr

@@ -7,7 +7,7 @@ import pytest
 
 from bookie.autorecovery.marks import FORMAT_VERSION, Marks
 from bookie.autorecovery.reports import Audit, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.throttling import WORKERS
+from bookie.autorecovery.throttle import WORKERS
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
 from ledger.metastore import open_store

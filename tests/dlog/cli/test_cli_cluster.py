@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ledger.cluster import decode_instance, encode_instance
-from ledger.levels import LEVEL_MAX, Held
+from ledger.feature_level import LEVEL_MAX, Held
 from ledger.metastore import open_store
 from ledger.metastore.nodes import create_node
 from ledger.metastore.paths import INSTANCE

@@ -22,7 +22,7 @@ from ledger.environment import repair_credentials
 from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Reason, written_without
-from ledger.marking import mark_ledger
+from ledger.mark_nodes import mark_ledger
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from typer.testing import CliRunner
 
-from bookie.autorecovery.protocol.decommissioning import Report
+from bookie.autorecovery.protocol.decommission import Report
 from dlog.cli.app import app
 from dlog.cli.bookie.leaving import shown_reports
 from ledger.ids import LedgerId

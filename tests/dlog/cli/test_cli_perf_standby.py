@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlog.measuring import takeovers
-from dlog.measuring.numbered import Checked, numbered
+from dlog.measuring.numbered_record import Checked, numbered
 from dlog.position import Place, Record
 from tests.clusters import running
 from tests.dlog.cli.cli_shell import CliShell, cli_shell

@@ -6,13 +6,13 @@ import pytest
 
 from dlog.health.asking import gather_servers
 from dlog.health.gathering import Reach
-from ledger.attendance import attendance
 from ledger.cluster import make_namespace
 from ledger.manager import LedgerStore
+from ledger.membership import attendance
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import COOKIES, BookieRegistration, register
 from ledger.security.certificates import Security
-from ledger.security.choosing import Takes
+from ledger.security.tls_negotiation import Takes
 from ledger.wire import metadata_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.certificates import certificate, put

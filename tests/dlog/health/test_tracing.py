@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dlog.manifest import Manifest
-from dlog.protocol.tracing import WrittenBy, holders_of, judged, written_by
-from ledger.checking import ReplicaFault
+from dlog.protocol.record_trace import WrittenBy, holders_of, judged, written_by
 from ledger.entry import Header, encode_frame, parse_header
+from ledger.entry_check import ReplicaFault
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.answers import Found

@@ -1,10 +1,10 @@
 """What processes do to logs and consumers, as operations that can be stopped (`interrupting`)."""
 
 from dlog.names import path_of
-from dlog.protocol import dropping, renaming, sealing
+from dlog.protocol import lifecycle, log_rename, log_seal
 from dlog.protocol.actions import RecoverSegment
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import ConsumerSteps
-from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import add_segment, check_writable, seal_segment, trim
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from ledger.errors import LogError
@@ -13,12 +13,12 @@ from tests.dlog.protocol.interrupting import Namespace, Operation, act
 
 
 def seal(log: str = "a") -> Operation:
-    return Operation(f"seals {log}", lambda _: sealing.seal(ManifestSteps(log)), log)
+    return Operation(f"seals {log}", lambda _: log_seal.seal(ManifestSteps(log)), log)
 
 
 def rename(old: str = "a", new: str = "b") -> Operation:
     def steps(_: Namespace) -> Steps[None]:
-        return renaming.rename(ManifestSteps(old), ManifestSteps(new), now_ms=lambda: 7)
+        return log_rename.rename(ManifestSteps(old), ManifestSteps(new), now_ms=lambda: 7)
 
     return Operation(f"renames {old} to {new}", steps, old)
 
@@ -26,7 +26,7 @@ def rename(old: str = "a", new: str = "b") -> Operation:
 def create(log: str = "a") -> Operation:
     return Operation(
         f"creates {log}",
-        lambda ns: dropping.create(ManifestSteps(log), None, incarnations=ns.token),
+        lambda ns: lifecycle.create(ManifestSteps(log), None, incarnations=ns.token),
         log,
     )
 
@@ -34,18 +34,18 @@ def create(log: str = "a") -> Operation:
 def ensure(log: str = "a") -> Operation:
     return Operation(
         f"ensures {log}",
-        lambda ns: dropping.ensure(ManifestSteps(log), None, incarnations=ns.token),
+        lambda ns: lifecycle.ensure(ManifestSteps(log), None, incarnations=ns.token),
         log,
     )
 
 
 def drop(log: str = "a") -> Operation:
-    return Operation(f"drops {log}", lambda _: dropping.drop(ManifestSteps(log)), log)
+    return Operation(f"drops {log}", lambda _: lifecycle.drop(ManifestSteps(log)), log)
 
 
 def begin_drop(log: str = "a") -> Operation:
     return Operation(
-        f"begins to drop {log}", lambda _: dropping.begin_drop(ManifestSteps(log)), log
+        f"begins to drop {log}", lambda _: lifecycle.begin_drop(ManifestSteps(log)), log
     )
 
 

@@ -15,8 +15,7 @@ from dlog.errors import (
 )
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.packer import PARTIAL_MAX
-from dlog.protocol.writing import (
+from dlog.protocol.log_writer import (
     EMPTY_CLOSES_MAX,
     HEAL_BACKOFF_S,
     HEAL_BACKOFF_S_MAX,
@@ -24,7 +23,7 @@ from dlog.protocol.writing import (
     TRANSITIONS,
     Phase,
 )
-from dlog.protocol.writing_events import (
+from dlog.protocol.log_writer_events import (
     AbandonRequested,
     AddFailed,
     Answer,
@@ -58,6 +57,7 @@ from dlog.protocol.writing_events import (
     TroubleMet,
     WritingEffect,
 )
+from dlog.protocol.packer import PARTIAL_MAX
 from ledger.errors import (
     BadVersion,
     KeyDiffers,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlog.protocol.writing import TRANSITIONS
+from dlog.protocol.log_writer import TRANSITIONS
 from tests.dlog.protocol.writing_world import Transition, World
 
 SEEDS_MAX: Final = 10_000

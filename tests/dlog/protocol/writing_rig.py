@@ -5,10 +5,9 @@ from dlog.manifest import Manifest, Sealed, Segment
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.intake import Intake
-from dlog.protocol.packer import Group
-from dlog.protocol.writing import Writing
-from dlog.protocol.writing_events import (
+from dlog.protocol.accumulator import Intake
+from dlog.protocol.log_writer import Writing
+from dlog.protocol.log_writer_events import (
     EntryConfirmed,
     Healed,
     RecordsGathered,
@@ -18,6 +17,7 @@ from dlog.protocol.writing_events import (
     WritingEffect,
     WritingEvent,
 )
+from dlog.protocol.packer import Group
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 

@@ -13,9 +13,8 @@ from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.packer import Group
-from dlog.protocol.writing import TRANSITIONS, Phase
-from dlog.protocol.writing_events import (
+from dlog.protocol.log_writer import TRANSITIONS, Phase
+from dlog.protocol.log_writer_events import (
     AbandonRequested,
     AddFailed,
     Answer,
@@ -52,6 +51,7 @@ from dlog.protocol.writing_events import (
     WritingEffect,
     WritingEvent,
 )
+from dlog.protocol.packer import Group
 from ledger.errors import KeyDiffers, LogError, NotEnoughBookies, WriterFailed
 from ledger.ids import EntryId, LedgerId
 from tests.dlog.protocol.writing_rig import FIRST, Rig, seal

@@ -16,7 +16,7 @@ from dlog.tls.authority import Wanted
 from dlog.tls.files import issue_to
 from ledger.metastore import open_store
 from ledger.security.access import Grant, Role, Rules
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from tests import clusters
 from tests.dlog.spark.feeding import Feed
 from tests.dlog.spark.running import QUERY_TIMEOUT_S

@@ -14,9 +14,9 @@ from dlog.errors import (
     UnexpectedOffset,
 )
 from dlog.position import DLSN, Record, RecordId, RecordIds, Span
-from dlog.protocol import intake
+from dlog.protocol import accumulator
+from dlog.protocol.log_writer import Writing
 from dlog.protocol.packer import ENTRY_BYTES_FULL
-from dlog.protocol.writing import Writing
 from dlog.settings import LogSettings
 from ledger.errors import LogError, NotEnoughBookies, TooManyPending
 from ledger.ids import LedgerId
@@ -82,7 +82,7 @@ async def test_more_than_an_entry_is_several_entries_and_one_range() -> None:
 async def test_all_are_refused_or_none(
     arguments: dict[str, object], error: type[LogError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "APPEND_MANY_BYTES_MAX", 40)
+    monkeypatch.setattr(accumulator, "APPEND_MANY_BYTES_MAX", 40)
     settings = LogSettings(record_bytes_max=10)
     async with await Log.open("log", client=FakeCluster().client(), settings=settings) as log:
         await log.append(b"", txid=3)
@@ -146,7 +146,7 @@ async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_na
 
 
 async def test_many_are_refused_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "PENDING_BYTES_MAX", 1000)
+    monkeypatch.setattr(accumulator, "PENDING_BYTES_MAX", 1000)
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()

@@ -66,12 +66,12 @@ def test_what_a_call_does_on_the_loop_ends_when_its_thread_is_interrupted() -> N
 def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queued(
     interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr("dlog.protocol.gathering.ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.pending_batch.ENTRY_BYTES_FULL", 1)  # one record each
     log = Log.open("queued")
     log.append(b"a")
     thread = LoopThread.get()
-    monkeypatch.setattr("dlog.protocol.writing.Writing._send", lambda _: [])
+    monkeypatch.setattr("dlog.protocol.log_writer.Writing._send", lambda _: [])
     futures = [log.append_async(b"b") for _ in range(10)]
     closing = asyncio.run_coroutine_threadsafe(log._close(None), thread.loop)
 

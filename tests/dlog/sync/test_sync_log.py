@@ -23,7 +23,7 @@ from dlog.errors import (
     UsedAfterFork,
 )
 from dlog.position import DLSN, Place
-from dlog.protocol import gathering
+from dlog.protocol import pending_batch
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync import append_queue
@@ -75,7 +75,7 @@ def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> 
 
 
 def test_futures_resolve_in_order(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
+    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(1000)]
         log.flush()
@@ -86,8 +86,8 @@ def test_futures_resolve_in_order(cluster: FakeCluster, monkeypatch: pytest.Monk
 def test_a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(100)]
         log.flush()
@@ -97,7 +97,7 @@ def test_a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for(
 @contextmanager
 def filled(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Yield a log whose writer has no room, so that what is appended gathers; then let it go on."""
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
     cluster.hold()
     with Log.open("log", settings=LogSettings(record_bytes_max=5)) as log:
         log.append_async(b"fills")
@@ -110,8 +110,8 @@ def test_records_that_gather_while_others_wait_get_the_ids_of_their_places(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(cluster, monkeypatch) as log:
-        monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 10_000)
-        monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
+        monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 10_000)
+        monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
         futures = [log.append_async(b"%d" % i) for i in range(3)]
         futures.append(log.append_async(b"3", key=b"k", txid=9))
         futures += [log.append_async(b"%d" % i) for i in range(4, 7)]
@@ -160,7 +160,7 @@ def test_the_queue_goes_on_after_a_thread_that_was_interrupted_on_its_way_throug
                 log.append_async(b"0")  # it was put
         assert log.append(b"1").offset == 1
         with log._queue._lock:
-            log._queue._enqueue(gathering.Gathering(None))  # it was about to be put
+            log._queue._enqueue(pending_batch.Gathering(None))  # it was about to be put
         assert log.append(b"2").offset == 2
 
 
@@ -201,8 +201,8 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
 ) -> None:
     bound = 2 * (50 + RECORD_CHARGE)
     monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", bound)
-    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", bound)
+    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
@@ -249,7 +249,7 @@ def test_headers_are_appended_and_read_by_every_blocking_call(cluster: FakeClust
 def test_keys_and_headers_count_while_they_are_queued(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
     cluster.hold()
     log = Log.open("log")
     log.append_async(b"fills the room")
@@ -282,7 +282,7 @@ def test_append_after_close_is_refused(cluster: FakeCluster) -> None:
 def test_nothing_is_appended_once_closing_has_begun(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
     cluster.hold()
     log = Log.open("log")
     futures = [log.append_async(b"%d" % i) for i in range(3)]
@@ -314,8 +314,8 @@ def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
 def test_what_is_queued_is_appended_before_the_log_is_closed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
     log = Log.open("log")
     futures = [log.append_async(b"%d" % i) for i in range(100)]
     log.close()

@@ -12,7 +12,7 @@ from dlog.tls import files
 from dlog.tls.authority import Wanted
 from ledger.metastore import MetadataStore
 from ledger.security.access import ANYTHING, Grant, Role, Rules
-from ledger.security.granting import change_rules
+from ledger.security.grant_nodes import change_rules
 from ledger.security.settings import TlsMode, TlsSettings
 
 RENEW_EVERY_S: Final = 30.0

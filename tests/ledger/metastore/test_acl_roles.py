@@ -6,13 +6,13 @@ from kazoo.security import Permissions
 from bookie.autorecovery.marks import DELAY, DISABLE, URGENT
 from dlog.names import LOGS_PATH
 from leader.election import LEADERS_PATH
-from ledger.belonging import OWNERS_PATH, RENAMED_PATH
 from ledger.cluster import LAYOUT
 from ledger.errors import InvalidValue
+from ledger.ledger_owner import OWNERS_PATH, RENAMED_PATH
 from ledger.manager.ids import ID_BLOCK_PATH, SEQUENCE_PATH
 from ledger.manager.layout import LEDGERS
 from ledger.manager.ledger_store import DELETIONS
-from ledger.marking import LOCKS, MARKS
+from ledger.mark_nodes import LOCKS, MARKS
 from ledger.metastore.acl import acl_of, digest_id, ids_of
 from ledger.metastore.acl_roles import COOKIES, NODES, OWNERS, AclRoles, nearest, roles_of
 from ledger.metastore.paths import INSTANCE, ROOT, parent_of

@@ -6,8 +6,8 @@ import logging
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from ledger.metering.collecting import ExposedCollector
-from ledger.metering.declaring import (
+from ledger.metering.collector import ExposedCollector
+from ledger.metering.declaration import (
     OTHERS,
     SERIES_MAX,
     Buckets,
@@ -15,7 +15,7 @@ from ledger.metering.declaring import (
     Live,
     bounded,
 )
-from ledger.metering.exposing import Exposed
+from ledger.metering.exposition import Exposed
 
 
 def registry(declared: Declarations[None]) -> CollectorRegistry:

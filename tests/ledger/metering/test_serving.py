@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from ledger.errors import MetricsNotServed
-from ledger.metering.declaring import Declarations
-from ledger.metering.exposing import Exposed, Readiness
-from ledger.metering.serving import MetricsServer, ServingLimits, address_of, served
+from ledger.metering.declaration import Declarations
+from ledger.metering.exposition import Exposed, Readiness
+from ledger.metering.http_server import MetricsServer, ServingLimits, address_of, served
 from tests.waiting import PATIENCE_S, ended, eventually
 
 HOST = "127.0.0.1"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.metering.declaring import Declarations
-from ledger.metering.exposing import Exposed
-from ledger.metering.serving import MetricsServer, ServingLimits, address_of, served
+from ledger.metering.declaration import Declarations
+from ledger.metering.exposition import Exposed
+from ledger.metering.http_server import MetricsServer, ServingLimits, address_of, served
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 from tests.certificates import authority, certificate, put

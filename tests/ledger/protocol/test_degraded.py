@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from ledger.ids import BookieId
-from ledger.protocol.degraded import away_indexes, degraded_ensemble
+from ledger.protocol.degraded_ensemble import away_indexes, degraded_ensemble
 from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement, RandomPlacement
 from ledger.quorum import Quorum
 

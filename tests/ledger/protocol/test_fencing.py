@@ -1,7 +1,7 @@
 """When fencing is over: every write set is covered by fences that are certain."""
 
 from ledger.ids import BookieId
-from ledger.protocol.fencing import Fencing
+from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import LacRead, Request
 from ledger.protocol.retries import Retries
 from ledger.quorum import Quorum

@@ -6,7 +6,7 @@ import pytest
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.reading import (
+from ledger.protocol.read import (
     WAIT_MS_MAX,
     Deliver,
     EntriesRead,

@@ -22,7 +22,7 @@ from ledger.security.access import (
     allowed,
     grant_for,
 )
-from ledger.security.granting import change_rules, read_rules
+from ledger.security.grant_nodes import change_rules, read_rules
 from ledger.wire import metadata_pb2 as pb
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.security.granted import LOGS, WHO, grants, rules

@@ -12,7 +12,7 @@ from ledger.manager import LedgerStore
 from ledger.protocol.quarantine import Quarantine
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, BookieDirectory, BookieRegistration
-from ledger.suspecting import Suspicions
+from ledger.repair_hints import Suspicions
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.requests import Request

@@ -1,6 +1,6 @@
 """What runs beside the storage of a bookie: its registration, and its collector, as in production.
 
-`bookie.identity.registering` and `bookie.collector` run on an event loop of the bookie's own, with
+`bookie.identity.registration` and `bookie.collector` run on an event loop of the bookie's own, with
 a client of the metadata store as any process has it, sessions and lagging reads included. What the
 collector does on a thread is an action of the host here: a disk that fails or a power that is lost
 strike it like anything else of the bookie.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bookie.collector.collector import Collector, Run
 from bookie.collector.plan import CollectorConfig
 from bookie.errors import StorageFailed
-from bookie.identity.registering import Registrar
+from bookie.identity.registration import Registrar
 from ledger.clock import now_ms
 from ledger.errors import LogError
 from ledger.manager import LedgerStore

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.takeover_driver import TakeoverDriver
 from ledger.protocol.procedure import Action
 from tests.simulation.logs.loop import SimLoop
 

@@ -9,10 +9,10 @@ from bookie.journal.format import Kind, Record
 from bookie.pieces import FoundPieces
 from bookie.server.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.storage import checkpoint, engine, reads
+from bookie.storage.add_lookup import Vetted
 from bookie.storage.engine import BookieStorage
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
-from bookie.storage.prepared import Vetted
 from bookie.storage.replay import Replay
 from ledger.entry import Checked
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status

@@ -22,7 +22,7 @@ from ledger.entry import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import answers
-from ledger.protocol.reading import Deliver, Failure, Reading, ReadingEffect
+from ledger.protocol.read import Deliver, Failure, Reading, ReadingEffect
 from ledger.protocol.recovery_events import WriteBack
 from ledger.requests import ReadAnswer
 from tests.simulation import recovering

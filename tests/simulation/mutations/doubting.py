@@ -11,7 +11,7 @@ from bookie.index.tombstones import Tombstones
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server import settling
+from bookie.server import loss_resolver
 from bookie.storage.ledger_directory import Recovered
 from bookie.storage.replay import Replay
 from ledger.protocol import recovery_events
@@ -149,7 +149,7 @@ def does_not_compare_the_journal_with_the_census(patch: Patch) -> None:
     test="tests/bookie/loss/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
 )
 def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
-    patch.set(settling, "doubt", lambda *_asked: None)
+    patch.set(loss_resolver, "doubt", lambda *_asked: None)
 
 
 @mutation(

@@ -1,6 +1,6 @@
 """Bugs of evictions."""
 
-from bookie.collector import evicting
+from bookie.collector import evictor
 from bookie.collector.eviction import Surplus
 from bookie.index.tombstones import Tombstones
 from bookie.storage.ledger_directory import LedgerDirectory
@@ -14,7 +14,7 @@ _CHOSEN = "tests/bookie/collector/test_eviction.py::test_"
 
 def _surplus(patch: Patch, is_surplus: object) -> None:
     """For whoever asks by that name."""
-    for module in (evicting, simulated):
+    for module in (evictor, simulated):
         patch.set(module, "is_surplus", is_surplus)
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from ledger.ids import EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import end_search, fencing, recovery_events
+from ledger.protocol import end_search, fence, recovery_events
 from ledger.protocol.answers import Found
 from ledger.protocol.end_search import EndSearch
-from ledger.protocol.fencing import Fencing
+from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery import Phase, Recovery
 from ledger.protocol.recovery_events import (
     EntriesRead,
@@ -50,7 +50,7 @@ def waits_for_every_bookie(patch: Patch) -> None:
     def all_covered(answered: Collection[int], quorum: Quorum) -> bool:
         return len(answered) == quorum.ensemble
 
-    patch.set(fencing, "all_covered", all_covered)
+    patch.set(fence, "all_covered", all_covered)
 
 
 @mutation("#2615, rule 41")
@@ -296,4 +296,4 @@ def counts_fenced_bookies_over_the_whole_ensemble(patch: Patch) -> None:
         return len(answered) >= quorum.coverage
 
     _reads_without_the_fence(patch)
-    patch.set(fencing, "all_covered", all_covered)
+    patch.set(fence, "all_covered", all_covered)

@@ -4,26 +4,26 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bookie.autorecovery import decommissioning as leaving
-from bookie.autorecovery import looking, marks, replicating
+from bookie.autorecovery import decommission as leaving
+from bookie.autorecovery import marks, replica_check, replication
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import (
-    auditing,
-    auditing_events,
-    choosing,
-    decommissioning,
+    audit,
+    audit_events,
+    copy_plan,
+    decommission,
     situation,
 )
-from bookie.autorecovery.protocol import replicating_events as protocol
-from bookie.autorecovery.protocol.auditing import Auditor
-from bookie.autorecovery.protocol.replicating import Replication, _Work
+from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.protocol.audit import Auditor
+from bookie.autorecovery.protocol.replication import Replication, _Work
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim
 from bookie.server.copy_rights import CopyEvidence
-from ledger import marking
+from ledger import mark_nodes
 from ledger.environment import Environment
 from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
@@ -82,13 +82,13 @@ def bounds_what_was_acknowledged_by_who_left(patch: Patch) -> None:
 @mutation("own bug", repair=True)
 def swallows_marks_that_add_nothing(patch: Patch) -> None:
     """What they are about, the worker that is at the ledger may have seen or not."""
-    honest = marking.mark_ledger
+    honest = mark_nodes.mark_ledger
 
     async def mark_ledger(
         store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
     ) -> bool:
         wanted = tuple(lacks)
-        found = await marking.read_mark(store, ledger_id)
+        found = await mark_nodes.read_mark(store, ledger_id)
         if found is not None and found[0].merged(wanted, urgent=urgent) is found[0]:
             return False
         return await honest(store, ledger_id, wanted, urgent=urgent)
@@ -206,7 +206,7 @@ def takes_a_member_for_the_target(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def copies_what_the_place_does_not_hold(patch: Patch) -> None:
-    patch.set(choosing, "holds", lambda _index, _entry_id, _quorum: True)
+    patch.set(copy_plan, "holds", lambda _index, _entry_id, _quorum: True)
 
 
 @mutation("bk#3917", repair=True)
@@ -248,20 +248,20 @@ def unmarks_in_whatever_version(patch: Patch) -> None:
 
 @mutation("bk#1197", repair=True)
 def takes_a_time_out_for_missing_entries(patch: Patch) -> None:
-    listed, read = looking._Listing.heard, looking._Reading.heard
+    listed, read = replica_check._Listing.heard, replica_check._Reading.heard
 
-    def heard(self: looking._Listing, answer: HeldAnswer) -> None:
+    def heard(self: replica_check._Listing, answer: HeldAnswer) -> None:
         if answer.status is Status.UNREACHABLE:
             answer = HeldAnswer(Status.NO_SUCH_LEDGER)
         listed(self, answer)
 
-    def heard_too(self: looking._Reading, found: Found) -> None:
+    def heard_too(self: replica_check._Reading, found: Found) -> None:
         if found.status is Status.UNREACHABLE:
             found = replace(found, status=Status.NO_SUCH_LEDGER)
         read(self, found)
 
-    patch.set(looking._Listing, "heard", heard)
-    patch.set(looking._Reading, "heard", heard_too)
+    patch.set(replica_check._Listing, "heard", heard)
+    patch.set(replica_check._Reading, "heard", heard_too)
 
 
 @mutation("plan of repair", repair=True)
@@ -271,7 +271,7 @@ def copies_what_came_unverified(patch: Patch) -> None:
         headers: dict[int, Any] = dict.fromkeys(frames)
         return Found(answer.status, headers, frames, answer.considered, None, -1, answer.fenced)
 
-    patch.set(replicating, "verified", unverified)
+    patch.set(replication, "verified", unverified)
 
 
 @mutation(
@@ -292,22 +292,22 @@ def unmarks_what_has_no_better_place(patch: Patch) -> None:
 )
 def copies_what_it_can_before_it_knows_of_the_rest(patch: Patch) -> None:
     """No simulator loses an entry for good: that is what it looks for."""
-    honest = choosing.choose
+    honest = copy_plan.choose
 
-    def choose(*arguments: Any, **options: Any) -> choosing.Chosen:
+    def choose(*arguments: Any, **options: Any) -> copy_plan.Chosen:
         chosen = honest(*arguments, **options)
         first, last, quorum, shares = arguments
         copies = [
             copy
             for index in options["moving"]
-            for copy in choosing._copies_for(index, first, last, quorum, shares, options["moving"])[
-                0
-            ]
+            for copy in copy_plan._copies_for(
+                index, first, last, quorum, shares, options["moving"]
+            )[0]
         ]
         rest = [copy for copy in chosen.copies if copy.index not in options["moving"]]
         return replace(chosen, copies=(*rest, *copies))
 
-    from bookie.autorecovery.protocol import replicating as machine
+    from bookie.autorecovery.protocol import replication as machine
 
     patch.set(machine, "choose", choose)
 
@@ -362,8 +362,8 @@ def fences_though_there_is_no_spare(patch: Patch) -> None:
 def asks_who_is_there_before_it_reads_the_ledgers(patch: Patch) -> None:
     honest = Auditor._learn
 
-    def learn(self: Auditor, seen: auditing_events.BookiesSeen, now: float) -> None:
-        if self.phase is not auditing.Phase.JUDGING:
+    def learn(self: Auditor, seen: audit_events.BookiesSeen, now: float) -> None:
+        if self.phase is not audit.Phase.JUDGING:
             honest(self, seen, now)
 
     patch.set(Auditor, "_learn", learn)
@@ -373,7 +373,7 @@ def asks_who_is_there_before_it_reads_the_ledgers(patch: Patch) -> None:
 def knows_only_whom_it_has_seen(patch: Patch) -> None:
     honest = _Auditing._see
 
-    async def see(self: _Auditing) -> auditing_events.BookiesSeen:
+    async def see(self: _Auditing) -> audit_events.BookiesSeen:
         seen = await honest(self)
         met = self.__dict__.setdefault("met", set())
         met |= seen.registered
@@ -392,7 +392,7 @@ def knows_only_whom_it_has_seen(patch: Patch) -> None:
 )
 def forgets_a_name_after_one_scan(patch: Patch) -> None:
     """Takes a client that was late within one scan, and never after it."""
-    patch.set(decommissioning, "CLEAN_SCANS", 1)
+    patch.set(decommission, "CLEAN_SCANS", 1)
 
 
 @mutation("plan of repair", repair=True)
@@ -401,9 +401,9 @@ def forgets_a_name_first(patch: Patch) -> None:
 
     async def perform(self: leaving._Decommissioning, action: Action[Any]) -> object:
         answer = await honest(self, action)
-        seen = answer if isinstance(answer, decommissioning.BookieSeen) else None
+        seen = answer if isinstance(answer, decommission.BookieSeen) else None
         if seen is not None and seen.is_known and seen.is_leaving and not seen.is_registered:
-            await honest(self, decommissioning.Retire(seen.version))
+            await honest(self, decommission.Retire(seen.version))
         return answer
 
     patch.set(leaving._Decommissioning, "perform", perform)

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 from bookie.collector import collector, garbage
 from bookie.collector.garbage import Alarm, Seen, Verdict
-from bookie.server import descriptors, made_ledgers, places, vouching
+from bookie.server import connection_limits, descriptors, made_ledgers, unknown_ledger_policy
 from bookie.server.service import BookieService
 from dlog import recordbatch
-from dlog.protocol import writing
-from ledger import vitals
-from ledger.protocol import fencing, reading, writer
+from dlog.protocol import log_writer
+from ledger import namespace_fingerprint
+from ledger.namespace_fingerprint import Vitals
+from ledger.protocol import fence, read, writer
 from ledger.protocol.recovery_events import LacRead
 from ledger.protocol.writer_events import AddsRefused, Failure, WriterEffect
 from ledger.requests import Status
 from ledger.transport import framing
-from ledger.vitals import Vitals
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _COLLECTOR = "tests/bookie/collector/test_collector.py"
@@ -48,7 +48,7 @@ def collects_by_another_namespace(patch: Patch) -> None:
     "test_a_store_restored_from_a_backup_deletes_nothing_until_an_operator_says_so",
 )
 def collects_by_an_older_namespace(patch: Patch) -> None:
-    patch.set(vitals.Vitals, "is_older", lambda _self, _seen: False)
+    patch.set(namespace_fingerprint.Vitals, "is_older", lambda _self, _seen: False)
 
 
 @mutation(
@@ -113,12 +113,12 @@ def takes_a_ledger_under_any_key(patch: Patch) -> None:
     test=f"{_MADE}::test_a_store_that_is_silent_lets_a_bounded_number_in_until_it_speaks",
 )
 def takes_any_number_of_ledgers_while_the_store_is_silent(patch: Patch) -> None:
-    honest = vouching.Vouching.admits
+    honest = unknown_ledger_policy.Vouching.admits
 
-    def admits(self: vouching.Vouching, *, found: bool | None) -> bool:
+    def admits(self: unknown_ledger_policy.Vouching, *, found: bool | None) -> bool:
         return found is None or honest(self, found=found)
 
-    patch.set(vouching.Vouching, "admits", admits)
+    patch.set(unknown_ledger_policy.Vouching, "admits", admits)
 
 
 @mutation(
@@ -163,12 +163,12 @@ def a_writer_closes_as_empty_what_it_acknowledged(patch: Patch) -> None:
 )
 def a_strange_key_counts_as_a_fence(patch: Patch) -> None:
     """True only of a bookie that never lost anything."""
-    honest = fencing.Fencing.heard
+    honest = fence.Fencing.heard
 
-    def heard(self: fencing.Fencing, event: LacRead, now: float) -> None:
+    def heard(self: fence.Fencing, event: LacRead, now: float) -> None:
         honest(self, replace(event, fenced=event.fenced or event.status is Status.WRONG_KEY), now)
 
-    patch.set(fencing.Fencing, "heard", heard)
+    patch.set(fence.Fencing, "heard", heard)
 
 
 @mutation(
@@ -177,16 +177,16 @@ def a_strange_key_counts_as_a_fence(patch: Patch) -> None:
     test=f"{_KEYS}::test_what_was_acknowledged_beside_a_poisoned_bookie_is_recovered_and_read",
 )
 def a_reader_believes_the_first_strange_key(patch: Patch) -> None:
-    honest = reading.Reading._entries_read
+    honest = read.Reading._entries_read
 
     def entries_read(
-        self: reading.Reading, event: reading.EntriesRead, now: float
-    ) -> list[reading.ReadingEffect]:
+        self: read.Reading, event: read.EntriesRead, now: float
+    ) -> list[read.ReadingEffect]:
         if event.status is Status.WRONG_KEY:
-            return self._fail(reading.Failure.WRONG_KEY)
+            return self._fail(read.Failure.WRONG_KEY)
         return honest(self, event, now)
 
-    patch.set(reading.Reading, "_entries_read", entries_read)
+    patch.set(read.Reading, "_entries_read", entries_read)
 
 
 @mutation(
@@ -195,7 +195,7 @@ def a_reader_believes_the_first_strange_key(patch: Patch) -> None:
     test=f"{_POISON}::test_a_log_goes_on_in_ledgers_that_nobody_poisoned",
 )
 def a_log_ends_with_its_first_poisoned_ledger(patch: Patch) -> None:
-    patch.set(writing, "EMPTY_CLOSES_MAX", 0)
+    patch.set(log_writer, "EMPTY_CLOSES_MAX", 0)
 
 
 # What strangers can take of a process.
@@ -217,7 +217,7 @@ def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
     test="tests/bookie/server/test_descriptors.py::test_one_connection_too_many_is_not_served",
 )
 def connections_have_no_bound(patch: Patch) -> None:
-    patch.set(places.Places, "__len__", lambda _: 0)
+    patch.set(connection_limits.Places, "__len__", lambda _: 0)
 
 
 @mutation(

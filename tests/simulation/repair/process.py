@@ -8,7 +8,7 @@ from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark
-from ledger.marking import MARKS
+from ledger.mark_nodes import MARKS
 from ledger.metastore.port import Op, Versioned
 from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory

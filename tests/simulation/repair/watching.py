@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from bookie.autorecovery import marks
-from bookie.autorecovery.protocol import replicating_events as protocol
-from bookie.autorecovery.replicating import _Repair
+from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.replication import _Repair
 from ledger.clock import now_ms
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack

@@ -16,12 +16,12 @@ from random import Random
 from typing import Final
 
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.decommissioning import decommission
-from bookie.autorecovery.errands import Errands
-from bookie.autorecovery.protocol.auditing import AuditConfig
-from bookie.autorecovery.protocol.decommissioning import Outcome as Left
-from bookie.autorecovery.protocol.replicating import ReplicationConfig
-from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.decommission import decommission
+from bookie.autorecovery.manual_repair import Errands
+from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.decommission import Outcome as Left
+from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.replication import Pace
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId

@@ -9,7 +9,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark, Reason
-from ledger.marking import LOCKS, MARKS, RepairLock, path_of_lock
+from ledger.mark_nodes import LOCKS, MARKS, RepairLock, path_of_lock
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.requests import AddRun, Status

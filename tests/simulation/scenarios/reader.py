@@ -1,11 +1,11 @@
-"""A reader of the hand-held world: one `ledger.protocol.reading` machine for each read."""
+"""A reader of the hand-held world: one `ledger.protocol.read` machine for each read."""
 
 from typing import TYPE_CHECKING, assert_never
 
 from ledger.entry import parse_header, payload_of
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import reading as protocol
+from ledger.protocol import read as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery

@@ -11,7 +11,7 @@ import pytest
 from ledger.entry import access_key, encode_frame
 from ledger.ids import EntryId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import reading as protocol
+from ledger.protocol import read as protocol
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
 from tests.simulation.check import INVARIANTS

@@ -1,7 +1,7 @@
 """What the machine of recovery leaves to its driver, with the driver of production: #2614, rule 17.
 
 The stories beside this file have a driver of their own, which a mistake in
-`ledger.recovering` would not show in. So that one is watched here at the same bookies: what it
+`ledger.recovery` would not show in. So that one is watched here at the same bookies: what it
 asks, and which bytes it sends.
 """
 
@@ -17,7 +17,7 @@ from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
-from ledger.recovering import recover
+from ledger.recovery import recover
 from ledger.registry import BookieDirectory
 from ledger.requests import (
     AddRun,

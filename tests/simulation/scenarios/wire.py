@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from bookie.server.limits import ServiceConfig
-from bookie.server.listening import BookieServer
+from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId

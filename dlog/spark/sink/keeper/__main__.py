@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dlog.aio.connecting import connect
+from dlog.aio.namespace_connection import connect
 from dlog.config import resolve_uri
 from dlog.spark.sink.keeper.drivers import Program
 from dlog.spark.sink.keeper.holding import Holding

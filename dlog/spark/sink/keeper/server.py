@@ -14,9 +14,9 @@ from dlog.receipts import Receipt
 from dlog.settings import LogSettings, parse_settings
 from dlog.spark.sink.keeper import frames
 from dlog.spark.sink.keeper.holding import Batch, Holding
-from ledger.accepting import stop_accepting
 from ledger.errors import LogError
 from ledger.log_events import get_logger
+from ledger.server_shutdown import stop_accepting
 
 WORKING_S: Final = 2.0
 """How often a caller hears that its request is still worked on."""

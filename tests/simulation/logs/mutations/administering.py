@@ -12,11 +12,11 @@ from typing import Final
 
 from dlog.errors import LogExists
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import consumer_steps, dropping, edits, renaming, sealing
+from dlog.protocol import consumer_steps, edits, lifecycle, log_rename, log_seal
 from dlog.protocol.actions import Transact
 from dlog.protocol.consumer_steps import ConsumerSteps
-from dlog.protocol.dropping import Incarnations
 from dlog.protocol.edits import Edit, check_living
+from dlog.protocol.lifecycle import Incarnations
 from dlog.protocol.manifest_steps import LOST_REPLIES_MAX, ManifestSteps
 from ledger.errors import MetadataUnavailable, NodeExists
 from ledger.metastore.ops import ANY_VERSION, CheckOp, CreateOp, DeleteOp, Op
@@ -51,7 +51,7 @@ def seals_over_who_took_the_log_over(patch: Patch) -> None:
 
         return edit
 
-    patch.set(sealing, "end_log", end_log)
+    patch.set(log_seal, "end_log", end_log)
 
 
 @mutation(
@@ -69,7 +69,7 @@ def seals_whatever_has_the_name_by_then(patch: Patch) -> None:
 
         return edit
 
-    patch.set(sealing, "end_log", end_log)
+    patch.set(log_seal, "end_log", end_log)
 
 
 # Renaming.
@@ -82,17 +82,17 @@ def seals_whatever_has_the_name_by_then(patch: Patch) -> None:
     test=f"{_ANYWHERE}::test_a_rename_that_stops_anywhere_has_moved_all_or_nothing",
 )
 def renames_whatever_has_the_name_by_then(patch: Patch) -> None:
-    honest = renaming._found
+    honest = log_rename._found
 
     def found(node: ManifestSteps, _incarnation: str | None) -> Steps[tuple[Manifest, int] | None]:
         return honest(node, None)
 
-    patch.set(renaming, "_found", found)
+    patch.set(log_rename, "_found", found)
 
 
 def _without_version(patch: Patch, loosened: Callable[[str, ManifestSteps], bool]) -> None:
     """Let a rename delete some nodes of the old name whatever was written to them meanwhile."""
-    honest = renaming._ops
+    honest = log_rename._ops
 
     def ops(
         node: ManifestSteps, new: ManifestSteps, found: tuple[Manifest, int], now_ms: int
@@ -105,7 +105,7 @@ def _without_version(patch: Patch, loosened: Callable[[str, ManifestSteps], bool
             for op in strict
         ]
 
-    patch.set(renaming, "_ops", ops)
+    patch.set(log_rename, "_ops", ops)
 
 
 @mutation(
@@ -142,7 +142,7 @@ def remembers_the_names_of_a_log_that_is_gone(patch: Patch) -> None:
     def forget_rename(_incarnation: str) -> Steps[None]:
         yield from ()
 
-    patch.set(dropping, "forget_rename", forget_rename)
+    patch.set(lifecycle, "forget_rename", forget_rename)
 
 
 @mutation(
@@ -161,7 +161,7 @@ def deletes_a_log_before_its_ledgers(patch: Patch) -> None:
         yield from ()
         return manifest
 
-    patch.set(dropping, "delete_listed", delete_listed)
+    patch.set(lifecycle, "delete_listed", delete_listed)
 
 
 @mutation(

@@ -7,14 +7,14 @@ from dlog.aio import admin
 from dlog.aio.port import Ledgers
 from dlog.aio.store import manifests
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.write import rolling
+from dlog.aio.write import segment_roll
 from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
-from dlog.protocol import consumer_steps, dropping
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol import consumer_steps, lifecycle
+from dlog.protocol.accumulator import Intake
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.edits import Edit, check_living
-from dlog.protocol.intake import Intake
 from dlog.protocol.packer import Packer, Part
 from dlog.settings import LogSettings
 from ledger.errors import LogError
@@ -42,7 +42,7 @@ def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
     ) -> Manifest:
         return await honest(ledgers, node, manifest, fenced=True)
 
-    patch.set(rolling, "delete_listed", delete_listed)
+    patch.set(segment_roll, "delete_listed", delete_listed)
 
 
 @mutation(
@@ -55,7 +55,7 @@ def drops_a_log_without_fencing_it(patch: Patch) -> None:
     def fence_none(_: Manifest) -> Steps[None]:
         yield from ()
 
-    patch.set(dropping, "_fence_last", fence_none)
+    patch.set(lifecycle, "_fence_last", fence_none)
 
 
 @mutation("", logs=True)
@@ -159,4 +159,4 @@ def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
         there_is_some_log = CheckOp(LOGS_PATH)
         return consumer_steps.delete_consumers(log, there_is_some_log)
 
-    patch.set(dropping, "delete_consumers", delete_consumers)
+    patch.set(lifecycle, "delete_consumers", delete_consumers)

@@ -6,17 +6,17 @@ from typing import Final
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import seal_of
-from dlog.aio.write import opening, rolling, sink
+from dlog.aio.write import segment_roll, sink, takeover_driver
 from dlog.aio.write import writer as writing_driver
 from dlog.aio.write.sink import Sink, Stager
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import committing, orphans, writing
-from dlog.protocol.committing import AppendUnit, Committed, Tenure, Unit
+from dlog.protocol import log_writer, orphans, unit_commit
 from dlog.protocol.edits import Edit, Staged, adopt, check_incarnation, check_writable
+from dlog.protocol.log_writer_events import SendEntries, WritingEffect
 from dlog.protocol.manifest_steps import ManifestSteps
 from dlog.protocol.orphans import StagedFor, Stamp, Standing
-from dlog.protocol.writing_events import SendEntries, WritingEffect
+from dlog.protocol.unit_commit import AppendUnit, Committed, Tenure, Unit
 from dlog.receipts import Receipt, Receipts
 from dlog.recordbatch import decode_batch, placed
 from ledger.ids import LedgerId
@@ -56,12 +56,12 @@ def takes_the_receipt_of_the_first_entry(patch: Patch) -> None:
         await reader.close()
         return replace(sealed, receipt=first.receipt)
 
-    for module in (opening, rolling, writing_driver):
+    for module in (takeover_driver, segment_roll, writing_driver):
         patch.set(module, "seal_of", seal_by_first)
 
 
 def _adopting(patch: Patch, change: Callable[..., Edit]) -> None:
-    patch.set(committing, "adopt", change)
+    patch.set(unit_commit, "adopt", change)
 
 
 @mutation("", logs=True)
@@ -110,7 +110,7 @@ def adopts_in_any_epoch(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def adopts_one_ledger_after_the_other(patch: Patch) -> None:
-    honest = committing._adopt
+    honest = unit_commit._adopt
 
     def one_by_one(
         node: ManifestSteps, tenure: Tenure, unit: Unit, now_ms: int
@@ -125,7 +125,7 @@ def adopts_one_ledger_after_the_other(patch: Patch) -> None:
         assert first is not None
         return first
 
-    patch.set(committing, "_adopt", one_by_one)
+    patch.set(unit_commit, "_adopt", one_by_one)
 
 
 @mutation("", logs=True)
@@ -143,7 +143,7 @@ def sends_an_entry_again_whose_outcome_is_unknown(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def notes_a_unit_before_it_is_confirmed(patch: Patch) -> None:
-    honest = committing._append
+    honest = unit_commit._append
 
     def append(node: ManifestSteps, tenure: Tenure, unit: Unit) -> Steps[Committed]:
         steps = honest(node, tenure, unit)
@@ -164,7 +164,7 @@ def notes_a_unit_before_it_is_confirmed(patch: Patch) -> None:
             assert isinstance(done, Committed)
             return done
 
-    patch.set(committing, "_append", append)
+    patch.set(unit_commit, "_append", append)
 
 
 @mutation("", logs=True)
@@ -182,7 +182,7 @@ def forgets_the_other_origins(patch: Patch) -> None:
 )
 def drops_units_before_the_last_one(patch: Patch) -> None:
     """Whose rows need not be those that were committed under the number."""
-    patch.set(committing, "is_last", lambda receipts, receipt, _: receipts.has(receipt))
+    patch.set(unit_commit, "is_last", lambda receipts, receipt, _: receipts.has(receipt))
 
 
 @mutation("", logs=True)
@@ -308,9 +308,9 @@ def _first_assignment(self: Sink) -> object:
     test="tests/dlog/aio/test_sink.py::test_a_unit_that_healing_sent_again_has_its_receipt",
 )
 def sends_units_without_their_receipt_after_healing(patch: Patch) -> None:
-    honest = writing.Writing._send
+    honest = log_writer.Writing._send
 
-    def send(self: writing.Writing) -> list[WritingEffect]:
+    def send(self: log_writer.Writing) -> list[WritingEffect]:
         effects = honest(self)
         if self._healed_offset < 0:
             return effects
@@ -321,4 +321,4 @@ def sends_units_without_their_receipt_after_healing(patch: Patch) -> None:
             for e in effects
         ]
 
-    patch.set(writing.Writing, "_send", send)
+    patch.set(log_writer.Writing, "_send", send)

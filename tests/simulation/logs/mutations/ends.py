@@ -10,8 +10,8 @@ from dlog.aio.read.tails import TailTracker, _Open
 from dlog.manifest import Manifest, Segment
 from dlog.protocol import roll
 from dlog.protocol.cursor import CursorEvent, NothingNew, ReadEntries, SegmentEnded
-from dlog.protocol.writing import Writing
-from dlog.protocol.writing_events import RollStepped, WritingEffect
+from dlog.protocol.log_writer import Writing
+from dlog.protocol.log_writer_events import RollStepped, WritingEffect
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation

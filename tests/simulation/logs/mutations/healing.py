@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakSet
 
-from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.errors import AppendOutcomeUnknown
 from dlog.manifest import Manifest
@@ -12,9 +12,9 @@ from dlog.position import NO_TXID
 from dlog.protocol import takeover
 from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation
+from dlog.protocol.log_writer import Phase, Writing
+from dlog.protocol.log_writer_events import Healed, LeaveUnknown, SendEntries, WritingEffect
 from dlog.protocol.packer import Group, Packer
-from dlog.protocol.writing import Phase, Writing
-from dlog.protocol.writing_events import Healed, LeaveUnknown, SendEntries, WritingEffect
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.protocol.procedure import Action

@@ -14,14 +14,14 @@ from dlog.aio.read import places
 from dlog.aio.store import manifests
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.namespace_watch import log_names
 from dlog.aio.write import writer
 from dlog.aio.write.writer import LogWriter
 from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
-from dlog.protocol import dropping, orphans, retention
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol import lifecycle, orphans, retention
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.edits import Edit, forget_deleted, trim
 from dlog.protocol.orphans import Stamp, Standing
 from ledger.ids import LedgerId
@@ -307,12 +307,12 @@ def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
 )
 def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
     """A writer that does not know yet that its next segment is listed goes on in the one before."""
-    honest = dropping._fence_last
+    honest = lifecycle._fence_last
 
     def fence_last(manifest: Manifest) -> Steps[None]:
         return honest(replace(manifest, deleting=manifest.deleting[-1:]))
 
-    patch.set(dropping, "_fence_last", fence_last)
+    patch.set(lifecycle, "_fence_last", fence_last)
 
 
 @mutation(

@@ -4,16 +4,16 @@ The scenario of ledgers has drivers of its own, so these are for the logs."""
 
 from dataclasses import replace
 
-from ledger import client, entry, recovering, writer
+from ledger import client, entry, recovery, writer
 from ledger.entry import encode_frame, parse_header
 from ledger.errors import DamagedEntry
 from ledger.ids import NO_ENTRY, EntryId
-from ledger.known import Known
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, proven_lac
-from ledger.protocol.fencing import Fencing
+from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import LacRead
 from ledger.reader import LedgerReader
+from ledger.reader_state import Known
 from ledger.requests import ReadAnswer
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -38,7 +38,7 @@ def recovers_what_it_does_not_verify(patch: Patch) -> None:
         lac = proven_lac(answer.lac_proof, ledger_id, mac)
         return Found(answer.status, headers, frames, answer.considered, None, lac, answer.fenced)
 
-    patch.set(recovering, "verified", believed)
+    patch.set(recovery, "verified", believed)
 
 
 @mutation(

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from dlog.aio.maintain import trim
 from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.write import rolling, writer
+from dlog.aio.write import segment_roll, writer
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
-from dlog.protocol import dropping, edits
+from dlog.protocol import edits, lifecycle
 from dlog.protocol.actions import Children, Transact
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.consumer_steps import ConsumerSteps
-from dlog.protocol.consuming import ConsumerState
-from dlog.protocol.dropping import Incarnations
 from dlog.protocol.edits import Edit, check_writable
+from dlog.protocol.lifecycle import Incarnations
 from dlog.protocol.manifest_steps import ManifestSteps
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.ids import LedgerId
@@ -54,7 +54,7 @@ def lists_its_segment_in_another_log_of_the_same_name(patch: Patch) -> None:
 
         return edit
 
-    patch.set(rolling, "add_segment", add_segment)
+    patch.set(segment_roll, "add_segment", add_segment)
 
 
 @mutation(
@@ -167,7 +167,7 @@ def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
         assert incarnation
         return lambda manifest: manifest if manifest.dropped else manifest.dropping()
 
-    patch.set(dropping, "drop_log", drop_by_name)
+    patch.set(lifecycle, "drop_log", drop_by_name)
 
 
 @mutation(

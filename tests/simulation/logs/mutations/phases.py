@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from dlog.protocol.intake import Intake
-from dlog.protocol.roll import LedgerCreated
-from dlog.protocol.writing import Phase, Writing, _closed_empty
-from dlog.protocol.writing_events import (
+from dlog.protocol.accumulator import Intake
+from dlog.protocol.log_writer import Phase, Writing, _closed_empty
+from dlog.protocol.log_writer_events import (
     Answer,
     CloseSegment,
     Healed,
@@ -15,6 +14,7 @@ from dlog.protocol.writing_events import (
     RollStepped,
     WritingEffect,
 )
+from dlog.protocol.roll import LedgerCreated
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation

@@ -12,7 +12,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import DamagedLog, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.position import Start, Timestamp, Txid
-from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.cursor import AwaitManifest, Cursor, CursorEffect, Fail, Finish
 from ledger.errors import (
     LogError,

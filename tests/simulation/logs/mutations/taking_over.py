@@ -9,8 +9,8 @@ from dlog.aio.log import Log
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.standby import Standby
-from dlog.aio.write import opening
-from dlog.aio.write.opening import OpenedLog, TakeoverDriver
+from dlog.aio.write import takeover_driver
+from dlog.aio.write.takeover_driver import OpenedLog, TakeoverDriver
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import takeover
@@ -60,7 +60,7 @@ def swaps_before_it_recovers(patch: Patch) -> None:
             await self._ledgers.recover(segment.ledger_id)
         return found
 
-    patch.set(opening, "seal_of", seal_by_lac)
+    patch.set(takeover_driver, "seal_of", seal_by_lac)
     patch.set(TakeoverDriver, "run", run)
 
 
@@ -137,7 +137,7 @@ def takes_the_next_offset_from_the_lac(patch: Patch) -> None:
         true = await seal_of(ledgers, log, ledger_id, last_txid=last_txid, created_ms=created_ms)
         return replace(true, records=seen.records, last_txid=seen.last_txid)
 
-    patch.set(opening, "seal_of", seal)
+    patch.set(takeover_driver, "seal_of", seal)
 
 
 @mutation(

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from dlog.aio.write import rolling, writer
+from dlog.aio.write import segment_roll, writer
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import roll, sealing
+from dlog.protocol import log_seal, roll
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
+from dlog.protocol.log_writer import Phase, Writing
+from dlog.protocol.log_writer_events import Confirm, SendEntries, WritingEffect
 from dlog.protocol.packer import Packer
-from dlog.protocol.writing import Phase, Writing
-from dlog.protocol.writing_events import Confirm, SendEntries, WritingEffect
 from ledger.ids import LedgerId
 from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -98,7 +98,7 @@ def seals_by_the_number_alone(patch: Patch) -> None:
         return edit
 
     patch.set(writer, "seal_segment", seal_segment)
-    patch.set(rolling, "seal_segment", seal_segment)
+    patch.set(segment_roll, "seal_segment", seal_segment)
 
 
 @mutation("", logs=True)
@@ -126,7 +126,7 @@ def lists_its_segment_behind_whoever_took_the_log(patch: Patch) -> None:
 
         return edit
 
-    patch.set(rolling, "add_segment", add_segment)
+    patch.set(segment_roll, "add_segment", add_segment)
 
 
 @mutation(
@@ -151,5 +151,5 @@ def seals_a_log_beside_its_writer(patch: Patch) -> None:
 
         return edit
 
-    patch.set(sealing, "_ends", ends)
-    patch.set(sealing, "end_log", end_log)
+    patch.set(log_seal, "_ends", ends)
+    patch.set(log_seal, "end_log", end_log)

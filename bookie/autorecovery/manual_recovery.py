@@ -1,0 +1,235 @@
+"""Drives `protocol.manual_recovery`: reads all ledgers, and repairs those of the bookies itself."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from bookie.autorecovery.ledger_scan import parts_of
+from bookie.autorecovery.manual_repair import Errands
+from bookie.autorecovery.protocol import manual_recovery as protocol
+from bookie.autorecovery.protocol.ledger_weight import Weight, has_no_source, weight_of
+from bookie.autorecovery.protocol.manual_recovery import NAMED_MAX
+from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.replication_events import Outcome as Repaired
+from bookie.autorecovery.replication import Pace
+from ledger.client import LedgerClient
+from ledger.clock import now_ms
+from ledger.concurrently import for_each
+from ledger.errors import LogError
+from ledger.ids import BookieId, LedgerId
+from ledger.machine_loop import Machine, run_in_turn
+from ledger.mark import Lack, Reason
+from ledger.metadata import LedgerMetadata
+from ledger.metastore.nodes import children_of
+from ledger.protocol.shared import TimePassed
+from ledger.registry import COOKIES
+
+LEDGERS_MAX: Final = 4
+TICK_S: Final = 0.5
+"""How old a report of the progress becomes."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a recovery is; it changes all the time."""
+
+    surveyed: protocol.Surveyed | None = None
+    """What there was to do when it began."""
+    repaired: int = 0
+    """Ledgers, by this command."""
+    bytes: int = 0
+    """Copied by this command, headers and trailers of entries too."""
+    doing: str = "looking at the bookies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    finish: protocol.Finish
+    surveyed: protocol.Surveyed
+    repaired: int
+    entries: int
+    bytes: int
+
+    def followed_by(self, other: "Recovered") -> "Recovered":
+        """Return what this and the one after it came to together."""
+        return Recovered(
+            finish=other.finish,
+            surveyed=self.surveyed,
+            repaired=self.repaired + other.repaired,
+            entries=self.entries + other.entries,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+async def recover_bookies(
+    client: LedgerClient,
+    begin: protocol.Begin,
+    *,
+    bytes_per_s: float,
+    ledgers_max: int = LEDGERS_MAX,
+    config: ReplicationConfig | None = None,
+    machine: protocol.Recovery | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Recovered:
+    """Copy what the bookies of *begin* held to others; return how that ended.
+
+    Takes as long as the copies take, at *bytes_per_s* (0: no limit), *ledgers_max* at a time. May
+    be cancelled at any moment, and called again."""
+    running = _Recovering(client, Pace(bytes_per_s), ledgers_max, config, on_progress)
+    recovery: Machine[protocol.RecoveryEvent, protocol.RecoveryEffect]
+    recovery = machine or protocol.Recovery()
+    event: protocol.RecoveryEvent = begin
+    ticking = asyncio.ensure_future(running.tick())
+    try:
+        await run_in_turn(recovery, event, running.execute, time_passed=TimePassed())
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+    return running.result()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of one pass."""
+
+    named: int = 0
+    repaired: int = 0
+    stuck: int = 0
+    unreadable: int = 0
+    lost: list[LedgerId] = field(default_factory=list)
+    why: str = ""
+
+
+class _Recovering:
+    def __init__(
+        self,
+        client: LedgerClient,
+        pace: Pace,
+        ledgers_max: int,
+        config: ReplicationConfig | None,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._client, self._pace, self._ledgers_max = client, pace, ledgers_max
+        self._errands = Errands(client, pace, config or ReplicationConfig())
+        self._since_ms = now_ms()
+        """When all of it was marked, so to say: the grace of writers counts from here."""
+        self._progress, self._on_progress = Progress(), on_progress
+        self._finish: protocol.Finish | None = None
+
+    def result(self) -> Recovered:
+        assert self._finish is not None, "the machine ends with Finish"
+        return Recovered(
+            finish=self._finish,
+            surveyed=self._progress.surveyed or protocol.Surveyed(),
+            repaired=self._progress.repaired,
+            entries=self._pace.entries,
+            bytes=self._pace.bytes,
+        )
+
+    async def execute(self, effect: protocol.RecoveryEffect) -> protocol.RecoveryEvent | None:
+        try:
+            match effect:
+                case protocol.ReadBookies():
+                    return await self._look()
+                case protocol.Survey(bookies):
+                    self._progress.surveyed = await self._survey(bookies)
+                    return self._progress.surveyed
+                case protocol.RepairAll(bookies, into):
+                    return await self._repair_all(bookies, into)
+                case protocol.Finish():
+                    self._finish = effect
+                    return None
+                case _:
+                    assert_never(effect)
+        except LogError as error:
+            return protocol.EffectFailed(str(error))
+
+    async def _look(self) -> protocol.BookiesSeen:
+        store = self._client.store
+        await store.sync(COOKIES)
+        known = frozenset(map(BookieId, await children_of(store, COOKIES)))
+        found = self._client.bookies.available()
+        return protocol.BookiesSeen(
+            known,
+            registered=frozenset(BookieId(each.bookie) for each in found),
+            writable=frozenset(BookieId(each.bookie) for each in found if not each.read_only),
+        )
+
+    async def _survey(self, bookies: frozenset[BookieId]) -> protocol.Surveyed:
+        there = frozenset(BookieId(each.bookie) for each in self._client.bookies.available())
+        held, bare, unreadable, read = Weight(), list[LedgerId](), 0, 0
+        async for part in parts_of(self._client.ledgers):
+            for ledger_id, metadata in part:
+                if metadata is None:
+                    unreadable += 1
+                    continue
+                weight = weight_of(metadata, bookies)
+                held = held.plus(weight)
+                if weight.fragments and len(bare) < NAMED_MAX and has_no_source(metadata, there):
+                    bare.append(ledger_id)
+            read += len(part)
+            self._report(f"{read} ledgers read")
+        return protocol.Surveyed(
+            held=held, without_source=tuple(sorted(bare)), unreadable=unreadable
+        )
+
+    async def _repair_all(
+        self, bookies: frozenset[BookieId], into: frozenset[BookieId]
+    ) -> protocol.PassEnded:
+        tally = _Tally()
+
+        async def take(found: tuple[LedgerId, LedgerMetadata | None]) -> None:
+            ledger_id, metadata = found
+            if metadata is None:
+                tally.unreadable += 1
+                return
+            named = {name for each in metadata.fragments for name in each.bookies} & bookies
+            if not named:
+                return
+            tally.named += 1
+            lacks = tuple(
+                Lack(name, Reason.DECOMMISSIONING, self._since_ms) for name in sorted(named)
+            )
+            await self._repair(ledger_id, lacks, into, tally)
+
+        async for part in parts_of(self._client.ledgers):
+            await for_each(part, take, at_once=self._ledgers_max)
+        return protocol.PassEnded(
+            named=tally.named,
+            repaired=tally.repaired,
+            lost=tuple(sorted(tally.lost)),
+            stuck=tally.stuck,
+            unreadable=tally.unreadable,
+            why=tally.why,
+        )
+
+    async def _repair(
+        self,
+        ledger_id: LedgerId,
+        lacks: tuple[Lack, ...],
+        into: frozenset[BookieId],
+        tally: _Tally,
+    ) -> None:
+        self._report(f"repairing ledger {ledger_id}")
+        done = await self._errands.do(ledger_id, lacks, into or None)
+        if done.finish.outcome is Repaired.DONE:
+            tally.repaired += 1
+            self._progress.repaired += 1
+        else:
+            tally.why = f"ledger {ledger_id}: {done.finish.why or 'another worker has it'}"
+        if done.mark is not None:
+            tally.stuck += bool(done.mark.lost) or done.mark.wants_bookie
+            if done.mark.lost and len(tally.lost) < NAMED_MAX:
+                tally.lost.append(ledger_id)
+        self._report(f"{self._progress.repaired} ledgers repaired")
+
+    async def tick(self) -> None:
+        """Report again and again, as one large ledger takes long, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._report(self._progress.doing)
+
+    def _report(self, doing: str) -> None:
+        self._progress.doing, self._progress.bytes = doing, self._pace.bytes
+        self._on_progress(self._progress)

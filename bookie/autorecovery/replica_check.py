@@ -1,0 +1,207 @@
+"""Finds out what one bookie has of a fragment; keeps ranges only.
+
+Normally it asks for the ranges that are held, which reads nothing but index pages. *Thoroughly* it
+reads every entry and verifies it, so that a rotten copy counts as missing, and is made again.
+A read may be answered out of memory alone, a list never: so what was read is held if it is listed
+afterwards.
+
+Answers that are none (no answer, limbo, an overloaded bookie) make a share unsure, never missing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from bookie.autorecovery.protocol.copy_plan import Share
+from ledger.backoff import Backoff
+from ledger.environment import Credentials
+from ledger.ids import BookieId
+from ledger.protocol.answers import Found, verified
+from ledger.quorum import Quorum, holds
+from ledger.requests import HeldAnswer, HeldQuery, ReadAnswer, ReadQuery, Status
+from ledger.transport.port import BookieTransport
+
+READ_BYTES_MAX: Final = 1024 * 1024
+"""Of one read: larger ones would keep a bookie's readers from its clients."""
+ASKS_MAX: Final = 3
+"""How often a bookie that does not answer, or is too busy, is asked."""
+_ASK_AGAIN_S_MIN: Final = 0.2
+_ASK_AGAIN_S_MAX: Final = 2.0
+GAPS_MAX: Final = 10_000
+"""Ranges of missing entries that are remembered; what is behind them is not decided now."""
+
+_Answer = TypeVar("_Answer", ReadAnswer, HeldAnswer)
+
+
+async def look(
+    transport: BookieTransport,
+    credentials: Credentials,
+    bookie: BookieId,
+    index: int,
+    quorum: Quorum,
+    first: int,
+    last: int,
+    *,
+    thorough: bool,
+    pace: Callable[[int], Awaitable[None]] | None = None,
+) -> Share:
+    """Return what *bookie* has of what *index* holds of first..last.
+
+    *pace* is awaited with the bytes of each answer with entries, before the next one is asked."""
+    if not thorough:
+        listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
+        if listing.is_supported:
+            return listing.share
+    reading = _Reading(index, quorum, first, last)
+    while not reading.over:
+        query = ReadQuery(
+            credentials.ledger_id,
+            credentials.key,
+            reading.position,
+            reading.upto,
+            bytes_max=READ_BYTES_MAX,
+            repairs=True,
+        )
+        answer = await ask(transport, bookie, query)
+        found = verified(answer, credentials.ledger_id, credentials.checks)
+        reading.heard(found)
+        if pace is not None:
+            await pace(sum(len(frame) for frame in found.frames.values()))
+    share = reading.share
+    if not thorough or share.unsure[:1] == ((first, last),):
+        return share
+    listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
+    return share.within(listing.share) if listing.is_supported else share
+
+
+async def _listed(
+    transport: BookieTransport,
+    credentials: Credentials,
+    bookie: BookieId,
+    index: int,
+    quorum: Quorum,
+    first: int,
+    last: int,
+) -> "_Listing":
+    listing = _Listing(index, quorum, first, last)
+    while not listing.over:
+        asked = HeldQuery(credentials.ledger_id, credentials.key, listing.position, last)
+        listing.heard(await _patiently(lambda q=asked: transport.read_held(bookie, q)))  # type: ignore[misc]
+    return listing
+
+
+async def ask(transport: BookieTransport, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+    """Read, and again if there is no answer."""
+    return await _patiently(lambda: transport.read(bookie, query))
+
+
+async def _patiently(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    backoff = Backoff(_ASK_AGAIN_S_MIN, _ASK_AGAIN_S_MAX)
+    for _ in range(ASKS_MAX - 1):
+        answer = await call()
+        if answer.status not in {Status.UNREACHABLE, Status.TOO_MANY_REQUESTS}:
+            return answer
+        await asyncio.sleep(backoff.next())
+    return await call()
+
+
+class _Listing:
+    """What a bookie said that it holds; pure."""
+
+    def __init__(self, index: int, quorum: Quorum, first: int, last: int) -> None:
+        self.position = first
+        """What to ask for next."""
+        self.is_supported = True
+        self._index, self._quorum, self._last = index, quorum, last
+        self._missing: list[tuple[int, int]] = []
+        self._unsure: list[tuple[int, int]] = []
+
+    @property
+    def over(self) -> bool:
+        return not self.is_supported or self.position > self._last
+
+    @property
+    def share(self) -> Share:
+        return Share(tuple(self._missing), tuple(self._unsure))
+
+    def heard(self, answer: HeldAnswer) -> None:
+        self.is_supported = answer.is_supported
+        if answer.status is Status.NO_SUCH_LEDGER:
+            self._gap(self._last, considered=self._last)
+            return
+        listed = min(answer.listed, self._last)
+        full = len(self._missing) + len(self._unsure) >= GAPS_MAX
+        if listed < self.position or full:
+            self._gap(self._last, considered=self.position - 1)
+            return
+        for first, last in answer.ranges():
+            self._gap(first - 1, considered=answer.considered)
+            self.position = max(self.position, last + 1)
+        self._gap(listed, considered=answer.considered)
+
+    def _gap(self, upto: int, *, considered: int) -> None:
+        """Note that what lies before *upto* and is not noted yet is in no range."""
+        first, upto = self.position, min(upto, self._last)
+        self.position = max(first, upto + 1)
+        for noted, start, end in (
+            (self._missing, first, min(upto, considered)),
+            (self._unsure, max(first, considered + 1), upto),
+        ):
+            if self._concerned(start, end):
+                noted.append((start, end))
+
+    def _concerned(self, first: int, last: int) -> bool:
+        """Whether the index holds any of first..last."""
+        some = range(first, min(last, first + self._quorum.ensemble - 1) + 1)
+        return any(holds(self._index, entry_id, self._quorum) for entry_id in some)
+
+
+class _Reading:
+    """What was read and found right; pure."""
+
+    def __init__(self, index: int, quorum: Quorum, first: int, last: int) -> None:
+        self.position, self.upto = first, last
+        """What to ask for next."""
+        self._index, self._quorum, self._last = index, quorum, last
+        self._missing: list[tuple[int, int]] = []
+        self._unsure_from: int | None = None
+        self._in_gap = False
+
+    @property
+    def over(self) -> bool:
+        return self._unsure_from is not None or self.position > self._last
+
+    @property
+    def share(self) -> Share:
+        unsure = () if self._unsure_from is None else ((self._unsure_from, self._last),)
+        return Share(tuple(self._missing), unsure)
+
+    def heard(self, found: Found) -> None:
+        if len(self._missing) >= GAPS_MAX:
+            self._unsure_from = self.position
+        elif found.status is Status.NO_SUCH_LEDGER:
+            self._take(found, self._last)
+        elif found.damaged is not None:
+            self._take(found, found.damaged)
+        elif found.status is Status.OK and found.considered >= self.position:
+            self._take(found, min(found.considered, self.upto))
+        elif found.status not in {Status.OK, Status.IO_ERROR}:
+            self._unsure_from = self.position
+        elif self.upto > self.position:
+            self.upto = self.position  # find out which entry the bookie has trouble with
+        else:
+            self._take(found, self.position)  # unreadable: as good as missing
+
+    def _take(self, found: Found, upto: int) -> None:
+        """Note which entries up to *upto* are missing: those that did not come."""
+        for entry_id in range(self.position, upto + 1):
+            if not holds(self._index, entry_id, self._quorum):
+                continue
+            if entry_id in found.headers:
+                self._in_gap = False
+            elif self._in_gap:
+                self._missing[-1] = (self._missing[-1][0], entry_id)
+            else:
+                self._missing.append((entry_id, entry_id))
+                self._in_gap = True
+        self.position, self.upto = upto + 1, self._last

@@ -1,0 +1,109 @@
+"""Keeps a child process of repair beside a bookie: started again whenever it ends, with pauses.
+
+A process of its own, because copying would hold the interpreter's lock that acknowledgements need.
+Nothing of the bookie depends on it.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import bookie
+from ledger.backoff import Backoff
+from ledger.log_events import get_logger
+from ledger.metastore.uri import URI_VARIABLE
+from ledger.metering.options import PORT_VARIABLE
+from ledger.security.options import variables_of
+from ledger.security.settings import OFF, TlsSettings
+from ledger.supervisor import SOCKET
+
+_AGAIN_S_MIN: Final = 1.0
+_AGAIN_S_MAX: Final = 60.0
+_STEADY_S: Final = 60.0
+"""A child that has run for so long has started well."""
+_STOP_S_MAX: Final = 5.0
+
+_log = get_logger(__name__)
+
+
+async def keep_autorecovery(
+    uri: str,
+    *,
+    log_path: Path | None = None,
+    metrics: tuple[str, int] | None = None,
+    tls: TlsSettings = OFF,
+) -> None:
+    """Run it until cancelled; then it is stopped, too, before this returns.
+
+    It writes its log to *log_path*, by default where this process writes its own. *metrics* is
+    where it serves its metrics, host and port; *tls* how its connections are secured."""
+    loop = asyncio.get_running_loop()
+    backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
+    while True:
+        begun = loop.time()
+        status: int | str
+        try:
+            status = await _run(uri, log_path, metrics, tls)
+        except OSError as error:  # too many processes, or its log cannot be opened
+            status = str(error)
+        if loop.time() - begun > _STEADY_S:
+            backoff.reset()
+        pause_s = backoff.next()
+        _log.warning("autorecovery_ended", status=status, again_s=pause_s)
+        await asyncio.sleep(pause_s)
+
+
+async def _run(
+    uri: str, log_path: Path | None, metrics: tuple[str, int] | None, tls: TlsSettings
+) -> int:
+    with ExitStack() as opened:
+        log = None
+        if log_path is not None:
+            log_path.touch(mode=0o600)  # noqa: ASYNC240 - no file is quicker
+            log = opened.enter_context(log_path.open("ab"))
+        child = await _start(uri, log, metrics, tls)
+    try:
+        return await child.wait()
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.terminate()
+            try:
+                async with asyncio.timeout(_STOP_S_MAX):
+                    await child.wait()
+            except TimeoutError:
+                child.kill()
+                await child.wait()
+
+
+async def _start(
+    uri: str, log: BinaryIO | None, metrics: tuple[str, int] | None, tls: TlsSettings
+) -> asyncio.subprocess.Process:
+    # -P: what lies in the working directory must not be taken for our packages.
+    python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
+    if metrics is not None:
+        host, port = metrics
+        python += ["--metrics-host", host, "--metrics-port", str(port)]
+    return await asyncio.create_subprocess_exec(
+        *python,
+        *("--parent", str(os.getpid())),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
+        stderr=log,
+        env=_environment(uri, tls),
+        start_new_session=True,  # a Ctrl-C is the parent's to handle
+    )
+
+
+def _environment(uri: str, tls: TlsSettings) -> dict[str, str]:
+    """Return that of this process, in which the child finds the packages that run here, and the
+    namespace: everybody sees the command line of a process, and a URI may have a password."""
+    packages = str(Path(bookie.__file__).parents[1])
+    paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop(PORT_VARIABLE, None)  # that port is the parent's
+    environment.pop(SOCKET, None)  # and so is its supervisor
+    return environment | variables_of(tls) | {URI_VARIABLE: uri}

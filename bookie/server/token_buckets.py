@@ -1,0 +1,199 @@
+"""Buckets of quotas, and what is drawn from them. Pure: times are given, in nanoseconds.
+
+A bucket is filled at its rate, up to what fits in `BURST_NS`. What came is drawn from it in any
+case, also more than is there; who drew waits until the debt is paid, and whoever draws later waits
+longer. All arithmetic is with integers, so nothing is lost.
+
+Invariant: of what is drawn in any T seconds by those who wait as they are told, all but the last
+drawing fit into the rate, times T and the burst.
+
+A bookie sees of a log what its share of the write sets makes. So what is appended counts as what
+the log's ensemble gets for it together: E/Qw of its size (`docs/decisions.md`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.server.ledger_info import Owned
+from ledger.requests import AddRun
+from ledger.security.quotas import Quota, Quotas
+
+NS: Final = 1_000_000_000
+BURST_NS: Final = NS
+LEDGERS_MAX: Final = 65_536
+"""Of which it is remembered what counts for them."""
+PLACES_MAX: Final = 4096
+"""Ledgers of one connection, the same."""
+
+
+class Bucket:
+    __slots__ = ("_due", "rate")
+
+    def __init__(self, rate: int) -> None:
+        """*rate*: units a second, not 0."""
+        self.rate = rate
+        self._due = -BURST_NS * rate
+        """When all is paid, in nanoseconds times rate; at `BURST_NS` ago or before: it is full."""
+
+    def draw(self, amount: int, now_ns: int) -> None:
+        full = (now_ns - BURST_NS) * self.rate
+        self._due = max(self._due, full) + amount * NS
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Return how long it takes until the debt is paid; 0: there is none."""
+        return max(0, -(-self._due // self.rate) - now_ns)
+
+    def at_rate(self, rate: int) -> "Bucket":
+        """Return a bucket of another rate, that is in debt for as long."""
+        other = Bucket(rate)
+        other._due = self._due * rate // self.rate
+        return other
+
+
+@dataclass(slots=True)
+class Purse:
+    """The buckets of one quota; None: no limit."""
+
+    quota: Quota
+    append_bytes: Bucket | None
+    append_entries: Bucket | None
+    read_bytes: Bucket | None
+    read_requests: Bucket | None
+
+    @classmethod
+    def of(cls, quota: Quota, before: "Purse | None") -> "Purse":
+        old = (None,) * 4 if before is None else before.buckets
+        return cls(quota, *(_bucket(rate, was) for rate, was in zip(quota.rates, old, strict=True)))
+
+    @property
+    def buckets(self) -> tuple[Bucket | None, ...]:
+        return self.append_bytes, self.append_entries, self.read_bytes, self.read_requests
+
+
+class Treasury:
+    """All quotas that are in force here, and what is drawn from them."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        """Whether there is any quota: all that is looked at if there is none."""
+        self.quotas = Quotas()
+        self.generation = 0
+        """Counts changes of quotas and names."""
+        self.names = 0
+        """Counts how often logs may have got other names."""
+        self.delayed_ns = Counter[str]()
+        """By quota: for how long clients were held up."""
+        self._purses: list[Purse] = []
+        self._owned: dict[int, Owned] = {}
+
+    def learn_quotas(self, quotas: Quotas) -> None:
+        before = {each.quota.of: each for each in self._purses}
+        self._purses = [Purse.of(each, before.get(each.of)) for each in quotas.quotas]
+        self.quotas, self.is_on = quotas, bool(quotas.quotas)
+        self.delayed_ns = Counter({str(one): self.delayed_ns[str(one)] for one in quotas.quotas})
+        self.generation += 1
+
+    def learn_names(self) -> None:
+        """Take note that a log may have another name."""
+        self.names += 1
+        self.generation += 1
+        self._owned.clear()
+
+    def learn_owned(self, ledger_id: int, owned: Owned, *, names: int) -> None:
+        """Take note of what was found out after *names* was read here."""
+        if names != self.names:
+            return
+        if len(self._owned) >= LEDGERS_MAX:
+            del self._owned[next(iter(self._owned))]
+        self._owned[ledger_id] = owned
+
+    def owned(self, ledger_id: int) -> Owned | None:
+        return self._owned.get(ledger_id)
+
+    def purses(self, identity: str, log: str | None) -> tuple[Purse, ...]:
+        return tuple(each for each in self._purses if each.quota.is_for(identity, log))
+
+
+class Drawer:
+    """What one connection draws."""
+
+    def __init__(self, treasury: Treasury, identity: str) -> None:
+        """*identity*: empty if it is not known."""
+        self.treasury, self._identity = treasury, identity
+        self._places: dict[int, tuple[Owned, tuple[Purse, ...]]] = {}
+        self._generation = -1
+
+    def unknown(self, ledger_ids: Iterable[int]) -> list[int]:
+        """Return those of which has to be found out whose they are."""
+        return [one for one in dict.fromkeys(ledger_ids) if self._place(one) is None]
+
+    def append(self, runs: Sequence[AddRun], now_ns: int) -> int:
+        """Draw what is appended; return how long nothing more is to be taken, in ns. What is not
+        known costs nothing."""
+        wait_ns, by = 0, None
+        for run in runs:
+            place = self._place(run.ledger_id)
+            if place is None:
+                continue
+            (_, ensemble, write_quorum), purses = place
+            for purse in purses:
+                for bucket, amount in (
+                    (purse.append_bytes, len(run.frames)),
+                    (purse.append_entries, len(run.entries)),
+                ):
+                    if bucket is not None:
+                        bucket.draw(-(-amount * ensemble // write_quorum), now_ns)
+                        if (needed_ns := bucket.wait_ns(now_ns)) > wait_ns:
+                            wait_ns, by = needed_ns, purse
+        if by is not None:
+            self.delayed(by, wait_ns)
+        return wait_ns
+
+    def ask(self, ledger_id: int, now_ns: int, wait_ns_max: int) -> tuple[int, Purse | None]:
+        """Return how long a question waits for what was drawn before, and for which quota. It is
+        drawn itself unless that is more than *wait_ns_max*: who has to come again pays then."""
+        wait_ns, by = 0, None
+        place = self._place(ledger_id)
+        purses = () if place is None else place[1]
+        for purse in purses:
+            for bucket in (purse.read_bytes, purse.read_requests):
+                if bucket is not None and (needed_ns := bucket.wait_ns(now_ns)) > wait_ns:
+                    wait_ns, by = needed_ns, purse
+        if wait_ns <= wait_ns_max:
+            for purse in purses:
+                if purse.read_requests is not None:
+                    purse.read_requests.draw(1, now_ns)
+        return wait_ns, by
+
+    def read(self, ledger_id: int, size_bytes: int, now_ns: int) -> None:
+        """Draw what is answered."""
+        place = self._place(ledger_id)
+        for purse in () if place is None else place[1]:
+            if purse.read_bytes is not None:
+                purse.read_bytes.draw(size_bytes, now_ns)
+
+    def delayed(self, purse: Purse, wait_ns: int) -> None:
+        self.treasury.delayed_ns[str(purse.quota)] += wait_ns
+
+    def _place(self, ledger_id: int) -> tuple[Owned, tuple[Purse, ...]] | None:
+        treasury = self.treasury
+        if self._generation != treasury.generation:
+            self._places.clear()
+            self._generation = treasury.generation
+        place = self._places.get(ledger_id)
+        if place is None:
+            owned = treasury.owned(ledger_id)
+            if owned is None:
+                return None
+            if len(self._places) >= PLACES_MAX:
+                self._places.clear()
+            place = self._places[ledger_id] = owned, treasury.purses(self._identity, owned.log)
+        return place
+
+
+def _bucket(rate: int, before: Bucket | None) -> Bucket | None:
+    if not rate:
+        return None
+    return Bucket(rate) if before is None else before.at_rate(rate)
