@@ -2,7 +2,7 @@
 
 `/instance` holds a random id that distinguishes this namespace from any other, also from an earlier
 one at the same place; `/layout` names the ledger layout. Neither ever changes.
-`/instance` holds the level of the cluster too (`ledger.feature_level`): each program reads it first.
+`/instance` holds the level of the cluster too (`ledger.feature_level`): programs read it first.
 """
 
 import contextlib
