@@ -24,6 +24,7 @@ from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
 from benchmarks.peers.jars import PeerMissing
 from benchmarks.peers.kafka import KafkaCluster
+from benchmarks.spark.backfill import backfill
 from benchmarks.spark.bench import QUICK, Bench, Running, Sizes
 from benchmarks.spark.kafka import connector
 from benchmarks.spark.latency import latency
@@ -39,6 +40,7 @@ SECTIONS: Final[dict[str, Callable[[Bench, Running], None]]] = {
     "sink": sink,
     "sink-stream": sink_stream,
     "latency": latency,
+    "backfill": backfill,
 }
 
 

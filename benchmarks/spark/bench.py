@@ -40,12 +40,19 @@ class Sizes:
     """Kafka writes one row of so many: what is synced takes it long, and a rate is a rate."""
     latency_s: float = 20.0
     latency_per_s: int = 1000
+    backfill: tuple[int, int] = (20_000_000, 1_000_000)
+    """(records, how many in a batch)."""
     seconds: float = 2.0
     """For the disk."""
 
 
 QUICK: Final = Sizes(
-    records=((100, 20_000),), rounds=1, per_trigger=5000, latency_s=3.0, seconds=0.1
+    records=((100, 20_000),),
+    rounds=1,
+    per_trigger=5000,
+    latency_s=3.0,
+    backfill=(50_000, 10_000),
+    seconds=0.1,
 )
 
 

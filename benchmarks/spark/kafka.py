@@ -8,6 +8,7 @@ disk; and producers that gather up to 512 KiB for up to 5 ms, as our entries do.
 
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -37,9 +38,14 @@ def connector() -> list[Path]:
         except PeerMissing:
             if version == _OLDER:
                 raise
+    return beside_spark(found)
+
+
+def beside_spark(jars: Iterable[Path]) -> list[Path]:
+    """Return those of *jars* that PySpark has not, in any version."""
     there = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
     names = {_name(each) for each in there}
-    return [each for each in found if _name(each) not in names]
+    return [each for each in jars if _name(each) not in names]
 
 
 def topic_for(on: Running, kind: str, *, partitions: int = PARTITIONS, synced: bool = True) -> str:

@@ -24,6 +24,7 @@ from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import COLUMNS
+from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
 from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, name_of, namesake
@@ -90,7 +91,8 @@ class Access:
     ) -> Iterator[pa.RecordBatch]:
         """Yield *columns* of exactly the records of *piece*, in order, or raise.
 
-        With *on_gone*, records that were trimmed or whose log was deleted are skipped."""
+        With *on_gone*, records that were trimmed or whose log was deleted are skipped; without it
+        they are `RecordsTrimmed` and `LogDeleted`."""
         first = piece.first
         while first < piece.end:
             try:
@@ -99,7 +101,7 @@ class Access:
                     yield from rows_of(piece.log, chunks, columns=columns)
             except (Trimmed, NoSuchLog) as error:
                 if on_gone is None:
-                    raise
+                    raise _gone(piece.log, first, error) from error
                 known = error.first_offset if isinstance(error, Trimmed) else piece.end
                 gone_to = min(piece.end, known)
                 if gone_to <= first:
@@ -240,6 +242,12 @@ class Access:
         if self._ledgers is not None:
             await self._ledgers.close()
             self._ledgers = None
+
+
+def _gone(log: str, first: int, error: Trimmed | NoSuchLog) -> StreamBroken:
+    if isinstance(error, Trimmed):
+        return RecordsTrimmed(log, first, error.first_offset)
+    return LogDeleted(log, first)
 
 
 async def gathered(looks: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -14,7 +14,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
     "build": (),
     "product": ("tls", "console", "encryption", "otel"),
     "spark": ("spark", "demo"),
-    "dev": ("dev",),
+    "dev": ("dev", "connect"),
     "docs": ("docs",),
     "peers": ("peers",),
     "fuzz": ("fuzz",),

@@ -20,10 +20,11 @@ from dlog.admin import (
     reset_consumer,
     truncate_log,
 )
-from dlog.errors import NoSuchLog, Trimmed
+from dlog.errors import NoSuchLog
 from dlog.position import Timestamp, Txid
 from dlog.spark import access as spark_access
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
+from dlog.spark.errors import LogDeleted, RecordsTrimmed
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
@@ -275,7 +276,7 @@ def test_a_time_or_a_txid_is_found(uri: str, access: Access) -> None:
 
 def test_a_range_of_another_incarnation_is_not_read(uri: str, access: Access) -> None:
     write(uri, "other", 0, 3)
-    with pytest.raises(NoSuchLog):
+    with pytest.raises(LogDeleted):
         values(access, LogRange("other", "before", 0, 3))
 
 
@@ -284,8 +285,9 @@ def test_a_range_that_was_trimmed_is_an_error(uri: str, access: Access) -> None:
     piece = whole(access, "trimmed")
     with Log.open("trimmed", uri=uri) as writer:
         writer.truncate(before=5)
-    with pytest.raises(Trimmed):
+    with pytest.raises(RecordsTrimmed, match="failOnDataLoss") as raised:
         values(access, piece)
+    assert (raised.value.next_offset, raised.value.records_gone) == (0, 5)
 
 
 def read_with_losses(access: Access, piece: LogRange) -> tuple[list[bytes], list[tuple[int, int]]]:
