@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("ledger", "bookie", "leader", "dlog", "tests", "examples", "benchmarks", "docs")
 HERE = Path(__file__)
+DECISION_LINES_MAX = 60
 
 
 def read(path: Path) -> str:
@@ -75,10 +76,18 @@ def test_every_cited_issue_of_the_ancestors_is_explained() -> None:
             assert re.search(rf"(?<![\w#]){re.escape(issue)}\b", explained), (path, issue)
 
 
-def test_decisions_are_numbered_once_each_and_in_order() -> None:
-    titles = re.findall(r"^## (\d+)\. ", read(DOCS / "decisions.md"), re.MULTILINE)
-    assert [int(number) for number in titles] == list(range(1, len(titles) + 1))
-    assert {n: path for n, path in cited("decision").items() if n > len(titles)} == {}
+def test_decisions_are_numbered_once_each_and_the_index_has_them_all() -> None:
+    files = sorted((DOCS / "decisions").iterdir())
+    index = read(DOCS / "decisions.md")
+    for number, path in enumerate(files, 1):
+        text = read(path)
+        title, _, status, *_ = text.split("\n")
+        assert path.name.startswith(f"{number:03d}-")
+        assert re.fullmatch(r"Status: (accepted|superseded by \d+)", status), path
+        assert index.count(f"[{title.removeprefix('# ')}](decisions/{path.name})") == 1, path
+        assert title.startswith(f"# {number}. ")
+        assert len(text.split("\n")) <= DECISION_LINES_MAX, path
+    assert {n: path for n, path in cited("decision").items() if n > len(files)} == {}
 
 
 def test_links_between_documents_lead_somewhere() -> None:
