@@ -24,6 +24,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import children_of
 from ledger.protocol.shared import TimePassed
 from ledger.registry import COOKIES
+from ledger.values import counted
 
 LEDGERS_MAX: Final = 4
 TICK_S: Final = 0.5
@@ -169,7 +170,7 @@ class _Recovering:
                 if weight.fragments and len(bare) < NAMED_MAX and has_no_source(metadata, there):
                     bare.append(ledger_id)
             read += len(part)
-            self._report(f"{read} ledgers read")
+            self._report(f"{counted(read, 'ledger')} read")
         return protocol.Surveyed(
             held=held, without_source=tuple(sorted(bare)), unreadable=unreadable
         )
@@ -222,7 +223,7 @@ class _Recovering:
             tally.stuck += bool(done.mark.lost) or done.mark.wants_bookie
             if done.mark.lost and len(tally.lost) < NAMED_MAX:
                 tally.lost.append(ledger_id)
-        self._report(f"{self._progress.repaired} ledgers repaired")
+        self._report(f"{counted(self._progress.repaired, 'ledger')} repaired")
 
     async def tick(self) -> None:
         """Report again and again, as one large ledger takes long, until cancelled."""

@@ -9,6 +9,7 @@ from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, Uri, ex
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import run_at, told
 from ledger.errors import InvalidGrant
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from ledger.metastore.port import MetadataStore
@@ -161,7 +162,7 @@ def protect(
         if as_json:
             print_json({"changed": changed, "roles": shown_roles(roles)})
             return
-        told(f"{changed} nodes have another ACL now")
+        told(f"{counted(changed, 'node')} {'has' if changed == 1 else 'have'} another ACL now")
         print_facts(named_roles(roles))
 
     run_at(uri, command())

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dlog.cli.connections import opened_store
+from dlog.cli.names import near_election
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.runner import FAILED, failed, run_at, told
+from dlog.cli.runner import failed, run_at, told
 from ledger.option_parsers import duration
 from ledger.security.access import OWN_LOGS
 from ledger.values import DURATION_HELP, counted
@@ -83,11 +84,12 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         from leader import candidates
 
         async with opened_store(uri) as store:
-            return await candidates(store, log)
+            found = await candidates(store, log)
+            if not found:
+                raise failed(f"nobody leads log {log!r}{await near_election(store, log)}")
+            return found
 
     found = run_at(uri, command())
-    if not found:
-        raise failed(f"nobody leads log {log!r}")
     if as_json:
         print_json(_facts(found))
         return
@@ -134,19 +136,17 @@ def wait(
 ) -> None:
     """Wait until a log has a leader; print who it is. Exits with 1 if it has none in time."""
 
-    async def command() -> "LeaderInfo | None":
+    async def command() -> "LeaderInfo":
         async with opened_store(uri) as store:
             try:
                 async with asyncio.timeout(timeout_s):
                     return await _until_led(store, log, other_than)
             except TimeoutError:
-                return None
+                near = await near_election(store, log)
+        other = "nobody" if other_than is None else f"nobody but {other_than}"
+        raise failed(f"{other} leads log {log!r} after {timeout_s:g} s{near}")
 
     found = run_at(uri, command())
-    if found is None:
-        other = "nobody" if other_than is None else f"nobody but {other_than}"
-        typer.echo(f"dlog: {other} leads log {log!r} after {timeout_s:g} s", err=True)
-        raise typer.Exit(FAILED)
     if as_json:
         print_json(_facts([found]))
     else:

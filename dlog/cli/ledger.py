@@ -117,7 +117,7 @@ def recover(
         else:
             sys.stdout.write(
                 f"ledger {ledger} is {metadata.state.name}; its last entry is "
-                f"{metadata.last_entry}, {metadata.length} bytes\n"
+                f"{metadata.last_entry}, {counted(metadata.length or 0, 'byte')}\n"
             )
 
     run_at(uri, command())

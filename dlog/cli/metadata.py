@@ -208,8 +208,8 @@ def copy(
             print_json(asdict(copied))
         else:
             typer.echo(
-                f"namespace {copied.instance} is at {without_secrets(target)}: {copied.nodes} "
-                f"nodes; {copied.left_out} of sessions were left out",
+                f"namespace {copied.instance} is at {without_secrets(target)}: "
+                f"{counted(copied.nodes, 'node')}; {copied.left_out} of sessions were left out",
                 err=True,
             )
 

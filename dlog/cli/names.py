@@ -117,6 +117,30 @@ async def near_bookies(store: "MetadataStore", given: Iterable[str]) -> str:
     return "".join(did_you_mean(name, known) for name in given if name not in known)
 
 
+async def near_election(store: "MetadataStore", given: str) -> str:
+    """As `near_log`, of logs that somebody stood for election of. A log that exists is meant."""
+    from dlog.aio.store.watching import log_names
+    from leader import contested_logs
+
+    contested = await contested_logs(store)
+    if given in contested or given in await log_names(store):
+        return ""
+    return did_you_mean(given, contested)
+
+
+async def near_consumer(uri: str | None, log: str, given: str) -> str:
+    """As `near_log`, of the consumers of *log*."""
+    import asyncio
+
+    from dlog.aio.admin import list_consumers
+
+    with suppress(LogError, OSError):  # OSError: the time-out, too
+        async with asyncio.timeout(LOOK_S):
+            names = [each.name for each in await list_consumers(log, uri=uri)]
+        return did_you_mean(given, names)
+    return ""
+
+
 def did_you_mean(given: str, names: Iterable[str]) -> str:
     near = nearest(given, names)
     return "" if near is None else f"; did you mean {near!r}?"

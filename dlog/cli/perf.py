@@ -23,6 +23,7 @@ from dlog.measuring import How
 from dlog.measuring.numbered_record import NUMBER_BYTES
 from ledger.errors import LogError
 from ledger.option_parsers import duration, size
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.aio import Log, Reader
@@ -295,7 +296,9 @@ class _Progress:
         now = time.perf_counter()
         if now - self._at >= REPORT_S:
             if sys.stderr.isatty():
-                told(f"{count:,} records, {(count - self._count) / (now - self._at):,.0f}/s")
+                told(
+                    f"{counted(count, 'record')}, {(count - self._count) / (now - self._at):,.0f}/s"
+                )
             self._at, self._count = now, count
 
 

@@ -88,18 +88,20 @@ def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
 
 
 async def _hinted(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """Do *command*; of a log that does not exist, also say which one may be meant, and of a local
-    cluster that does not run, how it is started."""
+    """Do *command*; of a log or a consumer that does not exist, also say which one may be meant,
+    and of a local cluster that does not run, how it is started."""
     try:
         return await command
     except LogError as error:
-        from dlog.cli.names import near_log
+        from dlog.cli.names import near_consumer, near_log
         from dlog.config import default_uri, resolve_uri
-        from dlog.errors import NoSuchLog
+        from dlog.errors import NoSuchConsumer, NoSuchLog
         from ledger.errors import NotEnoughBookies
 
         if isinstance(error, NoSuchLog):
             hint = await near_log(uri, error.log)
+        elif isinstance(error, NoSuchConsumer):
+            hint = await near_consumer(uri, error.log, error.consumer)
         elif (
             isinstance(error, NotEnoughBookies)
             and not error.available

@@ -11,6 +11,7 @@ from dlog.cli.render.output import print_facts, print_json
 from dlog.cli.runner import failed
 from dlog.config import home
 from ledger.errors import CallerError
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.tls.files import Pair
@@ -165,7 +166,7 @@ def show(
                     "names": ", ".join(each.alternative_names) or "-",
                     "begins": f"{each.begins:%Y-%m-%d %H:%M:%S} UTC",
                     "expires": f"{each.expires:%Y-%m-%d %H:%M:%S} UTC, "
-                    + (f"in {left} days" if each.expires > now else "which is over"),
+                    + (f"in {counted(left, 'day')}" if each.expires > now else "which is over"),
                     "sha256": each.sha256,
                 }
             )

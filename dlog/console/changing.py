@@ -49,11 +49,13 @@ from dlog.console.works import NotBegun, Ordered, Say
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.errors import InvalidPosition, InvalidSettings
 from dlog.health.orders import NoOrders, operator_of, taking_orders
+from dlog.health.signs import are
 from dlog.manifest import Manifest
 from dlog.names import check_name, is_own
 from dlog.protocol.edits import check_incarnation, check_living
 from ledger.clock import now_ms
 from ledger.ids import BookieId
+from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 
 if TYPE_CHECKING:
@@ -226,15 +228,19 @@ def _order_verify(gatherer: Gatherer, given: Given) -> Ordered:
         total = sum(each.sealed.bytes for each in manifest.segments if each.sealed) or 1
 
         def on_progress(at: VerifyProgress) -> None:
-            words = f"{at.segments_done} of {at.segments} segments, {size(at.bytes)}"
+            words = f"{at.segments_done} of {counted(at.segments, 'segment')}, {size(at.bytes)}"
             say(words, min(1000, 1000 * at.bytes // max(total, at.bytes)))
 
         report = await verify_log(log, repair=True, on_progress=on_progress, client=gatherer.client)
-        found = f"{count(report.entries)} entries, {count(report.replicas)} good copies"
+        found = f"{counted(report.entries, 'entry')}, {counted(report.replicas, 'good copy')}"
         if report.healthy:
             return f"{found}: all is there and right"
         wrong = len(report.faults) + len(report.problems) + report.more
-        return f"{found}: {wrong} things are wrong, {report.marked} ledgers were handed to repair"
+        handed = "was" if report.marked == 1 else "were"
+        return (
+            f"{found}: {are(wrong, 'thing')} wrong, {counted(report.marked, 'ledger')} {handed} "
+            "handed to repair"
+        )
 
     return Ordered(
         command="log verify", subject=log, arguments={"logs": [log], "repair": True}, make=make
@@ -332,7 +338,7 @@ def _order_decommission(gatherer: Gatherer, given: Given) -> Ordered:
         def on_report(report: Report) -> None:
             nonlocal most
             most = max(most, report.bytes_left)
-            words = f"{count(report.ledgers_left)} ledgers left, {size(report.bytes_left)}"
+            words = f"{counted(report.ledgers_left, 'ledger')} left, {size(report.bytes_left)}"
             if report.hopeless:
                 words += f"; nobody has some entries of {len(report.hopeless)} of them"
             trouble = f"; {report.trouble}" if report.trouble else ""
@@ -374,7 +380,7 @@ def _of_bookies(
 
 def _ran(done: pb.CollectorRun) -> str:
     words = [
-        f"{count(done.ledgers)} ledgers and {count(done.logs)} entry logs removed, "
+        f"{counted(done.ledgers, 'ledger')} and {counted(done.logs, 'entry log')} removed, "
         f"{size(done.bytes_freed)} freed, {size(done.bytes_moved)} moved in {seconds(done.took_s)}"
     ]
     words += [f"{each.kind}: {each.reason}" for each in done.alarms]

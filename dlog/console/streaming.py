@@ -15,6 +15,7 @@ from dlog.aio import Log, Reader
 from dlog.console.gathering import Gatherer
 from dlog.console.reading import offset_of
 from dlog.console.views.records import matches
+from dlog.health.signs import are
 from dlog.position import Record, Start
 from ledger.entry import Header
 from ledger.entry_check import judge_replicas
@@ -23,6 +24,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from ledger.requests import Status
+from ledger.values import counted
 
 STREAMS_MAX: Final = 32
 LIVE_S: Final = 2.0
@@ -106,7 +108,7 @@ async def tail(gatherer: Gatherer, log: str, begin: Start, shown: Shown) -> Asyn
                 continue
             kept = found[-TAIL_ROWS_MAX:]
             if len(found) > len(kept):
-                yield message("said", f"{len(found) - len(kept):,} records were skipped")
+                yield message("said", f"skipped: {counted(len(found) - len(kept), 'record')}")
             yield message("rows", shown(kept[::-1]), found[-1].offset + 1)
             await asyncio.sleep(TAIL_PAUSE_S)
     except LogError as error:
@@ -170,7 +172,9 @@ async def search(
     if found:
         yield message("rows", shown(found[: FOUND_MAX - count]))
         count = min(FOUND_MAX, count + len(found))
-    yield message("end", f"{count} found in {at - first:,} records up to offset {at}: {why}")
+    yield message(
+        "end", f"{count} found in {counted(at - first, 'record')} up to offset {at}: {why}"
+    )
 
 
 @dataclass(slots=True)
@@ -211,15 +215,17 @@ async def verify(
                 at = last + 1
                 if clock() - told_at >= PROGRESS_S:
                     told_at = clock()
-                    yield message("done", f"{at:,} of {end + 1:,} entries", 1000 * at // (end + 1))
+                    yield message(
+                        "done", f"{at:,} of {counted(end + 1, 'entry')}", 1000 * at // (end + 1)
+                    )
         except LogError as error:
             yield message("end", str(error))
             return
     if verdict.faults:
-        words = f"{verdict.faults} copies are missing, damaged or not to be had"
+        words = f"{are(verdict.faults, 'copy')} missing, damaged or not to be had"
     else:
         words = "all copies are there and right"
-    yield message("end", f"{end + 1:,} entries, {verdict.copies:,} copies: {words}")
+    yield message("end", f"{counted(end + 1, 'entry')}, {counted(verdict.copies, 'copy')}: {words}")
 
 
 async def _step(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dlog.position import TIMESTAMP_MS_MAX
-from ledger.values import shown_duration, shown_size
+from ledger.values import counted, shown_duration, shown_size
 
 UNKNOWN: Final = "–"
 _SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -131,5 +131,5 @@ def dump(value: bytes, at_most: int = TEXT_MAX) -> str:
         letters = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
         lines.append(f"{at:08x}  {digits:<47}  {letters}")
     if len(value) > at_most:
-        lines.append(f"… {len(value) - at_most} more bytes")
+        lines.append(f"… {counted(len(value) - at_most, 'more byte')}")
     return "\n".join(lines)

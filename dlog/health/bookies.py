@@ -140,9 +140,9 @@ class BookiesFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.left_out:
-            yield f"{self.left_out} more bookies"
+            yield counted(self.left_out, "more bookie")
         if self.not_asked:
-            yield f"why {self.not_asked} more bookies are read-only"
+            yield f"why {are(self.not_asked, 'more bookie')} read-only"
 
     def shown(self) -> Mapping[str, object]:
         return {

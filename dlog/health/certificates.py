@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign
+from ledger.values import counted
 
 DAY_S: Final = 86_400.0
 SOON_S: Final = 30 * DAY_S
@@ -44,10 +45,10 @@ def expiry_sign(whose: str, validity: Validity, now_s: float) -> Sign | None:
     if not validity.is_soon(now_s):
         return None
     days = left_s / DAY_S
-    when = f"in {days:.0f} days" if days >= 2 else f"in {left_s / 3600:.0f} hours"
+    when = counted(round(days), "day") if days >= 2 else counted(round(left_s / 3600), "hour")
     return Sign(
         Gravity.NOTE,
         "certificate-expires",
-        f"the certificate of {whose} expires {when}, on {validity}",
+        f"the certificate of {whose} expires in {when}, on {validity}",
         "Put a renewed one in its place, with its key; no restart is needed.",
     )

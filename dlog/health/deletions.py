@@ -71,8 +71,9 @@ class DeletionsFacts:
             yield Sign(
                 Gravity.WRONG,
                 "manifest-filling-up",
-                f"the manifest of log {log} is {percent} % full, of {segments} segments; a full "
-                "one gets no more, and staged batches of Spark fail (ManifestTooLarge)",
+                f"the manifest of log {log} is {percent} % full, of "
+                f"{counted(segments, 'segment')}; a full one gets no more, and staged batches of "
+                "Spark fail (ManifestTooLarge)",
                 "Let retention or 'dlog log truncate' take whole segments away, and make fewer: by "
                 "larger roll settings, and by Spark batches that are small, or rarer.",
             )
@@ -94,7 +95,7 @@ class DeletionsFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.logs:
-            yield f"the manifests of {self.logs - self.looked_at} more logs"
+            yield f"the manifests of {counted(self.logs - self.looked_at, 'more log')}"
 
     def shown(self) -> Mapping[str, object]:
         return {

@@ -54,9 +54,9 @@ class LogsFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.elections:
-            yield f"the elections of {self.elections - self.looked_at} more logs"
+            yield f"the elections of {counted(self.elections - self.looked_at, 'more log')}"
         if self.not_read:
-            yield f"how {self.not_read} more logs without a leader were left"
+            yield f"the manifests of {counted(self.not_read, 'more log')} without a leader"
 
     def shown(self) -> Mapping[str, object]:
         return {
@@ -109,9 +109,10 @@ class OpeningsFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.logs:
-            yield f"whether {self.logs - self.looked_at} more logs can be opened"
+            yield f"the openings of {counted(self.logs - self.looked_at, 'more log')}"
         if self.asked < self.open:
-            yield f"what bookies hold of the open segments of {self.open - self.asked} more logs"
+            more = counted(self.open - self.asked, "more log")
+            yield f"what bookies hold of the open segments of {more}"
 
     def shown(self) -> Mapping[str, object]:
         return {

@@ -149,9 +149,10 @@ class RepairFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.marked:
-            yield f"what {self.marked - self.looked_at} more marked ledgers lack"
+            more = counted(self.marked - self.looked_at, "more marked ledger")
+            yield f"what is lacking of {more}"
         if self.sampled < self.ledgers:
-            yield f"which bookies {self.ledgers - self.sampled} more ledgers name"
+            yield f"the bookies of {counted(self.ledgers - self.sampled, 'more ledger')}"
 
     def shown(self) -> Mapping[str, object]:
         return {

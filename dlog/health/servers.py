@@ -6,6 +6,7 @@ from typing import Final
 
 from dlog.health.certificates import Validity, expiry_sign
 from dlog.health.signs import Gravity, Sign, named
+from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 
 FILLED_SHARE: Final = 0.9
@@ -106,7 +107,7 @@ class ServersFacts:
 
     def unseen(self) -> Iterator[str]:
         if self.left_out:
-            yield f"how {self.left_out} more bookies do"
+            yield f"the state of {counted(self.left_out, 'more bookie')}"
 
     def shown(self) -> Mapping[str, object]:
         return {
@@ -182,8 +183,8 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
         yield Sign(
             Gravity.WRONG,
             "deletions-stuck",
-            f"bookie {bookie} keeps {status.collector.waiting} ledgers that may be garbage: "
-            f"{alarm.reason}",
+            f"bookie {bookie} keeps {counted(status.collector.waiting, 'ledger')} that may be "
+            f"garbage: {alarm.reason}",
             "Find out first what became of the metadata store; then 'dlog bookie gc "
             f"{bookie} --allow-deletions N' gives them up.",
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from dlog.cli.render.output import print_facts, print_json, print_table
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.entrylog.scan import Batch
@@ -90,7 +91,9 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
     elif found is None:
         facts["map"] = "none: it was not ended in order, as a crash leaves it"
     else:
-        facts["map"] = f"{len(found.ledgers)} ledgers, frames end at byte {found.frames_end}"
+        facts["map"] = (
+            f"{counted(len(found.ledgers), 'ledger')}, frames end at byte {found.frames_end}"
+        )
         if found.sources:
             sources = ", ".join(f"{source:08x}" for source in found.sources)
             facts["compacted from"] = sources
@@ -245,16 +248,18 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
         )
         return
     typer.echo(
-        f"the index of {result.ledgers} ledgers with {result.entries} entries was rebuilt from "
-        f"{result.entry_logs} entry logs; all of them are fenced. Before, "
+        f"the index of {counted(result.ledgers, 'ledger')} with "
+        f"{counted(result.entries, 'entry')} was rebuilt from "
+        f"{counted(result.entry_logs, 'entry log')}; all of them are fenced. Before, "
         f"{result.damaged_before} could not be read",
         err=True,
     )
     if result.left_out:
         shown = ", ".join(map(str, result.left_out[:10]))
         typer.echo(
-            f"left out, as the cluster does not know them any more: {len(result.left_out)} "
-            f"ledgers ({shown}{', ...' if len(result.left_out) > 10 else ''})",
+            "left out, as the cluster does not know them any more: "
+            f"{counted(len(result.left_out), 'ledger')} "
+            f"({shown}{', ...' if len(result.left_out) > 10 else ''})",
             err=True,
         )
     if result.losses:

@@ -12,6 +12,7 @@ from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes,
 from dlog.cli.render.output import print_facts, print_json, print_table
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, failed, run, run_recorded
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.disk.directories import Directories
@@ -248,24 +249,28 @@ def _print_findings(findings: "Findings") -> None:
     counts = findings.counts
     print_facts(
         {
-            "journal": f"{counts.journal_records} records, {counts.journal_bytes} bytes from the "
-            f"mark on, in {counts.journal_files} files",
-            "index": f"{counts.ledgers} ledgers ({counts.fenced} fenced), {counts.index_entries} "
-            f"entries in {counts.index_pages} pages",
-            "entry logs": f"{counts.frames} entries, {counts.frame_bytes} bytes in "
-            f"{counts.entry_logs} logs",
-            "orphans": f"{counts.orphans} entries, {counts.orphan_bytes} bytes that no index names "
-            "(harmless)",
+            "journal": f"{counted(counts.journal_records, 'record')}, "
+            f"{counted(counts.journal_bytes, 'byte')} from the mark on, in "
+            f"{counted(counts.journal_files, 'file')}",
+            "index": f"{counted(counts.ledgers, 'ledger')} ({counts.fenced} fenced), "
+            f"{counted(counts.index_entries, 'entry')} in {counted(counts.index_pages, 'page')}",
+            "entry logs": f"{counted(counts.frames, 'entry')}, "
+            f"{counted(counts.frame_bytes, 'byte')} in {counted(counts.entry_logs, 'log')}",
+            "orphans": f"{counted(counts.orphans, 'entry')}, "
+            f"{counted(counts.orphan_bytes, 'byte')} that no index names (harmless)",
         }
     )
     if counts.healed:
-        sys.stdout.write(f"{counts.healed} damaged entries come back from the journal\n")
+        come = "comes" if counts.healed == 1 else "come"
+        sys.stdout.write(
+            f"{counted(counts.healed, 'damaged entry')} {come} back from the journal\n"
+        )
     for note in findings.notes:
         sys.stdout.write(f"note: {note.path}: {note.reason}\n")
-    _print_more(findings.note_count - len(findings.notes), "notes")
+    _print_more(findings.note_count - len(findings.notes), "more note")
     for damage in findings.damages:
         sys.stdout.write(f"DAMAGED: {damage.path} at byte {damage.offset}: {damage.reason}\n")
-    _print_more(findings.damage_count - len(findings.damages), "damages")
+    _print_more(findings.damage_count - len(findings.damages), "more damage")
     for advice in dict.fromkeys(damage.advice for damage in findings.damages):
         sys.stdout.write(f"what to do: {advice}\n")
     if findings.is_whole:
@@ -274,7 +279,7 @@ def _print_findings(findings: "Findings") -> None:
 
 def _print_more(count: int, what: str) -> None:
     if count > 0:
-        sys.stdout.write(f"... and {count} more {what}\n")
+        sys.stdout.write(f"... and {counted(count, what)}\n")
 
 
 def _mark_facts(info: "MarkInfo") -> dict[str, object]:
@@ -304,7 +309,7 @@ def _print_mark(info: "MarkInfo") -> None:
         {
             "journal": info.directory,
             "mark": at,
-            "to replay": f"{info.records} records, {info.replay_bytes} bytes",
+            "to replay": f"{counted(info.records, 'record')}, {counted(info.replay_bytes, 'byte')}",
         }
     )
     rows = [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.cli.bundling.redacting import Redactor
+from ledger.values import counted
 
 BYTES_MAX: Final = 64 << 20
 """Of everything in it, before it is packed."""
@@ -41,7 +42,7 @@ class Bundle:
     def _add(self, name: str, text: str) -> None:
         content = text.encode(errors="replace")
         if len(content) > self.left_bytes:
-            why = f"too large: {len(content)} bytes, and {self.left_bytes} were left"
+            why = f"too large: {counted(len(content), 'byte')}, and {self.left_bytes} were left"
             self.miss(name, f"{why} of the {BYTES_MAX} that a bundle holds")
             return
         self.left_bytes -= len(content)

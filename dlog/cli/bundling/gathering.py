@@ -34,6 +34,7 @@ from ledger.errors import LogError
 from ledger.membership import KnownBookie, attendance
 from ledger.metastore.uri import without_secrets
 from ledger.security.certificates import Security
+from ledger.values import counted
 
 STEP_S_MAX: Final = 90.0
 """A step that takes longer is given up; each check of the cluster has 60 s itself."""
@@ -174,7 +175,8 @@ async def _metadata(bundle: Bundle, wanted: Wanted) -> None:
             bundle.miss(f"bookie {each.bookie}", each.damaged or "it is not there to be asked")
     if len(marks) > MARKS_MAX:
         bundle.miss(
-            f"metadata.json, {len(marks) - MARKS_MAX} marks of ledgers", "there are too many"
+            f"metadata.json, {counted(len(marks) - MARKS_MAX, 'mark')} of ledgers",
+            "there are too many",
         )
     bundle.add_json(
         "metadata.json",

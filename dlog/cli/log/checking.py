@@ -126,7 +126,7 @@ async def _verify(client: "LedgerClient", log: str, *, repair: bool) -> "VerifyR
 
 def _shown(advance: Advance, total: int) -> "Callable[[VerifyProgress], None]":
     def on_progress(progress: "VerifyProgress") -> None:
-        words = f"{progress.segments_done} of {progress.segments} segments"
+        words = f"{progress.segments_done} of {counted(progress.segments, 'segment')}"
         advance(progress.bytes, max(total, progress.bytes), words)
 
     return on_progress
@@ -237,7 +237,7 @@ def _print_verified(report: "VerifyReport") -> None:
         at = "" if problem.entry is None else f", entry {problem.entry}"
         write_text(f"segment {problem.segment}{at}: {problem.reason}\n")
     if report.more:
-        write_text(f"and {report.more} more problems\n")
+        write_text(f"and {counted(report.more, 'more problem')}\n")
 
 
 def _print_audited(report: "AuditReport") -> None:

@@ -20,6 +20,7 @@ from dlog.cli.render.output import (
 )
 from dlog.cli.runner import failed, run_at
 from dlog.starts import START_HELP
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.chunk import Chunk
@@ -123,11 +124,13 @@ def count(
                             for record in chunk:
                                 value_bytes += len(record.value)
                                 key_bytes += len(record.key or b"")
-                        advance(records, until - first, f"{records:,} records")
+                        advance(records, until - first, counted(records, "record"))
             finally:
                 await reader.close()
             if records != facts["records"]:
-                raise failed(f"log {log!r}: read {records} records, not {facts['records']}")
+                raise failed(
+                    f"log {log!r}: read {counted(records, 'record')}, not {facts['records']}"
+                )
             return {**facts, "value_bytes": value_bytes, "key_bytes": key_bytes}
 
     facts = run_at(uri, command())

@@ -315,17 +315,17 @@ def _progress(file: Path | None) -> Iterator[Callable[[int, int], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[records]:,} records"),
+        TextColumn("{task.fields[records]}"),
         TransferSpeedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         total = file.stat().st_size if file else None
-        task = progress.add_task("appending", total=total or None, records=0)
+        task = progress.add_task("appending", total=total or None, records=counted(0, "record"))
         records = 0
 
         def advance(size_bytes: int, lines: int) -> None:
             nonlocal records
             records += lines
-            progress.update(task, advance=size_bytes, records=records)
+            progress.update(task, advance=size_bytes, records=counted(records, "record"))
 
         yield advance

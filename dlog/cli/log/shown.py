@@ -10,6 +10,7 @@ from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import run_at
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.aio.admin import CompressionSample, LogInfo
@@ -183,7 +184,7 @@ def _print_log(
 def _shown_sample(sample: "CompressionSample") -> str:
     codecs = " and ".join(codec.name.lower() for codec in sample.codecs)
     return (
-        f"{sample.ratio:.2f} ({codecs}: {sample.stored_bytes:,} bytes stored of "
-        f"{sample.uncompressed_bytes:,}; sample: newest {sample.records:,} records, "
+        f"{sample.ratio:.2f} ({codecs}: {counted(sample.stored_bytes, 'byte')} stored of "
+        f"{sample.uncompressed_bytes:,}; sample: newest {counted(sample.records, 'record')}, "
         f"entries: {sample.entries:,})"
     )

@@ -135,7 +135,7 @@ def settings_change(
     goes = plan_trim(log, manifest, trim)
     if goes.records:
         says.append(
-            f"Retention then removes {count(goes.records)} records, {size(goes.bytes)}, in its "
+            f"Retention then removes {counted(goes.records, 'record')}, {size(goes.bytes)}, in its "
             "next round."
         )
     return replace(
@@ -156,7 +156,7 @@ def verification(log: str, look: LogLook, manifest: Manifest) -> Asked:
     return Asked(
         title=f"Verify {log}, and repair it",
         button="Verify and repair",
-        facts=[*_standing(look), ("to be read", f"{size(read)}, of {copies} copies")],
+        facts=[*_standing(look), ("to be read", f"{size(read)}, of {counted(copies, 'copy')}")],
         says=[
             "Every entry is read from every bookie that should have it; no writer is disturbed.",
             "Ledgers with copies that are missing or damaged are handed to repair; copies that "

@@ -24,6 +24,7 @@ from dlog.settings import settings_facts
 from ledger.ids import LedgerId
 from ledger.ledger_owner import STAMP_LOG
 from ledger.metadata import LedgerMetadata
+from ledger.values import counted
 
 PAGE_LOGS: Final = 50
 SEGMENTS_SHOWN: Final = 30
@@ -337,7 +338,8 @@ def ledger_page(ledger: int, metadata: LedgerMetadata) -> LedgerPage:
         ("bytes", "open" if metadata.length is None else size(metadata.length)),
         (
             "quorum",
-            f"{quorum.ensemble} bookies, {quorum.write} copies, {quorum.ack} acknowledge",
+            f"{counted(quorum.ensemble, 'bookie')}, {counted(quorum.write, 'copy')}, "
+            f"{quorum.ack} to acknowledge",
         ),
         ("digest", metadata.digest.name),
         ("created", moment(metadata.created_ms)),

@@ -176,7 +176,7 @@ def test_marked_ledgers_are_counted_and_a_few_of_them_read(
     assert kinds(shell) == ["entries-lost", "underreplicated", "no-auditor"]
     found = shell.json("status", code=1)
     assert (found["repair"]["underreplicated"], found["repair"]["looked_at"]) == (5, 3)
-    assert found["not_looked_at"] == ["what 2 more marked ledgers lack"]
+    assert found["not_looked_at"] == ["what is lacking of 2 more marked ledgers"]
     assert "5 ledgers are known to lack copies; the repair of 1 was put off: nobody has it" in (
         " ".join(shell.run("status", code=1).split())
     )
@@ -297,7 +297,7 @@ def test_the_doctor_sees_deletions_that_nobody_finishes(
     found = shell.json("doctor", code=1)
     assert found["deletions"]["half_deleted"] == ["a"]
     assert found["deletions"]["waiting"] == {"b": 1}
-    assert found["not_looked_at"] == ["the manifests of 1 more logs"]
+    assert found["not_looked_at"] == ["the manifests of 1 more log"]
     wrong = [sign["kind"] for sign in found["signs"] if sign["gravity"] == "wrong"]
     assert wrong == ["logs-half-deleted", "ledgers-wait"]
     shell.run("janitor", "run", "--once")

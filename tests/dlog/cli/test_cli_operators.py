@@ -55,6 +55,20 @@ def test_consumers_are_listed_with_their_lag(shell: CliShell) -> None:
     assert "there is no log" in shell.refused("consumer", "list", "absent")
 
 
+def test_the_nearest_consumer_is_named_where_one_does_not_exist(shell: CliShell) -> None:
+    shell.write("near", end=10)
+    consumed(shell, "near", "billing", 4)
+    for command in (
+        ("show", "near", "biling"),
+        ("reset", "near", "biling", "--to", "end"),
+        ("delete", "near", "biling", "--yes"),
+        ("lag", "near", "biling"),
+    ):
+        sentence = shell.refused("consumer", *command)
+        assert "has no consumer 'biling'" in sentence
+        assert sentence.endswith("; did you mean 'billing'?")
+
+
 def test_a_consumer_is_shown_reset_and_deleted(shell: CliShell) -> None:
     shell.write("shown", end=10)
     consumed(shell, "shown", "c", 4)
@@ -74,6 +88,7 @@ def test_a_consumer_is_shown_reset_and_deleted(shell: CliShell) -> None:
     shell.refused("consumer", "reset", "shown", "c", "--to", "soon", code=2)
     shell.refused("consumer", "reset", "shown", "c", code=2)
     assert "no consumer" in shell.refused("consumer", "reset", "shown", "x", "--to", "end")
+    assert "did you mean" not in shell.refused("consumer", "show", "shown", "x")
     assert shell.invoke("consumer", "delete", "shown", "c", stdin="n\n").exit_code == 1
     assert shell.json("consumer", "delete", "shown", "c", "--yes")["deleted"] is True
     for command in (["show", "shown", "c"], ["delete", "shown", "c", "-y"], ["lag", "shown", "c"]):
@@ -161,6 +176,13 @@ def test_who_leads_and_who_waits_is_shown(shell: CliShell) -> None:
         assert "first" in text
         assert "second, third" in text
         assert "eu/a" in shell.run("leader", "list")
+        for command in (("show", "eu/aa"), ("wait", "eu/aa", "--timeout", "0.1")):
+            sentence = shell.refused("leader", *command)
+            assert "leads log 'eu/aa'" in sentence
+            assert sentence.endswith("; did you mean 'eu/a'?")
+        shell.run("log", "create", "eu/ab")
+        assert "did you mean" not in shell.refused("leader", "show", "eu/ab"), "it exists"
+        assert "did you mean" not in shell.refused("leader", "show", "nothing like it")
         shell.write("eu/a", end=1)
         assert shell.json("log", "show", "eu/a")["leader"]["candidate"] == "first"
         assert shell.run("leader", "wait", "eu/a") == "first\n"

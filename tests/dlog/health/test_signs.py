@@ -169,13 +169,13 @@ def test_what_repair_was_put_off_for_is_said() -> None:
 def test_what_was_not_looked_at_is_said() -> None:
     facts = replace(REPAIR, marked=5000, looked_at=1000, ledgers=100_000, sampled=2000)
     assert list(facts.unseen()) == [
-        "what 4000 more marked ledgers lack",
-        "which bookies 98000 more ledgers name",
+        "what is lacking of 4,000 more marked ledgers",
+        "the bookies of 98,000 more ledgers",
     ]
     found = LogsFacts(logs=9, elections=9, looked_at=5, led=1, not_read=2)
     assert list(found.unseen()) == [
         "the elections of 4 more logs",
-        "how 2 more logs without a leader were left",
+        "the manifests of 2 more logs without a leader",
     ]
     some = BookiesFacts(bookies=THREE, left_out=7, not_asked=3)
     assert list(some.unseen()) == ["7 more bookies", "why 3 more bookies are read-only"]
@@ -426,7 +426,7 @@ def test_logs_whose_manifest_fills_up_are_named() -> None:
     facts = DeletionsFacts(logs=2, looked_at=2, filling=(("orders", 61, 17_000),))
     [sign] = facts.signs()
     assert (sign.gravity, sign.kind) == (Gravity.WRONG, "manifest-filling-up")
-    assert "orders is 61 % full, of 17000 segments" in sign.what
+    assert "orders is 61 % full, of 17,000 segments" in sign.what
     assert "truncate" in sign.action
 
 
