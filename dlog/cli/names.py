@@ -119,7 +119,7 @@ async def near_bookies(store: "MetadataStore", given: Iterable[str]) -> str:
 
 async def near_election(store: "MetadataStore", given: str) -> str:
     """As `near_log`, of logs that somebody stood for election of. A log that exists is meant."""
-    from dlog.aio.store.watching import log_names
+    from dlog.aio.store.namespace_watch import log_names
     from leader import contested_logs
 
     contested = await contested_logs(store)
