@@ -28,6 +28,10 @@ PROMISED = (
         )
         for percent in ("p50", "p99")
     ),
+    *(
+        f"backfill to parquet, 50,000 of 100 B, 10,000 a batch: {what}"
+        for what in ("dlog", "JVM at most", "a worker at most", "the source at most")
+    ),
 )
 
 

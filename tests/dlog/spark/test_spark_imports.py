@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ COLUMNS = {
     "headers": pa.array([[("h", b"v")], None, []], HEADERS),
     "log": pa.array(["one", "two", "one"]),
 }
+
+
+def test_what_a_worker_has_not_is_called_so_still() -> None:
+    ours = {name for name in NOT_OF_A_WORKER | NOT_OF_A_READER if name.startswith("dlog.")}
+    assert ours
+    assert [name for name in sorted(ours) if find_spec(name) is None] == []
 
 
 def modules_after(task: str, scratch: Path, *given: Any) -> set[str]:
