@@ -1,6 +1,5 @@
 """``dlog log list``: names of logs, and with ``-l`` what can be said of each at a look."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -109,6 +108,8 @@ def list_(
 
 async def looked_at(client: "LedgerClient", logs: list[str]) -> list[Line]:
     """Look at each twice, some at a time."""
+    import asyncio
+
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def look(log: str) -> Line:
@@ -119,6 +120,8 @@ async def looked_at(client: "LedgerClient", logs: list[str]) -> list[Line]:
 
 
 async def _look(client: "LedgerClient", log: str) -> Line:
+    import asyncio
+
     from dlog.aio.read.tails import TailTracker
     from leader import current_leader
     from ledger.errors import LogError

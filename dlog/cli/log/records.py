@@ -1,6 +1,5 @@
 """``dlog log append``: records in."""
 
-import asyncio
 import os
 import sys
 import threading
@@ -26,6 +25,8 @@ from ledger.option_parsers import usage
 from ledger.values import counted
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dlog.aio import Log
     from dlog.position import RecordId
     from ledger.client import LedgerClient
@@ -273,6 +274,8 @@ async def _lines(
 
     A thread reads it, and is left behind when nobody waits for it any more: a read of a
     terminal or pipe cannot be interrupted. So the descriptor is never closed here."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_MAX)

@@ -62,7 +62,7 @@ def test_help_imports_no_group_of_commands() -> None:
 def test_help_of_a_group_imports_no_other() -> None:
     modules = imported("log", "--help")
     assert groups_of(modules) == {"log"}
-    assert not modules & NEVER - {"asyncio", "google"}
+    assert not modules & NEVER - {"google"}
 
 
 def test_a_shell_completes_words_without_a_client() -> None:
@@ -71,7 +71,7 @@ def test_a_shell_completes_words_without_a_client() -> None:
     assert not modules & (NEVER | {"rich"})
     modules = completed("dlog log se")
     assert groups_of(modules) == {"log"}
-    assert not modules & (NEVER - {"asyncio", "google"} | {"rich"})
+    assert not modules & (NEVER - {"google"} | {"rich"})
 
 
 @pytest.mark.parametrize("name", _GROUPS)
