@@ -134,6 +134,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(PY) -m tests.house
 	@$(MAKE) --no-print-directory drift
 
 drift: $(STAMP)
