@@ -8,10 +8,11 @@ async for record in await Log.tail("flights"):
 """
 
 import asyncio
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from dlog import spans
 from dlog.aio.handle import opening
@@ -28,7 +29,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
-from dlog.protocol.log_writer import CLOSE_S, HEAL_S
+from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings, parse_settings
@@ -36,6 +37,8 @@ from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
 from ledger.process import this_process
 from ledger.values import Duration, Size, duration_or_none, duration_s
+
+_HEAL_S_DEPRECATED: Final = "heal_s of Log.open is called reopen_timeout_s now"
 
 
 class Log:
@@ -52,7 +55,7 @@ class Log:
 
     @classmethod
     @opening
-    async def open(
+    async def open(  # noqa: PLR0913 - one is deprecated
         cls,
         name: str,
         *,
@@ -62,7 +65,8 @@ class Log:
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
-        heal_s: Duration = HEAL_S,
+        reopen_timeout_s: Duration = REOPEN_TIMEOUT_S,
+        heal_s: Duration | None = None,
         client: Ledgers | None = None,
     ) -> Self:
         """Take the log over for writing: whoever wrote it before cannot any more.
@@ -72,15 +76,19 @@ class Log:
         is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
         had one), and otherwise nobody is disturbed. *owner* is shown to people who ask who
         writes the log; host and process unless given. After trouble that may pass the writer
-        heals by itself, if it can within *heal_s* (0: never); appends wait meanwhile. *client*
-        is used and left open; without it, one is made for *uri*.
+        reopens the log by itself, if it can within *reopen_timeout_s* (0: never); appends wait
+        meanwhile. *heal_s* is its name of before, deprecated. *client* is used and left open;
+        without it, one is made for *uri*.
 
         Raises `InvalidName`, `InvalidSettings`, `InvalidValue`, `NoSuchLog` (with *create* False),
         `LogSealed`, `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`,
         `ManifestTooLarge` (then nobody was disturbed; truncate the log), and what connecting
         raises."""
         check_name(name)
-        heals_s = duration_s(heal_s, "heal_s")
+        if heal_s is not None:
+            warnings.warn(_HEAL_S_DEPRECATED, DeprecationWarning, stacklevel=2)
+            reopen_timeout_s = heal_s
+        timeout_s = duration_s(reopen_timeout_s, "reopen_timeout_s")
         chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
         owns = client is None
@@ -106,7 +114,7 @@ class Log:
                 opened,
                 now_ms=now_ms,
                 term=term,
-                heal_s=heals_s,
+                reopen_timeout_s=timeout_s,
                 process=process if owner is None and term is None else "",  # who is elected knows
             )
         except BaseException:

@@ -199,7 +199,7 @@ async def _opened(client: "LedgerClient") -> Log:
             "ack_quorum": quorum.ack,
         }
         await update_settings(LOG, wanted, client=client)
-    log = await Log.open(LOG, client=client, create=False, heal_s=0.0)
+    log = await Log.open(LOG, client=client, create=False, reopen_timeout_s=0.0)
     kept = first_kept([each.created_ms for each in manifest.segments], now_ms())
     if kept:
         with suppress(LogError):  # the next change tries again

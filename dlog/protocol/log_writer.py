@@ -23,8 +23,9 @@ with the same offsets. If anybody else took the log meanwhile, the writer ends.
 The first bookies that are back may be gone again, so a healing need not help: the trouble lasts
 until the new ledger confirms an entry, or nothing is left to be sent. Until then the writer heals
 again, later each time (`HEAL_BACKOFF_S`, doubled up to `HEAL_BACKOFF_S_MAX`), and ends with the
-first error that comes `heal_s` after the trouble began, or then if it heals. So one trouble makes
-at most 6 + heal_s / `HEAL_BACKOFF_S_MAX` takeovers, each of which leaves one segment, or none.
+first error that comes `reopen_timeout_s` after the trouble began, or then if it heals. So one
+trouble makes at most 6 + reopen_timeout_s / `HEAL_BACKOFF_S_MAX` takeovers, each of which leaves
+one segment, or none.
 A ledger that a stranger made at its bookies first (`KeyDiffers`) was closed as empty by the
 ledger's own writer, and is replaced at once; at most `EMPTY_CLOSES_MAX` of them in one trouble.
 
@@ -172,7 +173,7 @@ def _parsed(table: str) -> Mapping[tuple[str, Phase], frozenset[Phase]]:
 TRANSITIONS: Final = _parsed(TABLE)
 """`TABLE` by event and phase; without an item where the event must not come."""
 
-HEAL_S: Final = 30.0
+REOPEN_TIMEOUT_S: Final = 30.0
 """How long a writer tries to heal unless asked otherwise."""
 HEAL_BACKOFF_S: Final = 0.1
 """How long a takeover waits if the one before did not help; twice as long each time."""
@@ -218,10 +219,10 @@ class Writing:
         ledger_id: LedgerId,
         intake: Intake,
         *,
-        heal_s: float,
+        reopen_timeout_s: float,
         now: float,
     ) -> None:
-        """*heal_s*: how long trouble may last; 0: it ends the writer at once."""
+        """*reopen_timeout_s*: how long trouble may last; 0: it ends the writer at once."""
         self.log = log
         self.phase = Phase.APPENDING
         self.error: LogError | None = None
@@ -236,7 +237,7 @@ class Writing:
         self.segment = segment
         self._intake = intake
         self._packer = intake.packer
-        self._heal_s = heal_s
+        self._reopen_timeout_s = reopen_timeout_s
         self._ledger_id = ledger_id
         self._segment_first = intake.next_offset
         self._segment_bytes = 0
@@ -535,7 +536,7 @@ class Writing:
         """Heal from *error*, or end with it."""
         if self.error is not None:
             return []
-        if error.retryable and self._heal_s > 0 and not isinstance(error, CallerError):
+        if error.retryable and self._reopen_timeout_s > 0 and not isinstance(error, CallerError):
             if self.phase is Phase.HEALING:
                 return []
             if self._may_heal(error, now):
@@ -548,7 +549,7 @@ class Writing:
             self._empty_closes = 0
             self._backoff.reset()
         if self._heal_by is None:
-            self._heal_by = now + self._heal_s
+            self._heal_by = now + self._reopen_timeout_s
         self._empty_closes += _closed_empty(error)
         return now < self._heal_by and self._empty_closes <= EMPTY_CLOSES_MAX
 

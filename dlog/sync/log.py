@@ -28,7 +28,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.position import BeyondEnd, Record, RecordId, RecordIds, Start, Stop
-from dlog.protocol.log_writer import CLOSE_S, HEAL_S
+from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings
@@ -60,7 +60,8 @@ class Log(BlockingHandle[aio.Log]):
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
-        heal_s: Duration = HEAL_S,
+        reopen_timeout_s: Duration = REOPEN_TIMEOUT_S,
+        heal_s: Duration | None = None,
     ) -> Self:
         """See `dlog.aio.Log.open`."""
         thread = LoopThread.get()
@@ -73,6 +74,7 @@ class Log(BlockingHandle[aio.Log]):
             settings=settings,
             expected_epoch=expected_epoch,
             owner=owner,
+            reopen_timeout_s=reopen_timeout_s,
             heal_s=heal_s,
         )
         log = thread.run(opening)

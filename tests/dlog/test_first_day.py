@@ -167,7 +167,9 @@ async def lose_unheard_async(made: Cluster) -> None:
 
 
 def test_units_are_understood_everywhere_and_so_are_numbers(made: Cluster) -> None:
-    with Log.open("units", uri=made.uri, heal_s="30s", settings={"roll_bytes": "10M"}) as log:
+    with Log.open(
+        "units", uri=made.uri, reopen_timeout_s="30s", settings={"roll_bytes": "10M"}
+    ) as log:
         assert log.settings.roll_bytes == 10 << 20
         log.append(b"x")
         log.truncate(keep_age_s="7d")
@@ -211,8 +213,8 @@ def test_a_duration_that_means_nothing_is_one_sentence(made: Cluster, seconds: f
         pytest.raises(InvalidValue, match=r"timeout_s=.*: use seconds, or 250ms"),
     ):
         reader.read_batch(timeout_s=seconds)
-    with pytest.raises(InvalidValue, match="heal_s"):
-        Log.open("numbers", uri=made.uri, heal_s=seconds)
+    with pytest.raises(InvalidValue, match="reopen_timeout_s"):
+        Log.open("numbers", uri=made.uri, reopen_timeout_s=seconds)
     with pytest.raises(InvalidValue, match="lease_s"):
         dlog.Standby.open("numbers", print, uri=made.uri, lease_s=seconds)
     with pytest.raises(InvalidValue, match="wait_s"):

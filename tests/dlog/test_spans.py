@@ -87,7 +87,7 @@ async def test_what_fails_is_an_error_of_its_span(told: InMemorySpanExporter) ->
 
 async def test_a_batch_that_fails_is_an_error_of_its_span(told: InMemorySpanExporter) -> None:
     async with AsyncCluster() as cluster:
-        one = await Log.open("a", uri=cluster.uri, heal_s=0.0)
+        one = await Log.open("a", uri=cluster.uri, reopen_timeout_s=0.0)
         async with await Log.open("a", uri=cluster.uri) as _:
             lost = one.append_async(b"x")
             error = await lost_with(lost)

@@ -222,7 +222,7 @@ async def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(
 
     async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path) as cluster:
         client = await LedgerClient.connect(cluster.uri, PATIENT)
-        log = await Log.open("flights", client=client, heal_s=0)
+        log = await Log.open("flights", client=client, reopen_timeout_s=0)
         expected = [b"%d" % i for i in range(100)]
         for value in expected:
             await log.append(value)

@@ -49,7 +49,7 @@ __all__ = ["Assignment", "Committed", "Sink", "Staged", "Stager"]
 
 ENTRY_BYTES_MAX: Final = 1024 * 1024
 """A unit of so many bytes becomes an entry unless asked otherwise."""
-HEAL_S: Final = 60.0
+REOPEN_TIMEOUT_S: Final = 60.0
 """How long an append waits for bookies and the metadata store."""
 CLOSE_S: Final = 10.0
 STAGED_AT_ONCE_MAX: Final = 16
@@ -81,7 +81,7 @@ class Sink:
         tenure: Tenure,
         *,
         owns_ledgers: bool,
-        heal_s: float,
+        reopen_timeout_s: float,
         now_ms: Callable[[], int],
     ) -> None:
         node.follow(tenure.incarnation)
@@ -91,7 +91,7 @@ class Sink:
         self._settings = writer.settings
         self._writer: LogWriter | None = writer
         self._tenure = tenure
-        self._heal_s = heal_s
+        self._reopen_timeout_s = reopen_timeout_s
         self._now_ms = now_ms
         self._one_unit = asyncio.Lock()
         self._closed = False
@@ -107,13 +107,13 @@ class Sink:
         create: bool = True,
         settings: LogSettings | None = None,
         owner: str | None = None,
-        heal_s: float = HEAL_S,
+        reopen_timeout_s: float = REOPEN_TIMEOUT_S,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> Self:
         """Take the log over, as `Log.open` does: whoever wrote it before cannot any more.
 
-        *heal_s*: how long a commit bears that bookies or metadata store are away, each time it
-        tries. The other arguments and what is raised are those of `Log.open`."""
+        *reopen_timeout_s*: how long a commit bears that bookies or metadata store are away, each
+        time it tries. The other arguments and what is raised are those of `Log.open`."""
         check_name(name)
         ledgers = client if client is not None else await connect(uri)
         try:
@@ -130,10 +130,10 @@ class Sink:
             return cls(
                 ledgers,
                 node,
-                LogWriter(ledgers, node, opened, now_ms=now_ms, heal_s=heal_s),
+                LogWriter(ledgers, node, opened, now_ms=now_ms, reopen_timeout_s=reopen_timeout_s),
                 Tenure.of(opened.manifest),
                 owns_ledgers=client is None,
-                heal_s=heal_s,
+                reopen_timeout_s=reopen_timeout_s,
                 now_ms=now_ms,
             )
         except BaseException:
@@ -150,7 +150,7 @@ class Sink:
         incarnation: str,
         epoch: int,
         owner: str | None = None,
-        heal_s: float = HEAL_S,
+        reopen_timeout_s: float = REOPEN_TIMEOUT_S,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> Self:
         """Go on as the sink that opened the log with this *epoch*; its assignments stay good.
@@ -170,10 +170,10 @@ class Sink:
         return cls(
             client,
             node,
-            LogWriter(client, node, opened, now_ms=now_ms, heal_s=heal_s),
+            LogWriter(client, node, opened, now_ms=now_ms, reopen_timeout_s=reopen_timeout_s),
             Tenure.of(opened.manifest),
             owns_ledgers=False,
-            heal_s=heal_s,
+            reopen_timeout_s=reopen_timeout_s,
             now_ms=now_ms,
         )
 
@@ -298,7 +298,11 @@ class Sink:
         self._settings = opened.manifest.settings
         self._warn_of(opened.manifest)
         self._writer = LogWriter(
-            self._ledgers, self._node, opened, now_ms=self._now_ms, heal_s=self._heal_s
+            self._ledgers,
+            self._node,
+            opened,
+            now_ms=self._now_ms,
+            reopen_timeout_s=self._reopen_timeout_s,
         )
         return opened.manifest
 

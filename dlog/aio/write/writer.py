@@ -26,7 +26,7 @@ from dlog.position import NO_TXID
 from dlog.protocol import log_writer_events as protocol
 from dlog.protocol.accumulator import Intake
 from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
-from dlog.protocol.log_writer import CLOSE_S, HEAL_S, Writing
+from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S, Writing
 from dlog.recordbatch import Codec, encode_batch
 from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId
@@ -52,10 +52,10 @@ class LogWriter:
         *,
         now_ms: Callable[[], int],
         term: Leadership | None = None,
-        heal_s: float = HEAL_S,
+        reopen_timeout_s: float = REOPEN_TIMEOUT_S,
         process: str = "",
     ) -> None:
-        """*heal_s*: how long trouble may last; 0: it ends the writer at once.
+        """*reopen_timeout_s*: how long trouble may last; 0: it ends the writer at once.
 
         *process*: this one, as ``host:pid``, if errors are to name another one of this machine
         that took the log over."""
@@ -104,7 +104,7 @@ class LogWriter:
             opened.segment,
             opened.ledger.ledger_id,
             self._intake,
-            heal_s=heal_s,
+            reopen_timeout_s=reopen_timeout_s,
             now=self._loop.time(),
         )
         self._run = self._new_run()

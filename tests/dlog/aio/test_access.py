@@ -93,7 +93,7 @@ async def test_a_log_is_open_to_whom_it_was_granted_and_closed_again_when_that_i
         cluster.client("app") as app,
         cluster.client("report") as report,
     ):
-        log = await Log.open("team/flights", client=app, settings=ONE, heal_s=0)
+        log = await Log.open("team/flights", client=app, settings=ONE, reopen_timeout_s=0)
         with pytest.raises(AppendOutcomeUnknown, match="cn:app is not allowed to append"):
             await log.append(b"first")
         with pytest.raises(AccessDenied, match="grant cn:app writer 'team/flights'"):

@@ -369,7 +369,7 @@ async def test_records_that_were_not_sent_when_the_log_was_lost_are_certainly_no
 
 async def test_trouble_that_is_no_takeover_says_so() -> None:
     cluster = FakeCluster()
-    log = await Log.open("log", client=cluster.client(), heal_s=0)
+    log = await Log.open("log", client=cluster.client(), reopen_timeout_s=0)
     cluster.hold()
     future = log.append_async(b"a")
     await asyncio.sleep(0)

@@ -329,7 +329,7 @@ async def test_an_entry_whose_outcome_is_unknown_is_looked_for_before_it_is_sent
 ) -> None:
     cluster = FakeCluster()
     client = cluster.client()
-    async with await Sink.open("log", client=client, heal_s=0) as sink:
+    async with await Sink.open("log", client=client, reopen_timeout_s=0) as sink:
         await sink.commit(Receipt(QUERY, 0), [batch(b"a")])
         cluster.held, cluster.keep_unconfirmed = True, kept
         commit = asyncio.ensure_future(sink.commit(Receipt(QUERY, 1), [batch(b"b")]))
@@ -473,7 +473,7 @@ async def test_trouble_that_does_not_pass_is_raised_after_some_attempts() -> Non
     async def down(*_: object) -> None:
         raise NotEnoughBookies(3, ())
 
-    async with await Sink.open("log", client=client, heal_s=0) as sink:
+    async with await Sink.open("log", client=client, reopen_timeout_s=0) as sink:
         cluster.before("create", down)
         with pytest.raises(LogError) as raised:
             await sink.commit(Receipt(QUERY, 0), [batch(b"a")], entry_bytes_max=0)

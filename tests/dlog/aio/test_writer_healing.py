@@ -98,7 +98,7 @@ async def test_who_was_taken_over_meanwhile_does_not_heal_and_disturbs_nobody() 
 
 async def test_trouble_that_lasts_ends_the_writer() -> None:
     cluster = FakeCluster()
-    log = await Log.open("log", client=cluster.client(), heal_s=0.05)
+    log = await Log.open("log", client=cluster.client(), reopen_timeout_s=0.05)
     cluster.hold()
     future, *_ = await sent(log, *[b"a"] * PARTIAL_MAX)
     queued = log.append_async(b"b")
@@ -139,7 +139,7 @@ async def test_who_healed_in_vain_heals_again_until_the_bookies_stay() -> None:
 async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     cluster = FakeCluster()
     cluster.keep_unconfirmed = False
-    log = await Log.open("log", client=cluster.client(), heal_s=0.35)
+    log = await Log.open("log", client=cluster.client(), reopen_timeout_s=0.35)
     cluster.hold()
     (future,) = await sent(log, b"a")
     number = 0
@@ -229,3 +229,10 @@ async def test_closing_without_a_metadata_store_ends_in_time_and_is_no_failure()
     cluster.hooks.clear()
     async with await Log.open("log", client=cluster.client(store)) as log:
         assert log.last_offset == 0
+
+
+async def test_the_name_of_before_of_the_reopen_timeout_still_counts() -> None:
+    with pytest.warns(DeprecationWarning, match="reopen_timeout_s"):
+        log = await Log.open("log", client=FakeCluster().client(), heal_s=0.25)
+    assert log.writer._machine._reopen_timeout_s == 0.25
+    await log.close()

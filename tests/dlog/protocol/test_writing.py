@@ -121,7 +121,7 @@ def test_the_last_txid_is_that_of_the_last_confirmed_record_that_has_one() -> No
 
 
 def test_entries_that_the_ledger_did_not_take_are_certainly_not_sent() -> None:
-    rig = Rig(heal_s=0)
+    rig = Rig(reopen_timeout_s=0)
     sent = rig.sent(b"a", b"b")
     effects = without_notes(rig.step(SendRefused(FIRST, 1, TROUBLE)))
     assert effects[1:3] == [
@@ -428,7 +428,7 @@ def test_a_takeover_that_meets_trouble_is_tried_again_after_a_while() -> None:
 
 
 def test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> None:
-    rig = Rig(heal_s=7)
+    rig = Rig(reopen_timeout_s=7)
     (group,) = rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(HealFailed(MetadataUnavailable("x", "get", 1)))
@@ -476,7 +476,7 @@ def _heals_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
 
 
 def test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over() -> None:
-    rig = Rig(heal_s=30)
+    rig = Rig(reopen_timeout_s=30)
     rig.sent(b"a")
     own, begun = FIRST, list[float]()
     while rig.machine.error is None:
@@ -495,7 +495,7 @@ def test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_i
 
 
 def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_once() -> None:
-    rig = Rig(heal_s=7)
+    rig = Rig(reopen_timeout_s=7)
     (group,) = rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
@@ -507,7 +507,7 @@ def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_on
 
 
 def test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over() -> None:
-    rig = Rig(heal_s=7)
+    rig = Rig(reopen_timeout_s=7)
     rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
@@ -531,7 +531,7 @@ def test_a_log_that_is_abandoned_while_it_waits_to_heal_again_does_not_heal() ->
 
 
 def test_who_got_on_since_it_healed_heals_at_once_and_has_all_the_time_again() -> None:
-    rig = Rig(heal_s=7)
+    rig = Rig(reopen_timeout_s=7)
     rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
@@ -542,7 +542,7 @@ def test_who_got_on_since_it_healed_heals_at_once_and_has_all_the_time_again() -
 
 
 def test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new() -> None:
-    rig = Rig(heal_s=7)
+    rig = Rig(reopen_timeout_s=7)
     _heals(rig, TroubleMet(TROUBLE))
     rig.step(healed(0))
     rig.now = 100.0
@@ -619,7 +619,7 @@ def test_what_was_in_flight_is_unknown_by_its_offset_and_the_rest_certainly_not_
 
 
 def test_trouble_that_may_pass_ends_a_writer_that_never_heals() -> None:
-    rig = Rig(heal_s=0)
+    rig = Rig(reopen_timeout_s=0)
     rig.step(TroubleMet(TROUBLE))
     assert isinstance(rig.machine.error, AppendFailed)
 
@@ -664,7 +664,7 @@ def test_a_writer_that_lost_its_log_tells_later_appends_who_has_it() -> None:
 
 
 def test_a_writer_that_ended_otherwise_names_nobody() -> None:
-    rig = Rig(heal_s=0)
+    rig = Rig(reopen_timeout_s=0)
     rig.sent(b"a")
     rig.step(AddFailed(FIRST, TROUBLE))
     error = rig.machine.error

@@ -38,7 +38,7 @@ def healed(end: int, ledger_id: LedgerId = NEXT, *, last_txid: int = NO_TXID) ->
 
 
 class Rig:
-    def __init__(self, *, heal_s: float = 30.0, **settings: int) -> None:
+    def __init__(self, *, reopen_timeout_s: float = 30.0, **settings: int) -> None:
         manifest = Manifest(
             incarnation="i",
             settings=LogSettings(**settings),  # type: ignore[arg-type]
@@ -56,7 +56,9 @@ class Rig:
             now_ms=lambda: 0,
             wake=self._wake,
         )
-        self.machine = Writing("log", manifest, 1, FIRST, self.intake, heal_s=heal_s, now=0.0)
+        self.machine = Writing(
+            "log", manifest, 1, FIRST, self.intake, reopen_timeout_s=reopen_timeout_s, now=0.0
+        )
 
     def _wake(self) -> None:
         self.woken += 1

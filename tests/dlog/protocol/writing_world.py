@@ -74,14 +74,14 @@ class Ledger:
 
 class World:
     def __init__(
-        self, choose: Callable[[Sequence[object]], object], *, heal_s: float, calm: int
+        self, choose: Callable[[Sequence[object]], object], *, reopen_timeout_s: float, calm: int
     ) -> None:
         """*calm*: so many of its steps pass without trouble, on average."""
         self._choose = choose
         self._calm = calm
         self._speed = self.pick([1, 4])
         """Of confirmations, compared with appends."""
-        self.rig = Rig(heal_s=heal_s, roll_records=2)
+        self.rig = Rig(reopen_timeout_s=reopen_timeout_s, roll_records=2)
         self.machine = self.rig.machine
         self.seen: set[Transition] = set()
         self.offsets: dict[int, int] = {}

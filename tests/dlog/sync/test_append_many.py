@@ -112,7 +112,7 @@ async def test_what_cannot_be_records_is_told_at_once(
 
 async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outcome() -> None:
     cluster = FakeCluster()
-    log = await Log.open("log", client=cluster.client(), heal_s=0)
+    log = await Log.open("log", client=cluster.client(), reopen_timeout_s=0)
     cluster.hold()
     values = [bytes(ENTRY_BYTES_FULL)] * 40  # more than may be in flight
     partly = log.append_many_async(values)

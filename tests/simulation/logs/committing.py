@@ -105,7 +105,7 @@ class Driver:
                 client=self.process.ledgers,
                 incarnation=incarnation,
                 epoch=epoch,
-                heal_s=profile.heal_s,
+                reopen_timeout_s=profile.reopen_timeout_s,
                 owner=self.process.name,
             )
             self.process.note(f"goes on as the sink of {query.log}, epoch {epoch}")
@@ -115,7 +115,7 @@ class Driver:
                 query.log,
                 client=self.process.ledgers,
                 settings=profile.settings,
-                heal_s=profile.heal_s,
+                reopen_timeout_s=profile.reopen_timeout_s,
                 owner=self.process.name,
             )
             self._opened(sink)

@@ -40,7 +40,7 @@ class LogProfile:
     readers: int
     """For each log."""
     settings: LogSettings
-    heal_s: float
+    reopen_timeout_s: float
     """How long a writer tries to heal; 0: trouble with its ledger ends it at once."""
     bursts: tuple[int, ...]
     """How many times a leader appends before it lets go, at random."""
@@ -139,7 +139,7 @@ def _queried(profile: LogProfile, random: Random) -> LogProfile:
         queries=random.choice((1, 2, 3)),
         candidates=random.choice((0, 0, 1)),
         readers=random.choice((1, 2)),
-        heal_s=random.choice((0.0, 1.0, 5.0)),
+        reopen_timeout_s=random.choice((0.0, 1.0, 5.0)),
         bursts=random.choice(((3,), (20,), (1, 5))),
         thinks_s=random.choice(((0.1,), (0.0, 0.5))),
         pauses_s=random.choice(((0.0, 0.01), (0.0, 0.05))),
@@ -241,7 +241,7 @@ def _troubled(profile: LogProfile, random: Random) -> LogProfile:
         ),
         logs=1,
         candidates=random.choice((1, 1, 2)),
-        heal_s=random.choice((0.0, 1.0, 5.0, 30.0, 30.0)),
+        reopen_timeout_s=random.choice((0.0, 1.0, 5.0, 30.0, 30.0)),
         bursts=(100,),
         thinks_s=(0.0, 0.5),
         pauses_s=random.choice(((0.0, 0.01), (0.01, 0.1))),
@@ -335,7 +335,7 @@ def _any_world(random: Random) -> LogProfile:
         candidates=random.choice((1, 2, 2, 3)),
         readers=random.choice((0, 1, 1, 2)),
         settings=settings,
-        heal_s=random.choice((0.0, 1.0, 5.0, 30.0)),
+        reopen_timeout_s=random.choice((0.0, 1.0, 5.0, 30.0)),
         bursts=random.choice(((3,), (20,), (0, 1, 5, 30))),
         thinks_s=random.choice(((0.1,), (3.0,), (0.0, 0.01, 1.0, 4.0))),
         pauses_s=random.choice(((0.0, 0.01), (0.0, 0.01, 0.1), (0.05, 0.3))),

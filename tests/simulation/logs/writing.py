@@ -108,7 +108,7 @@ class Leader:
                 create=create,
                 settings=self._profile.settings,
                 owner=process.name,
-                heal_s=self._profile.heal_s,
+                reopen_timeout_s=self._profile.reopen_timeout_s,
                 client=process.ledgers,
                 term=term,
             )
@@ -153,7 +153,7 @@ class Leader:
         error = log.writer.error
         assert "AssertionError" not in str(error), error
         if isinstance(error, AppendFailed):
-            healing = self._profile.heal_s > 0
+            healing = self._profile.reopen_timeout_s > 0
             self.process.mark("writer_did_not_heal_in_time" if healing else "writer_never_heals")
         elif isinstance(error, LostOwnership) and "its epoch is" in error.reason:
             self.process.mark("writer_was_taken_over_before_it_healed")
