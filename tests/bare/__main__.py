@@ -30,7 +30,8 @@ from dlog.testing import cluster
 
 
 def write(uri: str) -> RecordId:
-    with Log.open("typed", uri=uri, reopen_timeout_s="30s", settings=LogSettings(roll_bytes=1 << 20)) as log:
+    settings = LogSettings(roll_bytes=1 << 20)
+    with Log.open("typed", uri=uri, reopen_timeout_s="30s", settings=settings) as log:
         return log.append(b"x", key=b"k", headers={"a": b"b"})
 
 
