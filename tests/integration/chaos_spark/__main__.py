@@ -115,6 +115,8 @@ class Run:
         self._application = Application(cluster.uri, directory)
         self._troubles: Counter[Trouble] = Counter()
         self._over = asyncio.Event()
+        self._bookie_away = False
+        """Until it is registered again: one that is starting runs already."""
         self._rows = 0
 
     async def run(self) -> str:
@@ -174,11 +176,11 @@ class Run:
         if trouble is Trouble.DRIVER:
             return self._application.kill()
         if trouble is Trouble.BOOKIE:
-            running = [p.running for p in self._cluster.processes]
-            if not all(running):
+            if self._bookie_away:
                 return False  # one at a time: with two of three away there is no quorum
-            index = self._chance.random.randrange(len(running))
+            index = self._chance.random.randrange(len(self._cluster.processes))
             self._cluster.kill_bookie(index)
+            self._bookie_away = True
             away.create_task(self._bring_back(index))
             return True
         found = (
@@ -195,6 +197,7 @@ class Run:
     async def _bring_back(self, index: int) -> None:
         await asyncio.sleep(self._chance.away_s())
         await self._cluster.restart_bookie(index)
+        self._bookie_away = False
 
     async def _until_it_writes(self) -> None:
         before = await self._count()
