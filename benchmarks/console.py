@@ -31,7 +31,7 @@ from benchmarks.repair.bench import LargeZooKeeper
 from dlog.aio import Log
 from dlog.aio.read.segments import stamp
 from dlog.aio.store.manifests import new_incarnation
-from dlog.console.gathering import WANTED_S
+from dlog.console.poller import WANTED_S
 from dlog.local.cluster import LocalCluster
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.names import LOGS_PATH

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from bookie import metrics
-from bookie.collector.collected import recall
 from bookie.collector.collector import Collector
+from bookie.collector.store_memory import recall
 from bookie.config import BookieConfig
 from bookie.disk.directories import Directories
 from bookie.disk.reserve import Reserve

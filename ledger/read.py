@@ -11,8 +11,8 @@ from ledger.environment import Credentials, Environment
 from ledger.errors import EntryLost, EntryUnavailable, KeyDiffers, LogError, NoSuchLedger
 from ledger.ids import EntryId
 from ledger.machine_loop import MachineLoop, read_metadata
+from ledger.protocol import common_events
 from ledger.protocol import read as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import Found, repair_hints, verified
 from ledger.reader_state import Known
 from ledger.requests import ReadQuery, Status
@@ -66,7 +66,7 @@ class Read:
         self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=shared.TimePassed(),
+            time_passed=common_events.TimePassed(),
             broken=self.fail,
         )
 
@@ -92,7 +92,7 @@ class Read:
         match effect:
             case protocol.SendRead():
                 self._run.spawn(self._read(effect))
-            case shared.ReadMetadata():
+            case common_events.ReadMetadata():
                 ledgers = self._environment.ledgers
                 self._run.spawn(read_metadata(ledgers, self._credentials.ledger_id))
             case protocol.Deliver():

@@ -16,7 +16,7 @@ from ledger.errors import (
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.machine_loop import read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import shared
+from ledger.protocol import common_events
 from ledger.protocol.answers import Fault, proven_lac
 from ledger.protocol.read import LedgerChanged
 from ledger.quorum import Quorum, all_covered
@@ -257,7 +257,7 @@ class LedgerReader:
         try:
             while True:  # first a look at what changed between the open and the watch
                 event = await read_metadata(self._environment.ledgers, self.ledger_id)
-                if not isinstance(event, shared.MetadataRead):
+                if not isinstance(event, common_events.MetadataRead):
                     await asyncio.sleep(WATCH_RETRY_S)
                     continue
                 self._known.learn(event.metadata)

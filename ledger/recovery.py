@@ -20,8 +20,8 @@ from ledger.errors import (
 from ledger.ids import LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import common_events
 from ledger.protocol import recovery_events as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
@@ -81,7 +81,7 @@ class _Recovering:
         self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
             Recovery(self._ledger_id, metadata, version),
             self._execute,
-            time_passed=shared.TimePassed(),
+            time_passed=common_events.TimePassed(),
             broken=self._fail,
         )
 
@@ -105,12 +105,12 @@ class _Recovering:
             case protocol.ForgetEntries():
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self._quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata() | shared.ReadMetadata():
+                self._run.post(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata() | common_events.ReadMetadata():
                 ledgers = self._environment.ledgers
                 self._run.spawn(carry_out(effect, ledgers, self._ledger_id))
             case protocol.FinishRecovery():

@@ -36,7 +36,7 @@ from ledger.machine_loop import MachineLoop, carry_out
 from ledger.mark import written_without
 from ledger.mark_nodes import mark_ledger
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import shared
+from ledger.protocol import common_events
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
 from ledger.quorum import holds
@@ -81,7 +81,7 @@ class LedgerWriter:
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=shared.TimePassed(),
+            time_passed=common_events.TimePassed(),
             broken=lambda error: self._fail(_as_log_error(self.ledger_id, error)),
         )
         self._loop = asyncio.get_running_loop()
@@ -216,12 +216,12 @@ class LedgerWriter:
                 self._publish_soon(effect, _PUBLISH_TURNS)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self.metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata() | shared.ReadMetadata():
+                self._run.post(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata() | common_events.ReadMetadata():
                 self._run.spawn(self._carry_out(effect))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
@@ -236,9 +236,11 @@ class LedgerWriter:
             case _:
                 assert_never(effect)
 
-    async def _carry_out(self, effect: shared.MetadataEffect) -> shared.MetadataEvent:
+    async def _carry_out(self, effect: common_events.MetadataEffect) -> common_events.MetadataEvent:
         event = await carry_out(effect, self._environment.ledgers, self.ledger_id)
-        if isinstance(event, shared.MetadataWritten) and isinstance(effect, shared.WriteMetadata):
+        if isinstance(event, common_events.MetadataWritten) and isinstance(
+            effect, common_events.WriteMetadata
+        ):
             changes = effect.metadata.state is LedgerState.OPEN
             metrics.ENSEMBLE_CHANGES.add(by=changes)
         return event

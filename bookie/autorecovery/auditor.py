@@ -34,7 +34,7 @@ from ledger.mark import Lack
 from ledger.metastore.nodes import children_of
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.process import this_process
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from ledger.registry import (
     AVAILABLE,
     COOKIES,

@@ -22,7 +22,7 @@ from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import children_of
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from ledger.registry import COOKIES
 from ledger.values import counted
 

@@ -21,7 +21,7 @@ from ledger.machine_loop import Machine, read_metadata, run_in_turn
 from ledger.mark import Mark
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import CheckOp
-from ledger.protocol import shared
+from ledger.protocol import common_events
 from ledger.protocol.answers import verified
 from ledger.recovery import recover_without_password
 from ledger.registry import DECOMMISSIONING
@@ -113,7 +113,7 @@ async def replicate(
         machine: Machine[protocol.ReplicationEvent, protocol.ReplicationEffect]
         machine = Replication(ledger_id, surroundings.config)
         begin: protocol.ReplicationEvent = protocol.Begin(eager, came)
-        await run_in_turn(machine, begin, repair.execute, time_passed=shared.TimePassed())
+        await run_in_turn(machine, begin, repair.execute, time_passed=common_events.TimePassed())
     finally:
         await repair.let_go()
     assert repair.finish is not None, "the machine ends with Finish"
@@ -160,9 +160,9 @@ class _Repair:
                 return await self._read_ledger(fresh=fresh)
             case protocol.Look():
                 return await self._look(effect)
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 assert self._metadata is not None
-                return shared.ReplacementsChosen(
+                return common_events.ReplacementsChosen(
                     self._environment.replacements(
                         self._metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                     )
@@ -170,7 +170,7 @@ class _Repair:
             case protocol.ChooseBetter(exclude, ensemble):
                 assert self._metadata is not None
                 better = self._environment.better(self._metadata.quorum, ensemble, exclude)
-                return shared.ReplacementsChosen(better)
+                return common_events.ReplacementsChosen(better)
             case protocol.ReadFrames():
                 return await self._read_frames(effect)
             case protocol.SendFrames():
@@ -228,7 +228,7 @@ class _Repair:
 
     async def _write_swap(
         self, effect: protocol.WriteSwap
-    ) -> shared.MetadataEvent | protocol.MoreLeave:
+    ) -> common_events.MetadataEvent | protocol.MoreLeave:
         check = CheckOp(DECOMMISSIONING, effect.leaving_version)
         try:
             version = await self._environment.ledgers.write(
@@ -241,9 +241,9 @@ class _Repair:
         except NoSuchLedger:
             pass
         except MetadataUnavailable:
-            return shared.MetadataFailed()
+            return common_events.MetadataFailed()
         else:
-            return shared.MetadataWritten(version)
+            return common_events.MetadataWritten(version)
         return await read_metadata(self._environment.ledgers, self._ledger_id)
 
     async def _look(self, effect: protocol.Look) -> protocol.Looked:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from bookie.collector.collected import keep, recall
 from bookie.collector.collection import DirectoryCollection, LogState
 from bookie.collector.evictor import Evicting, Evictor
 from bookie.collector.garbage import (
@@ -30,6 +29,7 @@ from bookie.collector.garbage import (
     verified,
 )
 from bookie.collector.plan import CollectorConfig, Kind, Timetable
+from bookie.collector.store_memory import keep, recall
 from bookie.disk.port import Disk, DiskFull
 from bookie.errors import CollectionUnderWay, FileDamaged
 from bookie.storage.ledger_directory import LedgerDirectory

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import Final, Protocol, TypeVar
 
-from bookie.collector.collected import keep, recall
+from bookie.collector.store_memory import keep, recall
 from bookie.disk.directories import Directories
 from bookie.errors import BookiesThere
 from bookie.identity.cookie import Cookie, read_cookie, write_cookie

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.collector import collected
+from bookie.collector import store_memory
 from bookie.disk.directories import Directories
 from bookie.disk.port import RealDisk
 from bookie.errors import CookieDamaged, ForeignCluster
@@ -34,8 +34,8 @@ _FILES: Final = (
     accounts.LIMBO_PATH,
     f"{accounts.LIMBO_PATH}.tmp",
     read_only.PATH,
-    collected.PATH,
-    collected.NEW_PATH,
+    store_memory.PATH,
+    store_memory.NEW_PATH,
 )
 
 _WIPED: Final = "its data were wiped, and an operator said that they are given up"

@@ -13,8 +13,9 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from dlog.cli import print_version
-from dlog.cli.completing import EPILOG as COMPLETION_EPILOG
-from dlog.cli.completing import completion
+from dlog.cli.change_records import note_commands
+from dlog.cli.completion_scripts import EPILOG as COMPLETION_EPILOG
+from dlog.cli.completion_scripts import completion
 from dlog.cli.console import EPILOG as CONSOLE_EPILOG
 from dlog.cli.console import console
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
@@ -23,7 +24,6 @@ from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
 from dlog.cli.init import EPILOG as INIT_EPILOG
 from dlog.cli.init import init
 from dlog.cli.options import Uri, examples
-from dlog.cli.recording import note_commands
 from dlog.cli.runner import FAILED
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up

@@ -22,7 +22,7 @@ from ledger.private_files import make_private
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from dlog.console.serving import Served
+    from dlog.console.http_server import Served
 
 EPILOG = examples(
     "dlog console",
@@ -87,14 +87,14 @@ def console(
     is served by TLS alone."""
 
     async def command() -> None:
-        serving = serving_console()
+        http_server = serving_console()
         from dlog.console.metrics import METRICS
         from dlog.metrics import expose
         from ledger.metering.exposition import Exposed, Readiness
         from ledger.metering.http_server import served
         from ledger.security.certificates import Security
 
-        options = serving.ConsoleOptions(
+        options = http_server.ConsoleOptions(
             host=host,
             port=port,
             hosts=allow_host or (),
@@ -107,7 +107,7 @@ def console(
         with served(exposed, metrics_host, metrics_port, told, security=security):
             async with (
                 connected(uri) as client,
-                serving.console(client, options, security=security) as found,
+                http_server.console(client, options, security=security) as found,
             ):
                 expose(exposed)
                 exposed.add(METRICS)
@@ -122,15 +122,15 @@ def console(
 def serving_console() -> "ModuleType":
     """Return the module that serves the console; leave with a sentence if its extra is missing."""
     try:
-        from dlog.console import serving
+        from dlog.console import http_server
     except ImportError as error:
         raise failed(f"{MISSING} ({error})") from error
-    return serving
+    return http_server
 
 
 def read_token(file: Path) -> str:
     """Return the token in *file*. Raises `ConsoleNotServed` if others may read or change it."""
-    from dlog.console.serving import ConsoleNotServed
+    from dlog.console.http_server import ConsoleNotServed
 
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & _OTHERS:
@@ -153,7 +153,7 @@ def login_shown(found: "Served", directory: Path) -> Iterator[Mapping[str, str]]
     if sys.stdout.isatty():
         yield shown
         return
-    from dlog.console.serving import ConsoleNotServed
+    from dlog.console.http_server import ConsoleNotServed
 
     path = directory / f"{urlsplit(found.address).port}.login"
     try:

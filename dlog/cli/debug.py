@@ -71,8 +71,8 @@ def bundle(
 
     async def command() -> tuple[Path, int, dict[str, str]]:
         from dlog.cli.bundling.archive import Bundle
-        from dlog.cli.bundling.gathering import Wanted, gather, secrets_known
-        from dlog.cli.bundling.redacting import Redactor
+        from dlog.cli.bundling.collector import Wanted, gather, secrets_known
+        from dlog.cli.bundling.redaction import Redactor
 
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         path = out if out is not None else Path(f"dlog-debug-{at}.tar.gz")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.connections import connected
-from dlog.cli.log.checking import unlisted_facts
+from dlog.cli.log.verify_command import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at, told, until_signal

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
+from dlog.cli.change_records import INTERRUPTED, recording
 from dlog.cli.connections import check_there
-from dlog.cli.recording import INTERRUPTED, recording
 from dlog.cli.render.output import escaped
 from ledger import log_events
 from ledger.errors import LogError

@@ -10,6 +10,6 @@
     pages                      addresses
     serving                    the server that all of it runs in
 
-Only `gathering`, `reading` and `streaming` ask the cluster; nothing changes it. Templates print
+Only `poller`, `reading` and `event_stream` ask the cluster; nothing changes it. Templates print
 and decide nothing. Needs the extra `console`.
 """

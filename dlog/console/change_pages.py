@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from dlog.aio.store.manifests import ManifestNode
 from dlog.changes import LOG, Change, last_changes
-from dlog.console.changing import KINDS, Kind, asked, ordered
+from dlog.console.changes import KINDS, Kind, asked, ordered
 from dlog.console.forms import address_of, form_fields
-from dlog.console.gathering import Gatherer
-from dlog.console.guarding import Sessions
+from dlog.console.poller import Gatherer
+from dlog.console.request_guard import Sessions
 from dlog.console.views.changes import change_row, work_row
 from dlog.console.works import NotBegun, Works
 from dlog.errors import NoSuchLog

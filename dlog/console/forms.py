@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from dlog.console.guarding import BODY_BYTES_MAX, FIELDS_MAX
+from dlog.console.request_guard import BODY_BYTES_MAX, FIELDS_MAX
 
 FORM_S: Final = 10.0
 """A form may take so long to come."""

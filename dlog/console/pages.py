@@ -20,10 +20,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dlog.console.change_pages import ChangePages, needs_session
-from dlog.console.changing import KINDS
+from dlog.console.changes import KINDS
+from dlog.console.cluster_state import LogSeen
+from dlog.console.event_stream import VERIFIES_MAX, Streams, live, search, tail, verify
 from dlog.console.forms import address_of, form_fields
-from dlog.console.gathering import Gatherer
-from dlog.console.guarding import (
+from dlog.console.metrics import REQUESTS
+from dlog.console.poller import Gatherer
+from dlog.console.record_page import PAGE_RECORDS, offset_of, position_of, read_records
+from dlog.console.request_guard import (
     COOKIE,
     HEADERS,
     LOOPBACK,
@@ -33,10 +37,6 @@ from dlog.console.guarding import (
     is_followed_link,
     is_own_origin,
 )
-from dlog.console.metrics import REQUESTS
-from dlog.console.reading import PAGE_RECORDS, offset_of, position_of, read_records
-from dlog.console.seen import LogSeen
-from dlog.console.streaming import VERIFIES_MAX, Streams, live, search, tail, verify
 from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.logs import find, ledger_list, ledger_page, ledgers_shown, log_page, row
 from dlog.console.views.logs import page_of_ids as ids_of_page

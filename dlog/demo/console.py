@@ -12,7 +12,7 @@ from dlog.demo.roles import Role
 
 
 async def run(role: Role, uri: str) -> None:
-    from dlog.console.serving import ConsoleOptions, console
+    from dlog.console.http_server import ConsoleOptions, console
 
     async with connected(uri) as client, console(client, ConsoleOptions()) as found:
         role.say("serving", address=found.address, login=found.login)

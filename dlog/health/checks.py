@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.health.asking import gather_acls, gather_deletions, gather_servers
-from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_openings, gather_repair
+from dlog.health.doctor_survey import gather_acls, gather_deletions, gather_servers
 from dlog.health.signs import Checked, Facts, Report
 from dlog.health.store import StoreFacts
+from dlog.health.survey import Reach, gather_bookies, gather_logs, gather_openings, gather_repair
 from ledger.cluster import open_namespace
 from ledger.errors import LogError, NoNamespace
 from ledger.manager import LedgerStore

@@ -33,7 +33,7 @@ from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Segment
 from ledger.backoff import Backoff
 from ledger.errors import LogError
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0

@@ -24,8 +24,8 @@ from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import COLUMNS
+from dlog.spark.arrow_batches import rows_of
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
-from dlog.spark.joining import rows_of
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, name_of, namesake
 from dlog.spark.plan import LogRange, LogTail
@@ -34,8 +34,8 @@ from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
 
 if TYPE_CHECKING:
-    from dlog.spark.consuming import ConsumerMover
-    from dlog.spark.watching import Tails, TailWatch
+    from dlog.spark.consumer_progress import ConsumerMover
+    from dlog.spark.log_ends import Tails, TailWatch
 
 T = TypeVar("T")
 
@@ -154,8 +154,8 @@ class Access:
     ) -> "Tails":
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        from dlog.spark.log_ends import TailWatch
         from dlog.spark.news_file import NewsFile
-        from dlog.spark.watching import TailWatch
 
         try:
             if self._watch is None:
@@ -168,7 +168,7 @@ class Access:
 
     async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> "Tails":
         from dlog.aio.store.namespace_watch import listed_names
-        from dlog.spark.watching import keyed
+        from dlog.spark.log_ends import keyed
 
         ledgers = await self.connected()
         at_once = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
@@ -205,7 +205,7 @@ class Access:
         return await start_offset(ledgers, node, place)
 
     async def _move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
-        from dlog.spark.consuming import ConsumerMover
+        from dlog.spark.consumer_progress import ConsumerMover
 
         if self._mover is None:
             self._mover = ConsumerMover(await self.connected(), consumer)
@@ -261,7 +261,7 @@ async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[L
     """Return the tail of *log*, with all that was acknowledged before the call, and its name."""
     from dlog.aio.read.barriers import end_now
     from dlog.aio.read.tails import TailTracker
-    from dlog.spark.watching import tail_for_planning
+    from dlog.spark.log_ends import tail_for_planning
 
     tracker = TailTracker(ledgers, log)
     if incarnation is not None:

@@ -17,11 +17,11 @@ from dlog.spark.catalog import (
     with_options,
 )
 from dlog.spark.errors import InvalidOption, InvalidSchema
+from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace, refuse_contents
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import SinkOptions
 from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
-from dlog.spark.streaming import StreamReader
 
 _TYPES: Final = dict(
     zip(

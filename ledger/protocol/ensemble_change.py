@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.shared import ChooseReplacements
+from ledger.protocol.common_events import ChooseReplacements
 from ledger.requests import Status
 
 

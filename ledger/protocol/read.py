@@ -25,7 +25,7 @@ from typing import Final, assert_never
 from ledger.backoff import Backoff
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
+from ledger.protocol.common_events import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
 from ledger.requests import Status
 

@@ -25,6 +25,15 @@ from typing import assert_never
 
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol.common_events import (
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.protocol.end_search import EndSearch
 from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import (
@@ -45,15 +54,6 @@ from ledger.protocol.recovery_events import (
     WriteBackStored,
 )
 from ledger.protocol.retries import Retries
-from ledger.protocol.shared import (
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    ReadMetadata,
-    ReplacementsChosen,
-    TimePassed,
-    WriteMetadata,
-)
 from ledger.protocol.write_back import WriteBacks
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, fence_is_certain
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataEffect,
     MetadataEvent,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.common_events import ReplacementsChosen
 from ledger.protocol.ensemble_change import EnsembleChange
 from ledger.protocol.recovery_events import (
     ForgetEntries,
@@ -21,7 +22,6 @@ from ledger.protocol.recovery_events import (
     WriteBackStored,
 )
 from ledger.protocol.retries import Retries
-from ledger.protocol.shared import ReplacementsChosen
 from ledger.requests import Status
 
 

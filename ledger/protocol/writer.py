@@ -40,9 +40,7 @@ from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.absences import Absences
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.ensemble_change import EnsembleChange
-from ledger.protocol.retries import Retries
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
@@ -51,6 +49,8 @@ from ledger.protocol.shared import (
     TimePassed,
     WriteMetadata,
 )
+from ledger.protocol.ensemble_change import EnsembleChange
+from ledger.protocol.retries import Retries
 from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,

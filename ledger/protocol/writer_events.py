@@ -6,7 +6,7 @@ from enum import Enum
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataEffect,
     MetadataEvent,

@@ -9,7 +9,7 @@ from typing import Final
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from dlog.console.serving import ConsoleOptions, console
+from dlog.console.http_server import ConsoleOptions, console
 from dlog.local.cluster import LocalCluster
 from ledger.client import LedgerClient
 from tests.waiting import PATIENCE_S

@@ -12,7 +12,7 @@ from playwright.async_api import Page, expect
 
 from dlog.aio import Log
 from dlog.aio.admin import log_exists
-from dlog.console.streaming import message
+from dlog.console.event_stream import message
 from tests.browser.chromium import Watched, chromium, watched
 from tests.waiting import PATIENCE_S, ended
 

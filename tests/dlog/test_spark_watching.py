@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
+from dlog.spark.log_ends import TailWatch
 from dlog.spark.news_file import NewsFile
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogTail, plan_partitions
 from dlog.spark.selection import Selection
-from dlog.spark.watching import TailWatch
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S
@@ -177,7 +177,7 @@ async def test_a_log_that_cannot_be_looked_at_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with watching() as watched:
-        monkeypatch.setattr("dlog.spark.watching.LOOK_S", 0.01)
+        monkeypatch.setattr("dlog.spark.log_ends.LOOK_S", 0.01)
         await watched.ends(after=1, wait_s=0.01)
         await turns()  # both logs are waited for
         for log in watched.logs:

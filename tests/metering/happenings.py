@@ -35,7 +35,7 @@ from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
 from dlog.console import metrics as console_metrics
-from dlog.console.serving import ConsoleOptions, console
+from dlog.console.http_server import ConsoleOptions, console
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, NodeExists

@@ -8,7 +8,7 @@ _HEALTH = "tests/dlog/cli/test_cli_health.py::test_"
 
 mutant(
     "commits for a consumer what was read and not printed",
-    "dlog/cli/log/tailing.py",
+    "dlog/cli/log/tail_command.py",
     old="await reader.commit(taken[-1].offset + 1)",
     new="await reader.commit(batch[-1].offset + 1)",
     test=_LOOKING + "a_consumer_is_not_ahead_of_what_was_printed_although_more_was_read",
@@ -57,7 +57,7 @@ mutant(
 )
 mutant(
     "takes a bookie that does not answer for one that does",
-    "dlog/health/asking.py",
+    "dlog/health/doctor_survey.py",
     old="        reached=info is not None,\n",
     new="        reached=True,\n",
     test=_HEALTH + "the_doctor_finds_one_that_is_registered_and_does_not_answer",
@@ -72,7 +72,7 @@ mutant(
 )
 mutant(
     "calls a record whole of which a bookie has no copy",
-    "dlog/health/tracing.py",
+    "dlog/health/record_trace.py",
     old="        return all(replica.fault is None for replica in self.replicas)\n",
     new="        return any(replica.fault is None for replica in self.replicas)\n",
     test="tests/dlog/cli/test_cli_tracing.py::test_"

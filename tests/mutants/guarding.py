@@ -154,7 +154,7 @@ mutant(
 )
 mutant(
     "writes passwords down",
-    "dlog/cli/recording.py",
+    "dlog/cli/change_records.py",
     old='"uri", "as_json", "yes", "password"',
     new='"uri", "as_json", "yes"',
     test="tests/dlog/cli/test_cli_changes.py::test_passwords_and_the_namespace_are_not_written_down",

@@ -30,49 +30,49 @@ mutant(
 )
 mutant(
     "deletes a log whose name nobody typed",
-    "dlog/console/changing.py",
+    "dlog/console/changes.py",
     old='    if kind.typed and given.get("typed") != found.subject:\n',
     new='    if kind.typed and given.get("typed") is None:\n',
     test=_TESTS + "a_log_is_sealed_once_its_name_is_typed",
 )
 mutant(
     "deletes the log that has the name by now",
-    "dlog/console/changing.py",
+    "dlog/console/changes.py",
     old="delete_log(log, incarnation=life, client=gatherer.client)",
     new="delete_log(log, client=gatherer.client)",
     test=_TESTS + "a_log_is_deleted_once_its_name_is_typed_and_not_one_that_was_made_anew",
 )
 mutant(
     "waits for ever for the next request of a browser",
-    "dlog/console/serving.py",
+    "dlog/console/http_server.py",
     old="        if asked is None or asked.response_complete:\n",
     new="        if asked is None:\n",
     test=_SERVING + "who_does_not_go_on_after_an_answer_is_shut_out",
 )
 mutant(
     "lets one address have all connections",
-    "dlog/console/serving.py",
+    "dlog/console/http_server.py",
     old="for host, _ in self._taken) < FROM_ONE_MAX:\n",
     new="for host, _ in self._taken) < 10 * FROM_ONE_MAX:\n",
     test=_SERVING + "who_takes_all_connections_of_one_address_keeps_nobody_else_out",
 )
 mutant(
     "counts connections that are over",
-    "dlog/console/serving.py",
+    "dlog/console/http_server.py",
     old="for each in self._taken if each[1].fileno() >= 0]\n",
     new="for each in self._taken]\n",
     test=_SERVING + "who_takes_all_connections_of_one_address_keeps_nobody_else_out",
 )
 mutant(
     "keeps everybody out who guesses tokens",
-    "dlog/console/guarding.py",
+    "dlog/console/request_guard.py",
     old="        return len(lately) < FAILURES_MAX or address in LOOPBACK\n",
     new="        return sum(map(len, self._failures.values())) < FAILURES_MAX\n",
     test=_VIEWS + "wrong_tokens_shut_the_door_for_a_while_and_for_nobody_elsewhere",
 )
 mutant(
     "lets one user of a machine lock out the others",
-    "dlog/console/guarding.py",
+    "dlog/console/request_guard.py",
     old="        return len(lately) < FAILURES_MAX or address in LOOPBACK\n",
     new="        return len(lately) < FAILURES_MAX\n",
     test=_PAGES + "wrong_tokens_lock_out_nobody_else",
@@ -86,7 +86,7 @@ mutant(
 )
 mutant(
     "logs in by an address that was used",
-    "dlog/console/guarding.py",
+    "dlog/console/request_guard.py",
     old="        self._once = None\n        return self._begin",
     new="        return self._begin",
     test=_PAGES + "an_address_logs_in_once",
@@ -114,21 +114,21 @@ mutant(
 )
 mutant(
     "forgets since when something is wrong once there is more of it",
-    "dlog/console/seen.py",
+    "dlog/console/cluster_state.py",
     old="before.get(key, begun.get(key[0], at))",
     new="before.get(key, at)",
     test=_VIEWS + "trouble_that_grows_has_lasted_since_it_began",
 )
 mutant(
     "forgets a log that it is looking at",
-    "dlog/console/gathering.py",
+    "dlog/console/poller.py",
     old="looking = self._want(log).looking",
     new="looking = self._follow(log).looking",
     test=_PAGES + "a_log_that_is_looked_at_now_is_not_forgotten_meanwhile",
 )
 mutant(
     "looks at the bookies once all logs have answered",
-    "dlog/console/gathering.py",
+    "dlog/console/poller.py",
     old="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n\n"
     "    async def _list_logs",
     new="        self.cluster.take_in(report, now=self.now, now_ms=now_ms())\n"
@@ -138,7 +138,7 @@ mutant(
 _TERMINAL = "tests/dlog/cli/test_terminal_output.py::test_"
 mutant(
     "lets records command the terminal of who looks at them",
-    "dlog/cli/log/tailing.py",
+    "dlog/cli/log/tail_command.py",
     old="    escape = escaped_bytes if sys.stdout.isatty() else bytes\n",
     new="    escape = bytes\n",
     test=_TERMINAL + "a_format_may_say_itself_what_a_terminal_obeys",

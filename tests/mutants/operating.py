@@ -150,21 +150,21 @@ mutant(
 )
 mutant(
     "prints the same line again and again while a bookie is emptied",
-    "dlog/cli/bookie/leaving.py",
+    "dlog/cli/bookie/decommission_command.py",
     old="        if words != shown:\n",
     new="        if words:\n",
     test=_LEAVE + "what_has_not_changed_is_not_printed_again",
 )
 mutant(
     "retires the name of a bookie that runs",
-    "dlog/cli/bookie/leaving.py",
+    "dlog/cli/bookie/decommission_command.py",
     old="        await check_forgettable(client.store, bookie, None)\n",
     new="",
     test=_OPERATE + "a_bookie_that_is_gone_can_be_given_up_by_force_and_one_that_runs_cannot",
 )
 mutant(
     "replaces a bookie that runs",
-    "dlog/cli/bookie/replacing.py",
+    "dlog/cli/bookie/replace_command.py",
     old="    await check_forgettable(client.store, old, None)\n",
     new="",
     test=_OPERATE + "a_bookie_that_runs_is_not_replaced_nor_without_a_word",

@@ -5,7 +5,7 @@ from tests.mutants.mutant import mutant
 _SINK = "dlog/aio/write/sink.py"
 _UNIT = "tests/dlog/aio/test_sink.py::test_"
 _OWNERSHIP = "dlog/spark/sink/keeper/ownership.py"
-_HOLDING = "dlog/spark/sink/keeper/holding.py"
+_HOLDING = "dlog/spark/sink/keeper/held_logs.py"
 _CLIENT = "dlog/spark/sink/keeper/client.py"
 _HOLD = "tests/dlog/keeper/test_holding.py::test_"
 _CALL = "tests/dlog/keeper/test_keeper_calls.py::test_"

@@ -57,21 +57,21 @@ mutant(
 )
 mutant(
     "holds back what is to run once",
-    "dlog/spark/streaming.py",
+    "dlog/spark/micro_batch.py",
     old="holds = not (unlimited or self._ends_where_it_is)",
     new="holds = True",
     test=_SOURCE + "what_runs_once_holds_nothing_back",
 )
 mutant(
     "moves a consumer to where a batch will end",
-    "dlog/spark/streaming.py",
+    "dlog/spark/micro_batch.py",
     old="        return encode(end)\n",
     new="        self._move_consumer(end)\n        return encode(end)\n",
     test=_SOURCE + "the_consumer_follows_what_spark_has_committed",
 )
 mutant(
     "accepts losses that it was not told to accept",
-    "dlog/spark/streaming.py",
+    "dlog/spark/micro_batch.py",
     old="        if self._options.fail_on_data_loss:\n            raise loss\n",
     new="",
     test=_SOURCE + "a_log_that_was_deleted_fails_the_query",
@@ -99,14 +99,14 @@ mutant(
 )
 mutant(
     "watches whatever has the name of a log that was renamed",
-    "dlog/spark/watching.py",
+    "dlog/spark/log_ends.py",
     old="            self._tracker.follow(following)\n",
     new="            pass\n",
     test=_ACCESS + "a_log_that_is_renamed_is_watched_and_read_under_its_old_name",
 )
 mutant(
     "makes a consumer of a log that took the place of another",
-    "dlog/spark/consuming.py",
+    "dlog/spark/consumer_progress.py",
     old="        if manifest.incarnation != position.incarnation:\n",
     new="        if False:\n",
     test=_ACCESS + "a_consumer_of_a_log_that_is_gone_troubles_nobody",
@@ -120,7 +120,7 @@ mutant(
 )
 mutant(
     "plans a batch by news that came while nobody asked",
-    "dlog/spark/watching.py",
+    "dlog/spark/log_ends.py",
     old="            each.doubt()\n",
     new="            pass\n",
     test="tests/dlog/test_spark_watching.py"
@@ -136,7 +136,7 @@ mutant(
 )
 mutant(
     "never looks at the name that a renamed log had",
-    "dlog/spark/watching.py",
+    "dlog/spark/log_ends.py",
     old="            if name in self._watched and self._watched[name].is_renamed:\n",
     new="            if False:\n",
     test=_ACCESS + "a_log_that_takes_the_name_of_a_renamed_one_is_found_beside_it",
@@ -157,7 +157,7 @@ mutant(
 )
 mutant(
     "lets a quiet source hold up a busy one",
-    "dlog/spark/watching.py",
+    "dlog/spark/log_ends.py",
     old="left_s <= 0 or self._news_file.has_changed()",
     new="left_s <= 0",
     test="tests/dlog/test_spark_watching.py"

@@ -17,9 +17,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.placement import Pool
-from ledger.protocol.quarantine import Quarantine
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     MetadataEffect,
     MetadataEvent,
     MetadataFailed,
@@ -27,6 +25,8 @@ from ledger.protocol.shared import (
     MetadataWritten,
     WriteMetadata,
 )
+from ledger.protocol.placement import Pool
+from ledger.protocol.quarantine import Quarantine
 from ledger.requests import (
     AddRun,
     HeldAnswer,

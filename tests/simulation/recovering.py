@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import common_events
 from ledger.protocol import recovery_events as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
@@ -39,7 +39,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         attempts_max = self.cluster.scheduler.random.choice((2, 5))
         config = protocol.RecoveryConfig(attempts_max=attempts_max)
         machine = Recovery(self.ledger_id, metadata, version, config)
-        self.run(machine, shared.TimePassed())
+        self.run(machine, common_events.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -67,12 +67,12 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 self.mark("recovery_ensemble_change")
                 chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata() | shared.ReadMetadata():
+                self.feed(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata() | common_events.ReadMetadata():
                 self.carry_out(effect, self.feed)
             case protocol.FinishRecovery():
                 self._finish(effect.metadata)

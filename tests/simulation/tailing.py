@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 from ledger.entry import access_key
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import common_events
 from ledger.protocol import read as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.simulation.client import Client
@@ -103,7 +103,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             avoid=self.quarantine.quarantined(now=self.host.clock()),
             unconfirmed=self._unconfirmed,
         )
-        self.run(self._reading, shared.TimePassed())
+        self.run(self._reading, common_events.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -119,13 +119,13 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                 )
                 reading = self._reading
                 self.read(effect.bookie, query, lambda answer: self._read(reading, effect, answer))
-            case shared.ReadMetadata():
+            case common_events.ReadMetadata():
                 reading = self._reading
                 self.read_metadata(
                     read=lambda metadata, version: self._tell(
-                        reading, shared.MetadataRead(metadata, version)
+                        reading, common_events.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self._tell(reading, shared.MetadataFailed()),
+                    failed=lambda: self._tell(reading, common_events.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)

@@ -10,7 +10,7 @@ from ledger.ids import EntryId, LedgerId
 from ledger.mark import written_without
 from ledger.mark_nodes import mark_ledger
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import degraded_ensemble, shared
+from ledger.protocol import common_events, degraded_ensemble
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import Phase, Writer
 from ledger.quorum import holds
@@ -103,7 +103,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             else:
                 self.placed(pool, quorum.ensemble, ensemble, ())
             self.machine = Writer(ledger_id, metadata, 0, self.cluster.choices.writer_config)
-            self.run(self.machine, shared.TimePassed())
+            self.run(self.machine, common_events.TimePassed())
             self.cluster.metadata.watch(self.host, AVAILABLE, self._list)
             self._list()
             self._on_created(self)
@@ -153,14 +153,14 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish_lac(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 self.mark("ensemble_change_wanted")
                 if not self.machine.is_degraded:
                     self.mark("bookie_to_be_left")
                 chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata() | shared.ReadMetadata():
+                self.feed(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata() | common_events.ReadMetadata():
                 self.carry_out(effect, self.feed)
             case protocol.MarkLacks():
                 self._mark_lacks(effect)

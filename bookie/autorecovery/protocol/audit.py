@@ -44,7 +44,7 @@ from bookie.autorecovery.protocol.ledger_check import is_urgent
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 
 DELAY_S: Final = 300.0
 CHECK_S: Final = 86_400.0

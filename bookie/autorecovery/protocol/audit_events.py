@@ -7,7 +7,7 @@ from enum import Enum
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 
 
 class CheckKind(Enum):

@@ -19,7 +19,7 @@ from typing import Final, assert_never
 
 from bookie.autorecovery.protocol.ledger_weight import Weight
 from ledger.ids import BookieId, LedgerId
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from ledger.values import counted
 
 PAUSE_S: Final = 5.0

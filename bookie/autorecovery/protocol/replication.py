@@ -68,7 +68,7 @@ from bookie.autorecovery.protocol.situation import Situation
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataFailed,
     MetadataRead,

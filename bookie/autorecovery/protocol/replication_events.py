@@ -7,7 +7,7 @@ from bookie.autorecovery.protocol.copy_plan import Copy, Share
 from ledger.ids import BookieId
 from ledger.mark import Mark
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataFailed,
     MetadataRead,

@@ -29,7 +29,7 @@ from dlog.recordbatch import RecordBatch, parse_header
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 
 READ_BYTES_MAX: Final = 2560 * 1024
 """Four full entries with their columns: what a read costs beside its bytes is shared by them."""

@@ -8,14 +8,14 @@ import typer
 
 from bookie.start_options import TLS, Given, add_start
 from dlog.cli.bookie import (
+    decommission_command,
     dumps,
-    leaving,
     offline,
-    operating,
+    operator_commands,
     ready,
-    rebalancing,
-    recovering,
-    replacing,
+    rebalance_command,
+    recover_command,
+    replace_command,
     where,
 )
 from dlog.cli.connections import opened_store
@@ -26,12 +26,12 @@ from dlog.config import load, resolve_uri
 from ledger.errors import LogError
 
 app = typer.Typer()
-operating.add_to(app)
-leaving.add_to(app)
+operator_commands.add_to(app)
+decommission_command.add_to(app)
 ready.add_to(app)
-recovering.add_to(app)
-replacing.add_to(app)
-rebalancing.add_to(app)
+recover_command.add_to(app)
+replace_command.add_to(app)
+rebalance_command.add_to(app)
 where.add_to(app)
 offline.add_to(app)
 dumps.add_to(app)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dlog.cli.bundling.redacting import Redactor
+from dlog.cli.bundling.redaction import Redactor
 from ledger.values import counted
 
 BYTES_MAX: Final = 64 << 20

@@ -1,8 +1,7 @@
 """``dlog log``: logs as a whole, from their creation to their end. The rest is beside it.
 
-Records go in and out in `dlog.cli.log.records` and `dlog.cli.log.tailing`; `dlog.cli.log.looking`,
-`dlog.cli.log.tracing` and `dlog.cli.log.shown` look inside, `dlog.cli.log.truncating` and
-`dlog.cli.log.checking` look after logs.
+Records go in and out in `records` and `tail_command`; `seek_command`, `trace_command` and
+`record_text` look inside, `truncate_command` and `verify_command` look after logs.
 """
 
 import sys
@@ -10,20 +9,20 @@ from typing import Annotated, Final
 
 import typer
 
+from dlog.cli.argument_values import parse_codec, parse_settings
 from dlog.cli.log import (
-    checking,
-    listing,
-    looking,
+    list_command,
+    record_text,
     records,
-    shown,
-    tailing,
-    tracing,
-    truncating,
+    seek_command,
+    tail_command,
+    trace_command,
+    truncate_command,
+    verify_command,
 )
 from dlog.cli.log import settings as log_settings
 from dlog.cli.names import complete_assignment, complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_codec, parse_settings
 from dlog.cli.render.output import print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.settings import CODECS_ALLOWED, LogSettings
@@ -35,13 +34,13 @@ _DEFAULTS: Final = LogSettings()
 
 app = typer.Typer()
 app.command(epilog=records.APPEND_EPILOG)(records.append)
-app.command(epilog=tailing.EPILOG)(tailing.tail)
-listing.add_to(app)
-shown.add_to(app)
-looking.add_to(app)
-tracing.add_to(app)
-truncating.add_to(app)
-checking.add_to(app)
+app.command(epilog=tail_command.EPILOG)(tail_command.tail)
+list_command.add_to(app)
+record_text.add_to(app)
+seek_command.add_to(app)
+trace_command.add_to(app)
+truncate_command.add_to(app)
+verify_command.add_to(app)
 app.add_typer(log_settings.app, name="settings")
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.argument_values import parse_headers
 from dlog.cli.connections import connected
-from dlog.cli.log.incoming import JsonLines, Messages, parse_delimiter
+from dlog.cli.log.record_input import JsonLines, Messages, parse_delimiter
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_headers
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import failed, run_at
 from dlog.errors import RecordTooLarge

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from dlog.cli.argument_values import parse_settings
 from dlog.cli.names import complete_assignment, complete_setting, did_you_mean
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_settings
 from dlog.cli.render.output import print_facts, print_json, write_text
 from dlog.cli.runner import failed, run_at
 

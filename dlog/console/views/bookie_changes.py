@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from dlog.console.seen import ClusterSeen
-from dlog.console.views.asked import Asked
+from dlog.console.cluster_state import ClusterSeen
+from dlog.console.views.confirmation import Asked
 from dlog.console.wording import count, size
 from dlog.health.repair import RepairFacts
 from dlog.settings import LogSettings

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.console.drawing import Spark, spark
-from dlog.console.seen import BookieSeen, ClusterSeen
+from dlog.console.chart import Spark, spark
+from dlog.console.cluster_state import BookieSeen, ClusterSeen
 from dlog.console.series import Series
 from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from dlog.console.seen import LogLook
-from dlog.console.views.asked import Asked, Consumers, Field
+from dlog.console.cluster_state import LogLook
+from dlog.console.views.confirmation import Asked, Consumers, Field
 from dlog.console.wording import LIMITS, NO_LIMIT, NOT_ENCRYPTED, count, setting, size
 from dlog.errors import InvalidSettings
 from dlog.manifest import Manifest

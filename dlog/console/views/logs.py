@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.console.drawing import Line, Spark, segment_line, spark
-from dlog.console.seen import LogSeen, Takeover
+from dlog.console.chart import Line, Spark, segment_line, spark
+from dlog.console.cluster_state import LogSeen, Takeover
 from dlog.console.wording import (
     NOT_ENCRYPTED,
     UNKNOWN,

@@ -20,7 +20,7 @@ from bookie.autorecovery.protocol.audit_events import (
 )
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from tests.bookie.autorecovery.repair_world import ledger, names
 
 DELAY_S, CHECK_S = 300.0, 86_400.0

@@ -13,7 +13,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.port import ANY_VERSION
-from ledger.protocol import shared
+from ledger.protocol import common_events
 from ledger.quorum import Quorum, holds
 from ledger.requests import Status
 
@@ -178,13 +178,13 @@ class World:
                 )
             case protocol.Look():
                 return self._look(effect)
-            case shared.ChooseReplacements(indexes, exclude, ensemble):
+            case common_events.ChooseReplacements(indexes, exclude, ensemble):
                 spare = [
                     bookie for bookie in names(self.there) if bookie not in (*exclude, *ensemble)
                 ]
-                return shared.ReplacementsChosen(tuple(zip(indexes, spare, strict=False)))
+                return common_events.ReplacementsChosen(tuple(zip(indexes, spare, strict=False)))
             case protocol.ChooseBetter(exclude, ensemble):
-                return shared.ReplacementsChosen(self._better(exclude, ensemble))
+                return common_events.ReplacementsChosen(self._better(exclude, ensemble))
             case protocol.ReadFrames():
                 return self._read(effect)
             case protocol.SendFrames():
@@ -288,9 +288,9 @@ class World:
 
     def _write(
         self, metadata: LedgerMetadata, version: int
-    ) -> shared.MetadataWritten | shared.MetadataRead:
+    ) -> common_events.MetadataWritten | common_events.MetadataRead:
         if self.metadata is None or version != self.version:
-            return shared.MetadataRead(self.metadata, self.version)
+            return common_events.MetadataRead(self.metadata, self.version)
         changed = [
             (before, after)
             for before, after in zip(self.metadata.fragments, metadata.fragments, strict=True)
@@ -311,7 +311,7 @@ class World:
                 ]
                 assert self.of(bookie).issuperset(held), f"{bookie} has not all that it stands for"
         self.metadata, self.version = metadata, version + 1
-        return shared.MetadataWritten(self.version)
+        return common_events.MetadataWritten(self.version)
 
     def _recover(self) -> protocol.Recovered:
         metadata = self._metadata

@@ -21,7 +21,7 @@ from bookie.autorecovery.protocol.audit_events import (
 )
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, LEDGERS, Cluster
 from tests.bookie.autorecovery.repair_world import ledger, names
 

@@ -4,7 +4,7 @@ from bookie.autorecovery.protocol import replication_events as protocol
 from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import shared
+from ledger.protocol import common_events
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.repair_world import World, ledger, names, repair
 
@@ -13,7 +13,7 @@ class Late(World):
     """Bookie d comes just before somebody is chosen."""
 
     def do(self, effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent:
-        if isinstance(effect, shared.ChooseReplacements):
+        if isinstance(effect, common_events.ChooseReplacements):
             self.there += "d"
         return super().do(effect)
 

@@ -30,7 +30,7 @@ from bookie.autorecovery.protocol.replication import ReplicationConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 from tests.bookie.autorecovery.repair_world import names
 from tests.bookie.autorecovery.test_worker import closed_ledger, copies, kill, world
 from tests.waiting import eventually

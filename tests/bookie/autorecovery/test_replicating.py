@@ -11,7 +11,7 @@ from bookie.autorecovery.protocol.replication_events import Finish, Outcome
 from ledger.ids import LedgerId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.shared import MetadataFailed, MetadataRead
+from ledger.protocol.common_events import MetadataFailed, MetadataRead
 from ledger.quorum import Quorum
 from ledger.requests import Status
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair

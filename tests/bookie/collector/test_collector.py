@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 
 import pytest
 
-from bookie.collector import collected
+from bookie.collector import store_memory
 from bookie.collector.collector import Collector, Run
 from bookie.collector.garbage import AlarmKind
 from bookie.collector.plan import CollectorConfig, Kind
@@ -455,7 +455,7 @@ def test_without_its_memory_a_bookie_takes_what_is_gone_for_lost() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.drop(0, 1, 2)
         await cluster.collector.close()
-        cluster.main.damage(collected.PATH, 20, b"\x5a")
+        cluster.main.damage(store_memory.PATH, 20, b"\x5a")
         cluster.start_again()
         await cluster.collector.begin()
         assert (await cluster.collector.collect()).waiting == 2

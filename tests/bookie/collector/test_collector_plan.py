@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.collector import collected
+from bookie.collector import store_memory
 from bookie.collector.garbage import PERIOD_S, Seen, candidates, judge, verified
 from bookie.collector.plan import CollectorConfig, Kind, LogFacts, Plan, Timetable, plan
 from bookie.errors import InvalidSetting
@@ -190,8 +190,8 @@ def test_what_a_collector_remembers_comes_back_or_is_known_to_be_damaged(
     numbers: tuple[int, int, int, int], older: bool, at: int, flip: int
 ) -> None:
     seen = Seen(*numbers, older=older)
-    data = bytearray(collected.encode(seen))
-    assert collected.decode(bytes(data)) == seen
-    assert collected.decode(bytes(data[:at])) is None
+    data = bytearray(store_memory.encode(seen))
+    assert store_memory.decode(bytes(data)) == seen
+    assert store_memory.decode(bytes(data[:at])) is None
     data[at] ^= flip
-    assert collected.decode(bytes(data)) == (None if flip else seen)
+    assert store_memory.decode(bytes(data)) == (None if flip else seen)

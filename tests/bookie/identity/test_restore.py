@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from bookie.collector.collected import keep, recall
 from bookie.collector.garbage import Seen
+from bookie.collector.store_memory import keep, recall
 from bookie.disk.directories import Directories
 from bookie.errors import (
     BookiesThere,

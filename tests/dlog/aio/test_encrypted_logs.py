@@ -27,7 +27,7 @@ from dlog.encryption.files import add_key
 from dlog.encryption.keyring import use_keys
 from dlog.encryption.ledgers import STAMP_KEY
 from dlog.errors import DamagedLog, KeyMissing
-from dlog.health.tracing import trace_record
+from dlog.health.record_trace import trace_record
 from dlog.manifest import FORMAT_VERSION
 from dlog.position import Timestamp
 from dlog.receipts import Receipt

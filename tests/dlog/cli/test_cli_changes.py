@@ -8,7 +8,7 @@ import typer
 from typer.main import get_command
 
 from dlog.cli.app import app
-from dlog.cli.recording import CHANGING, NOT_WRITTEN
+from dlog.cli.change_records import CHANGING, NOT_WRITTEN
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
 LOOKING_OF = {

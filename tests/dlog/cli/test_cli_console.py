@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlog.cli.console import login_shown, read_token, say_where
-from dlog.console.serving import ConsoleNotServed, Served
+from dlog.console.http_server import ConsoleNotServed, Served
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
 

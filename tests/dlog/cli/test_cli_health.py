@@ -13,7 +13,7 @@ import dlog
 from bookie.autorecovery.marks import Marks
 from dlog.aio import Log
 from dlog.aio.store.manifests import ManifestNode
-from dlog.health import asking, gathering
+from dlog.health import doctor_survey, survey
 from dlog.health.checks import CHECKS
 from dlog.sync.loop_thread import LoopThread
 from ledger.client import LedgerClient
@@ -157,7 +157,7 @@ def test_what_a_bookie_left_in_the_store_and_cannot_be_read_is_told(shell: CliSh
 def test_marked_ledgers_are_counted_and_a_few_of_them_read(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "MARKS_MAX", 3)
+    monkeypatch.setattr(survey, "MARKS_MAX", 3)
 
     async def mark() -> None:
         store = await open_store(shell.uri)
@@ -279,7 +279,7 @@ def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliS
 def test_the_doctor_sees_deletions_that_nobody_finishes(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MANIFESTS_MAX", 2)
+    monkeypatch.setattr(doctor_survey, "MANIFESTS_MAX", 2)
     for log in ("a", "b", "c"):
         shell.write(log, end=1)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import dlog
-from dlog.cli.log.formatting import compile_format
-from dlog.cli.log.incoming import JsonLines, Messages, Row, parse_delimiter
+from dlog.cli.log.record_format import compile_format
+from dlog.cli.log.record_input import JsonLines, Messages, Row, parse_delimiter
 from dlog.cli.perf import Times, percentile
 from dlog.position import Place, Record
 from ledger.errors import InvalidValue
@@ -81,7 +81,7 @@ def test_the_namespace_may_be_named_before_the_command(shell: CliShell) -> None:
 def test_a_long_list_has_end_size_rate_and_leader(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.cli.log.listing.RATE_S", 0.01)
+    monkeypatch.setattr("dlog.cli.log.list_command.RATE_S", 0.01)
     shell.write("listed/a", end=25)
     shell.run("log", "create", "listed/b")
     [found] = shell.json_lines("log", "list", "-l", "--prefix", "listed/")

@@ -5,7 +5,7 @@ import time
 import pytest
 import typer
 
-from dlog.cli.parsing import (
+from dlog.cli.argument_values import (
     parse_duration,
     parse_headers,
     parse_settings,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from dlog.console.gathering import Gatherer
 from dlog.console.pages import Access, Console
+from dlog.console.poller import Gatherer
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from tests.waiting import until

@@ -22,10 +22,10 @@ from dlog.aio.admin import (
 )
 from dlog.changes import LOG, Change, last_changes
 from dlog.cli.app import app
-from dlog.cli.recording import CHANGING
-from dlog.console.changing import KINDS, ordered
-from dlog.console.guarding import COOKIE, SESSIONS_MAX
+from dlog.cli.change_records import CHANGING
+from dlog.console.changes import KINDS, ordered
 from dlog.console.pages import Access
+from dlog.console.request_guard import COOKIE, SESSIONS_MAX
 from dlog.console.works import ENDED_MAX, RUNNING_MAX, NotBegun, Ordered, Say, Works
 from tests.dlog.console.looking import TOKEN, Looking, browser_of, looking, session_of
 from tests.waiting import ended, until

@@ -7,8 +7,8 @@ import pytest
 
 from dlog.aio import Log
 from dlog.changes import last_changes
-from dlog.console.gathering import Gatherer
 from dlog.console.pages import Access, Console
+from dlog.console.poller import Gatherer
 from dlog.local.cluster import LocalCluster
 from dlog.settings import LogSettings
 from ledger import Quorum

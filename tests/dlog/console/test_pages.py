@@ -9,12 +9,12 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.read.tails import TailTracker
-from dlog.console import gathering, pages
-from dlog.console.gathering import LOGS_MAX, Gatherer
-from dlog.console.guarding import FAILURES_MAX
+from dlog.console import pages, poller
+from dlog.console.cluster_state import LogLook
+from dlog.console.event_stream import Streams, live
 from dlog.console.pages import Access
-from dlog.console.seen import LogLook
-from dlog.console.streaming import Streams, live
+from dlog.console.poller import LOGS_MAX, Gatherer
+from dlog.console.request_guard import FAILURES_MAX
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from tests.dlog.console.looking import TOKEN, Looking, browser_of, log_in, looking
@@ -239,7 +239,7 @@ async def test_a_check_of_a_ledger_finds_the_copies_of_a_dead_bookie() -> None:
 async def test_a_log_that_is_looked_at_now_is_not_forgotten_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "LOGS_AT_FIRST", 0)  # it is not followed without being asked for
+    monkeypatch.setattr(poller, "LOGS_AT_FIRST", 0)  # it is not followed without being asked for
     async with looking() as at:
         writer = await filled(at, "orders")
         await writer.close()
@@ -296,7 +296,7 @@ async def test_a_stream_sends_a_page_when_it_looks_otherwise_and_ends_with_the_c
 async def test_a_stream_says_how_old_its_page_is_also_while_nothing_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.console.streaming.LIVE_S", 0.01)
+    monkeypatch.setattr("dlog.console.event_stream.LIVE_S", 0.01)
     async with AsyncCluster() as cluster:
         client = await LedgerClient.connect(cluster.uri)
         ages = iter(("", "7 s", "9 s"))
@@ -320,8 +320,8 @@ async def test_logs_that_do_not_answer_hold_up_no_look_at_the_bookies(
 
     async with looking() as at:
         writer = await filled(at, "orders")
-        monkeypatch.setattr("dlog.console.gathering.current_leader", silent)
-        monkeypatch.setattr("dlog.console.gathering.LOOK_S", 1e9)
+        monkeypatch.setattr("dlog.console.poller.current_leader", silent)
+        monkeypatch.setattr("dlog.console.poller.LOOK_S", 1e9)
         await until(asked.is_set, "the log is looked at")
         seen = at.gatherer.cluster
         looks = {seen.looked_at}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from dlog.console.serving import (
+from dlog.console.http_server import (
     CONNECTIONS_MAX,
     FROM_ONE_MAX,
     ConsoleNotServed,
@@ -50,7 +50,7 @@ async def test_it_serves_until_it_is_closed_also_if_somebody_watches() -> None:
 async def test_who_asks_nothing_on_all_connections_keeps_nobody_out(
     begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.console.serving.BEGIN_S", 0.2)
+    monkeypatch.setattr("dlog.console.http_server.BEGIN_S", 0.2)
     async with served_console() as address:
         connections = await opened(address, CONNECTIONS_MAX, begun)
         assert [await ended(reader.read()) for reader, _ in connections] == [b""] * CONNECTIONS_MAX
@@ -79,7 +79,7 @@ async def test_who_takes_all_connections_of_one_address_keeps_nobody_else_out() 
 async def test_who_does_not_go_on_after_an_answer_is_shut_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.console.serving.BEGIN_S", 0.2)
+    monkeypatch.setattr("dlog.console.http_server.BEGIN_S", 0.2)
     async with served_console() as address:
         asked = b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
         [(reader, writer)] = await opened(address, 1, asked)

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
-from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, Spark, segment_line, spark
-from dlog.console.guarding import (
+from dlog.console.chart import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, Spark, segment_line, spark
+from dlog.console.cluster_state import (
+    BookieSeen,
+    ClusterSeen,
+    LogLook,
+    LogSeen,
+    Repairing,
+    first_seen,
+)
+from dlog.console.request_guard import (
     ADDRESSES_MAX,
     FAILURES_MAX,
     FAILURES_S,
@@ -13,8 +21,7 @@ from dlog.console.guarding import (
     SESSIONS_MAX,
     Sessions,
 )
-from dlog.console.guarding import host_of as host
-from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing, first_seen
+from dlog.console.request_guard import host_of as host
 from dlog.console.series import POINTS_MAX, Rate, Series
 from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.log_changes import changed_settings

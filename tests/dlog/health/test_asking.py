@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dlog.health.asking import gather_servers
-from dlog.health.gathering import Reach
+from dlog.health.doctor_survey import gather_servers
+from dlog.health.survey import Reach
 from ledger.cluster import make_namespace
 from ledger.manager import LedgerStore
 from ledger.membership import attendance

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from dlog.aio import Log
-from dlog.console.gathering import Gatherer
+from dlog.console.poller import Gatherer
 from dlog.console.views.cluster import Problem, problems
 from dlog.local.cluster import LocalCluster
 from ledger.client import LedgerClient

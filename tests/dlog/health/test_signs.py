@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 
 from dlog.aio import Log
-from dlog.health.asking import gather_deletions
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.deletions import DeletionsFacts
-from dlog.health.gathering import Reach
+from dlog.health.doctor_survey import gather_deletions
 from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
 from dlog.health.store import StoreFacts
+from dlog.health.survey import Reach
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum

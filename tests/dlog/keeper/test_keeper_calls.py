@@ -24,8 +24,8 @@ from dlog.spark.errors import StagedBefore
 from dlog.spark.sink.keeper import frames, server
 from dlog.spark.sink.keeper.client import BatchTooLargeToTravel, KeeperClient, KeeperUnreachable
 from dlog.spark.sink.keeper.frames import KeeperFailed
-from dlog.spark.sink.keeper.holding import Batch, Holding
-from dlog.spark.sink.keeper.opening import ClusterOpener
+from dlog.spark.sink.keeper.held_logs import Batch, Holding
+from dlog.spark.sink.keeper.opener import ClusterOpener
 from dlog.spark.sink.keeper.place import Place
 from dlog.spark.sink.keeper.server import KeeperServer
 from dlog.sync.loop_thread import LoopThread

@@ -30,7 +30,7 @@ from dlog.protocol.cursor import (
 )
 from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import EntryId, LedgerId
-from ledger.protocol.shared import TimePassed
+from ledger.protocol.common_events import TimePassed
 
 EMPTY = Manifest(incarnation="i")
 

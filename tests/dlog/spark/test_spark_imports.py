@@ -23,9 +23,9 @@ NOT_OF_A_WORKER = {
     "dlog.aio.read.consumer",
     "dlog.aio.standby",
     "dlog.cli",
-    "dlog.spark.consuming",
+    "dlog.spark.consumer_progress",
     "dlog.spark.source",
-    "dlog.spark.watching",
+    "dlog.spark.log_ends",
     "grpc",
     "kazoo",  # of a namespace that is in ZooKeeper
     "pandas",
@@ -36,7 +36,7 @@ NOT_OF_A_WORKER = {
 NOT_OF_A_READER = {
     "dlog.aio.write",
     "dlog.spark.sink",
-    "dlog.spark.streaming",
+    "dlog.spark.micro_batch",
     "pyarrow.pandas_compat",
 }
 READ = """

@@ -10,7 +10,7 @@ from dlog.headers import encode_headers
 from dlog.position import Place
 from dlog.recordbatch import RecordBatch, decode_batch, encode_batch
 from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
-from dlog.spark.joining import SMALL_BYTES, rows_of
+from dlog.spark.arrow_batches import SMALL_BYTES, rows_of
 
 VALUES = [b"a", b"", b"ccc", b"dd"]
 KINDS: tuple[dict[str, list[object]], ...] = (

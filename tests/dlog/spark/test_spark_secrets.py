@@ -4,10 +4,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dlog.spark.batch import BatchReader
+from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace
 from dlog.spark.options import SourceOptions
 from dlog.spark.source import DlogSource
-from dlog.spark.streaming import StreamReader
 from ledger.errors import LogError
 from tests.dlog.test_secrets_unseen import (
     HIDDEN,

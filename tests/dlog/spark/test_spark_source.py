@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from dlog.errors import NoSuchLog
 from dlog.position import Timestamp, Txid
-from dlog.spark import batch, streaming, tasks
+from dlog.spark import batch, micro_batch, tasks
 from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.errors import (
@@ -40,13 +40,13 @@ from dlog.spark.errors import (
     LogReplaced,
     RecordsTrimmed,
 )
+from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
 from dlog.spark.source import DlogSource
-from dlog.spark.streaming import StreamReader
 from dlog.spark.tasks import LogPartition
 from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger
 
@@ -115,7 +115,7 @@ class FakeAccess:
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "Access", FakeAccess)
+    monkeypatch.setattr(micro_batch, "Access", FakeAccess)
     monkeypatch.setattr(batch, "Access", FakeAccess)
     FakeAccess.tails_now = {"a": LogTail("i", 0, 100)}
     FakeAccess.reached = {}
@@ -130,7 +130,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the stream reader, which the test sets."""
     now = [1_000.0]
-    monkeypatch.setattr("dlog.spark.streaming.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dlog.spark.micro_batch.time.monotonic", lambda: now[0])
     return now
 
 

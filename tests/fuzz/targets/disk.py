@@ -9,7 +9,7 @@ from typing import Final
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from bookie.collector import collected
+from bookie.collector import store_memory
 from bookie.collector.garbage import Seen
 from bookie.entrylog import format as entrylog_format
 from bookie.entrylog.ledger_map import TRAILER_BYTES, LedgerMapBuilder, encode_map, read_map
@@ -214,7 +214,7 @@ def _made_redo(disk: MemoryDisk) -> None:
 
 
 def _collected(data: bytes) -> Seen:
-    seen = collected.decode(data)
+    seen = store_memory.decode(data)
     if seen is None:
         raise ValueError("it is damaged")
     return seen
@@ -290,7 +290,7 @@ DISK: Final = (
     Target(
         "collected",
         _collected,
-        (collected.encode(Seen(5, 1, 0, 99, older=False)),),
+        (store_memory.encode(Seen(5, 1, 0, 99, older=False)),),
         refuses=ValueError,
         seal=sealed_at_end,
     ),

@@ -6,7 +6,7 @@ from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.absences import Absences
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataFailed,
     MetadataWritten,

@@ -6,6 +6,7 @@ import pytest
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.common_events import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.protocol.read import (
     WAIT_MS_MAX,
     Deliver,
@@ -20,7 +21,6 @@ from ledger.protocol.read import (
     ReadStarted,
     SendRead,
 )
-from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import Quorum
 from ledger.requests import Status
 

@@ -5,6 +5,16 @@ from dataclasses import replace
 from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.common_events import (
+    ChooseReplacements,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.protocol.end_search import READ_AHEAD_ENTRIES
 from ledger.protocol.recovery import Phase, Recovery
 from ledger.protocol.recovery_events import (
@@ -25,16 +35,6 @@ from ledger.protocol.recovery_events import (
     WriteBack,
     WriteBackRefused,
     WriteBackStored,
-)
-from ledger.protocol.shared import (
-    ChooseReplacements,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    ReadMetadata,
-    ReplacementsChosen,
-    TimePassed,
-    WriteMetadata,
 )
 from ledger.quorum import Quorum
 from ledger.requests import Status

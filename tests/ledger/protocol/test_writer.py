@@ -7,7 +7,7 @@ import pytest
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     ChooseReplacements,
     MetadataFailed,
     MetadataRead,

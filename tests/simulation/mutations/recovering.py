@@ -7,6 +7,7 @@ from ledger.ids import EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import end_search, fence, recovery_events
 from ledger.protocol.answers import Found
+from ledger.protocol.common_events import ReplacementsChosen, WriteMetadata
 from ledger.protocol.end_search import EndSearch
 from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery import Phase, Recovery
@@ -18,7 +19,6 @@ from ledger.protocol.recovery_events import (
     SendRead,
     TailEvent,
 )
-from ledger.protocol.shared import ReplacementsChosen, WriteMetadata
 from ledger.protocol.write_back import WriteBacks
 from ledger.quorum import Quorum, write_set
 from ledger.requests import LacAnswer, Status

@@ -31,13 +31,13 @@ from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
 from ledger.protocol.answers import Found
-from ledger.protocol.procedure import Action
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
     ReplacementsChosen,
 )
+from ledger.protocol.procedure import Action
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.registry import COOKIES

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.shared import (
+from ledger.protocol.common_events import (
     MetadataRead,
     WriteMetadata,
 )

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import parse_header, payload_of
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import common_events
 from ledger.protocol import read as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery
 from tests.simulation.scenarios.client import Client
@@ -48,7 +48,7 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             last_add_confirmed=self.last_add_confirmed,
             give_up_at=self.world.now + wait_s,
         )
-        self.use(self._reading, shared.TimePassed())
+        self.use(self._reading, common_events.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -59,12 +59,12 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                     self.ledger_id, self.key, effect.first, effect.last, wait_ms=effect.wait_ms
                 )
                 self._ask(effect, query, reading)
-            case shared.ReadMetadata():
+            case common_events.ReadMetadata():
                 self.read_metadata(
                     read=lambda metadata, version: self._tell(
-                        reading, shared.MetadataRead(metadata, version)
+                        reading, common_events.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self._tell(reading, shared.MetadataFailed()),
+                    failed=lambda: self._tell(reading, common_events.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)

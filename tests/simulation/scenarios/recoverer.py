@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import common_events
 from ledger.protocol import recovery_events as protocol
-from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
@@ -40,7 +40,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
     def _begin(self, metadata: LedgerMetadata | None, version: int) -> None:
         assert metadata is not None, "nothing to recover"
         self.machine = Recovery(self.ledger_id, metadata, version)
-        self.use(self.machine, shared.TimePassed())
+        self.use(self.machine, common_events.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -73,20 +73,21 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata():
+                self.feed(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(shared.MetadataWritten(version)),
+                    written=lambda version: self.feed(common_events.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(shared.MetadataFailed()),
+                    failed=lambda: self.feed(common_events.MetadataFailed()),
                 )
-            case shared.ReadMetadata():
+            case common_events.ReadMetadata():
                 self.read_metadata(
-                    read=self._metadata_read, failed=lambda: self.feed(shared.MetadataFailed())
+                    read=self._metadata_read,
+                    failed=lambda: self.feed(common_events.MetadataFailed()),
                 )
             case protocol.FinishRecovery():
                 self.closed = effect.metadata
@@ -99,7 +100,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(shared.MetadataRead(metadata, version))
+        self.feed(common_events.MetadataRead(metadata, version))
 
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, NO_MAC)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import shared, writer
+from ledger.protocol import common_events, writer
 from ledger.protocol import writer_events as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
@@ -33,7 +33,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         self.failure: protocol.Failure | None = None
         self.closed: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
-        self.use(self.machine, shared.TimePassed())
+        self.use(self.machine, common_events.TimePassed())
 
     @property
     def pending(self) -> list[int]:
@@ -71,20 +71,21 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case shared.ChooseReplacements():
+            case common_events.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata():
+                self.feed(common_events.ReplacementsChosen(chosen))
+            case common_events.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(shared.MetadataWritten(version)),
+                    written=lambda version: self.feed(common_events.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(shared.MetadataFailed()),
+                    failed=lambda: self.feed(common_events.MetadataFailed()),
                 )
-            case shared.ReadMetadata():
+            case common_events.ReadMetadata():
                 self.read_metadata(
-                    read=self._metadata_read, failed=lambda: self.feed(shared.MetadataFailed())
+                    read=self._metadata_read,
+                    failed=lambda: self.feed(common_events.MetadataFailed()),
                 )
             case protocol.MarkLacks():
                 self.feed(protocol.LacksMarked(effect))
@@ -97,7 +98,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(shared.MetadataRead(metadata, version))
+        self.feed(common_events.MetadataRead(metadata, version))
 
     def _send(self, effect: protocol.SendAdds) -> None:
         quorum = self.machine.metadata.quorum

@@ -14,9 +14,9 @@ from typing import Final
 from dlog.aio.namespace_connection import connect
 from dlog.config import resolve_uri
 from dlog.spark.sink.keeper.drivers import Program
-from dlog.spark.sink.keeper.holding import Holding
+from dlog.spark.sink.keeper.held_logs import Holding
 from dlog.spark.sink.keeper.leftovers import remove_leftovers
-from dlog.spark.sink.keeper.opening import ClusterOpener
+from dlog.spark.sink.keeper.opener import ClusterOpener
 from dlog.spark.sink.keeper.ownership import Ownership
 from dlog.spark.sink.keeper.place import Place
 from dlog.spark.sink.keeper.server import KeeperServer

@@ -13,7 +13,7 @@ from dlog.aio.write.sink import Staged
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings, parse_settings
 from dlog.spark.sink.keeper import frames
-from dlog.spark.sink.keeper.holding import Batch, Holding
+from dlog.spark.sink.keeper.held_logs import Batch, Holding
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.server_shutdown import stop_accepting

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.argument_values import parse_start
 from dlog.cli.connections import connected
-from dlog.cli.log.tailing import offset_of, record_facts
+from dlog.cli.log.tail_command import offset_of, record_facts
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_start
 from dlog.cli.render.bars import shown_bar
 from dlog.cli.render.output import (
     json_bytes,

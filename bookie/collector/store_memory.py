@@ -1,4 +1,4 @@
-"""What the collector knows of the metadata store over restarts: the file `collected`.
+"""What the collector knows of the metadata store over restarts: the file `store_memory`.
 
 8s magic, u32 version, u8 flags (1: the store was found to be older), i64 next ledger id,
 i64 deletions, i64 untraced, i64 begin of the period, u32 CRC of what is before

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.argument_values import parse_start, parse_time
 from dlog.cli.connections import connected
-from dlog.cli.log.formatting import FORMAT_HELP, compile_format
+from dlog.cli.log.record_format import FORMAT_HELP, compile_format
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import escaped_bytes, json_bytes, json_text
 from dlog.cli.runner import run_at
 from dlog.starts import START_HELP, TIME_HELP

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
-from dlog.cli.bookie.leaving import shown_reports
-from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
+from dlog.cli.bookie.decommission_command import shown_reports
+from dlog.cli.bookie.recover_command import print_recovered, recovery_facts, shown_recovery
 from dlog.cli.connections import connected
 from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples

@@ -20,7 +20,7 @@ from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
 
 if TYPE_CHECKING:
-    from dlog.health.tracing import Replica, TracedRecord
+    from dlog.health.record_trace import Replica, TracedRecord
     from dlog.position import DLSN
     from ledger.metadata import LedgerMetadata
 
@@ -59,7 +59,7 @@ def trace(
     place = _place(offset, dlsn)
 
     async def command() -> "TracedRecord":
-        from dlog.health.tracing import trace_record
+        from dlog.health.record_trace import trace_record
         from ledger.security.certificates import Security
 
         settings = load()

@@ -12,8 +12,8 @@ from typing import Final
 from starlette.responses import Response, StreamingResponse
 
 from dlog.aio import Log, Reader
-from dlog.console.gathering import Gatherer
-from dlog.console.reading import offset_of
+from dlog.console.poller import Gatherer
+from dlog.console.record_page import offset_of
 from dlog.console.views.records import matches
 from dlog.health.signs import are
 from dlog.position import Record, Start

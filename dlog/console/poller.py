@@ -21,8 +21,8 @@ from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.namespace_watch import log_names
+from dlog.console.cluster_state import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.console.metrics import POLL_S, POLLS
-from dlog.console.seen import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.health.checks import examine
 from leader import current_leader
 from ledger.client import LedgerClient

@@ -12,9 +12,9 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from dlog.console.gathering import ROUND_S, Gatherer
-from dlog.console.guarding import LOOPBACK, TOKEN_CHARACTERS_MIN
 from dlog.console.pages import Access, Console
+from dlog.console.poller import ROUND_S, Gatherer
+from dlog.console.request_guard import LOOPBACK, TOKEN_CHARACTERS_MIN
 from ledger.client import LedgerClient
 from ledger.errors import CallerError
 from ledger.security.certificates import Security

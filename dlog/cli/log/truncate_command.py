@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlog.cli.log.shown import print_segments, segment_facts
+from dlog.cli.argument_values import parse_start, parse_time
+from dlog.cli.log.record_text import print_segments, segment_facts
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import print_facts, print_json
 from dlog.cli.runner import run_at
 from dlog.starts import TIME_HELP

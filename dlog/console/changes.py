@@ -24,10 +24,9 @@ from dlog.aio.admin import (
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.config import load
-from dlog.console.gathering import Gatherer
-from dlog.console.reading import TakesTooLong, position_of
-from dlog.console.seen import LogLook
-from dlog.console.views.asked import Asked, Consumers
+from dlog.console.cluster_state import LogLook
+from dlog.console.poller import Gatherer
+from dlog.console.record_page import TakesTooLong, position_of
 from dlog.console.views.bookie_changes import (
     collection,
     compaction,
@@ -35,6 +34,7 @@ from dlog.console.views.bookie_changes import (
     keeping,
     switching,
 )
+from dlog.console.views.confirmation import Asked, Consumers
 from dlog.console.views.log_changes import (
     SET,
     changed_settings,

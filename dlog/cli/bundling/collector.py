@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bookie.autorecovery.status import underreplicated
 from dlog.cli.bundling.archive import Bundle
-from dlog.cli.bundling.redacting import REDACTED
+from dlog.cli.bundling.redaction import REDACTED
 from dlog.cli.connections import check_there, opened_store
 from dlog.cli.health import report_of
 from dlog.cli.ledger import mark_facts

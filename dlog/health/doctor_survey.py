@@ -1,4 +1,4 @@
-"""Gathers what only the doctor looks at: each bookie is asked, each manifest read. See `gathering`
+"""Gathers what only the doctor looks at: each bookie is asked, each manifest read. See `survey`
 for what holds for both."""
 
 import asyncio
@@ -12,9 +12,9 @@ from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.acls import AclFacts
 from dlog.health.certificates import Validity
 from dlog.health.deletions import DeletionsFacts
-from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
 from dlog.health.orders import operator_of
 from dlog.health.servers import ServerFacts, ServersFacts
+from dlog.health.survey import ASKS_MAX, READS_MAX, Reach
 from dlog.protocol.retention import implausible_time
 from leader import current_leader
 from ledger.clock import now_ms
