@@ -6,13 +6,13 @@ from tests.waiting import PATIENCE_S
 
 BOUNDS = (
     "change_pages.READ_S",
-    "changing.ASK_S",
-    "changing.LOOK_S",
-    "gathering.ANSWER_S",
-    "gathering.LOOK_S",
-    "gathering.REPAIR_S",
+    "changes.ASK_S",
+    "changes.LOOK_S",
+    "poller.ANSWER_S",
+    "poller.LOOK_S",
+    "poller.REPAIR_S",
     "pages.FIRST_LOOK_S",
-    "reading.READ_S",
+    "record_page.READ_S",
 )
 
 

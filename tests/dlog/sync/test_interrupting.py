@@ -25,7 +25,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     async def connect(_: str | None) -> Ledgers:
         return cluster.client(MemoryStore("memory://interrupts", "interrupts"))
 
-    for module in ("log", "read.handles", "connecting"):
+    for module in ("log", "read.handles", "namespace_connection"):
         monkeypatch.setattr(f"dlog.aio.{module}.connect", connect)
     monkeypatch.setattr("dlog.aio.admin.connect", connect)
     run = LoopThread.run
