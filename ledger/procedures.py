@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ledger.errors import LogError
-from ledger.protocol.procedure import Action, Steps, Wait
+from ledger.protocol.procedure import Action, Now, Steps, Wait
 
 R = TypeVar("R")
 Perform = Callable[[Action[Any]], Awaitable[object]]
@@ -25,10 +25,13 @@ async def run(steps: Steps[R], perform: Perform) -> R:
             action = steps.send(answer) if failure is None else steps.throw(failure)
             answer = failure = None
             try:
-                if isinstance(action, Wait):
-                    await asyncio.sleep(action.seconds)
-                else:
-                    answer = await answer_to(action, perform)
+                match action:
+                    case Wait(seconds):
+                        await asyncio.sleep(seconds)
+                    case Now():
+                        answer = asyncio.get_running_loop().time()
+                    case _:
+                        answer = await answer_to(action, perform)
             except LogError as error:
                 failure = error
     except StopIteration as end:

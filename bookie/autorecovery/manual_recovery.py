@@ -1,9 +1,9 @@
-"""Drives `protocol.manual_recovery`: reads all ledgers, and repairs those of the bookies itself."""
+"""Carries out `protocol.manual_recovery`: reads all ledgers, repairs those of these bookies."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Any, Final
 
 from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.manual_repair import Errands
@@ -16,13 +16,12 @@ from bookie.autorecovery.replication import Pace
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
-from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
-from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import children_of
-from ledger.protocol.common_events import TimePassed
+from ledger.procedures import run
+from ledger.protocol.procedure import Action
 from ledger.registry import COOKIES
 from ledger.values import counted
 
@@ -65,29 +64,28 @@ class Recovered:
 
 async def recover_bookies(
     client: LedgerClient,
-    begin: protocol.Begin,
+    request: protocol.Request,
     *,
     bytes_per_s: float,
     ledgers_max: int = LEDGERS_MAX,
     config: ReplicationConfig | None = None,
-    machine: protocol.Recovery | None = None,
+    pause_s: float = protocol.PAUSE_S,
+    idle_s_max: float = protocol.IDLE_S_MAX,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Recovered:
-    """Copy what the bookies of *begin* held to others; return how that ended.
+    """Copy what the bookies of *request* held to others; return how that ended.
 
     Takes as long as the copies take, at *bytes_per_s* (0: no limit), *ledgers_max* at a time. May
     be cancelled at any moment, and called again."""
     running = _Recovering(client, Pace(bytes_per_s), ledgers_max, config, on_progress)
-    recovery: Machine[protocol.RecoveryEvent, protocol.RecoveryEffect]
-    recovery = machine or protocol.Recovery()
-    event: protocol.RecoveryEvent = begin
+    steps = protocol.recover(request, pause_s=pause_s, idle_s_max=idle_s_max)
     ticking = asyncio.ensure_future(running.tick())
     try:
-        await run_in_turn(recovery, event, running.execute, time_passed=TimePassed())
+        finish = await run(steps, running.perform)
     finally:
         ticking.cancel()
         await asyncio.gather(ticking, return_exceptions=True)
-    return running.result()
+    return running.result(finish)
 
 
 @dataclass(slots=True)
@@ -116,35 +114,27 @@ class _Recovering:
         self._since_ms = now_ms()
         """When all of it was marked, so to say: the grace of writers counts from here."""
         self._progress, self._on_progress = Progress(), on_progress
-        self._finish: protocol.Finish | None = None
 
-    def result(self) -> Recovered:
-        assert self._finish is not None, "the machine ends with Finish"
+    def result(self, finish: protocol.Finish) -> Recovered:
         return Recovered(
-            finish=self._finish,
+            finish=finish,
             surveyed=self._progress.surveyed or protocol.Surveyed(),
             repaired=self._progress.repaired,
             entries=self._pace.entries,
             bytes=self._pace.bytes,
         )
 
-    async def execute(self, effect: protocol.RecoveryEffect) -> protocol.RecoveryEvent | None:
-        try:
-            match effect:
-                case protocol.ReadBookies():
-                    return await self._look()
-                case protocol.Survey(bookies):
-                    self._progress.surveyed = await self._survey(bookies)
-                    return self._progress.surveyed
-                case protocol.RepairAll(bookies, into):
-                    return await self._repair_all(bookies, into)
-                case protocol.Finish():
-                    self._finish = effect
-                    return None
-                case _:
-                    assert_never(effect)
-        except LogError as error:
-            return protocol.EffectFailed(str(error))
+    async def perform(self, action: Action[Any]) -> object:
+        match action:
+            case protocol.ReadBookies():
+                return await self._look()
+            case protocol.Survey(bookies):
+                self._progress.surveyed = await self._survey(bookies)
+                return self._progress.surveyed
+            case protocol.RepairAll(bookies, into):
+                return await self._repair_all(bookies, into)
+            case _:
+                raise AssertionError(f"no action of a recovery: {action}")
 
     async def _look(self) -> protocol.BookiesSeen:
         store = self._client.store

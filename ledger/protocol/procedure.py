@@ -33,8 +33,16 @@ Steps = Generator[Action[Any], Any, R]
 """A procedure that returns an `R`."""
 
 
+# What the runner itself does.
+
+
 @dataclass(frozen=True, slots=True)
 class Wait(Action[None]):
-    """Continue after so many seconds; the runner itself does it."""
+    """Continue after so many seconds."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Action[float]):
+    """Answer: the monotonic time, in seconds."""

@@ -31,29 +31,29 @@ mutant(
 mutant(
     "recovers a bookie that came back meanwhile",
     _RECOVERING,
-    old="        if serving := bookies & seen.registered:\n",
-    new="        if serving := not self._is_surveyed and bookies & seen.registered:\n",
+    old="    if serving := request.bookies & seen.registered:\n",
+    new="    if serving := not last.named and request.bookies & seen.registered:\n",
     test=_RECOVER + "one_that_comes_back_ends_it",
 )
 mutant(
     "is complete after a pass that repaired all that it met",
     _RECOVERING,
-    old="            if not left:\n                return self._look()\n",
-    new="            if not left:\n                return self._finish(Finish(Outcome.COMPLETE))\n",
+    old="                if not left:\n                    continue\n",
+    new="                if not left:\n                    return Finish(Outcome.COMPLETE)\n",
     test=_RECOVER + "it_is_complete_after_a_pass_that_met_no_ledger",
 )
 mutant(
     "takes metadata that cannot be read for metadata that do not name the bookie",
     _RECOVERING,
-    old="            if ended.unreadable:\n",
-    new="            if ended.unreadable > 1:\n",
+    old="    if ended.unreadable:\n",
+    new="    if ended.unreadable > 1:\n",
     test=_RECOVER + "metadata_that_cannot_be_read_may_name_it",
 )
 mutant(
     "goes on for ever with ledgers that are named again and again",
     _RECOVERING,
-    old="        if ended.repaired and not (before.named and ended.named >= before.named):\n",
-    new="        if ended.repaired:\n",
+    old="            if ended.repaired and not (before.named and ended.named >= before.named):\n",
+    new="            if ended.repaired:\n",
     test=_RECOVER + "it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same",
 )
 mutant(

@@ -193,17 +193,6 @@ _judged(
 )
 
 
-_RECOVERING = "bookie/autorecovery/protocol/manual_recovery.py"
-_judged(
-    _UNSEEN,
-    *(_RECOVERING, "Recovery.__init__"),
-    "self._begin = Begin(NOBODY)",
-    "self._seen: BookiesSeen | None = None",
-    "self._progress_at = 0.0",
-    "self._resume_at: float | None = None",
-)
-_judged(_NEVER, _RECOVERING, "Recovery.step", "assert_never(event)")
-
 _QUEUEING = "bookie/autorecovery/protocol/repair_queue.py"
 _judged(
     _UNSEEN,

@@ -15,11 +15,12 @@ Invariants:
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final
 
 from bookie.autorecovery.protocol.ledger_weight import Weight
+from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.procedure import Action, Now, Steps, Wait
 from ledger.values import counted
 
 PAUSE_S: Final = 5.0
@@ -31,16 +32,19 @@ NAMED_MAX: Final = 100
 NOBODY: Final[frozenset[BookieId]] = frozenset()
 
 
-# Events.
-
-
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Request:
     """Recover what *bookies* held; *into* these, empty: whoever is writable."""
 
     bookies: frozenset[BookieId]
     into: frozenset[BookieId] = NOBODY
     survey_only: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.bookies, "some are named"
+
+
+# Answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +81,24 @@ class PassEnded:
     """Of one that was not repaired."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectFailed:
-    """The metadata store did not do it, *why*."""
-
-    why: str
-
-
-RecoveryEvent = Begin | BookiesSeen | Surveyed | PassEnded | EffectFailed | TimePassed
-
-
-# Effects. Each but the last is answered by one event.
+# Actions.
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBookies:
-    """Report BookiesSeen."""
+class ReadBookies(Action[BookiesSeen]):
+    """Find out who is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """Read the metadata of all ledgers; report Surveyed."""
+class Survey(Action[Surveyed]):
+    """Read the metadata of all ledgers."""
 
     bookies: frozenset[BookieId]
 
 
 @dataclass(frozen=True, slots=True)
-class RepairAll:
-    """Read the metadata of all ledgers, and repair those that name one of *bookies*; report
-    PassEnded."""
+class RepairAll(Action[PassEnded]):
+    """Read the metadata of all ledgers, and repair those that name one of *bookies*."""
 
     bookies: frozenset[BookieId]
     into: frozenset[BookieId]
@@ -130,99 +123,74 @@ class Finish:
     lost: tuple[LedgerId, ...] = ()
 
 
-RecoveryEffect = ReadBookies | Survey | RepairAll | Finish
+def recover(
+    request: Request, *, pause_s: float = PAUSE_S, idle_s_max: float = IDLE_S_MAX
+) -> Steps[Finish]:
+    """Return how it ended; errors of the metadata store are borne for *idle_s_max*."""
+    progress_at = yield from Now()
+    """When a ledger was repaired last."""
+    is_surveyed = False
+    last = PassEnded()
+    while True:
+        try:
+            seen = yield from ReadBookies()
+            refusal = _refusal(request, seen, last)
+            if refusal is not None:
+                return refusal
+            if not is_surveyed:
+                surveyed = yield from Survey(request.bookies)
+                is_surveyed, progress_at = True, (yield from Now())
+                end = _end_of_survey(request, seen, surveyed)
+                if end is not None:
+                    return end
+            ended = yield from RepairAll(request.bookies, request.into)
+        except LogError as error:
+            if (yield from Now()) - progress_at >= idle_s_max:
+                return Finish(Outcome.INCOMPLETE, str(error), last.named)
+        else:
+            before, last = last, ended
+            if not ended.named:
+                return _complete(ended)
+            now = yield from Now()
+            left = ended.named - ended.repaired
+            if ended.repaired and not (before.named and ended.named >= before.named):
+                progress_at = now
+                if not left:
+                    continue
+            if (left and left == ended.stuck) or now - progress_at >= idle_s_max:
+                why = ended.why or "ledgers name them again and again"
+                return Finish(Outcome.INCOMPLETE, why, left, ended.lost)
+        yield from Wait(pause_s)
 
 
-class Recovery:
-    def __init__(self, *, pause_s: float = PAUSE_S, idle_s_max: float = IDLE_S_MAX) -> None:
-        self._pause_s, self._idle_s_max = pause_s, idle_s_max
-        self._begin = Begin(NOBODY)
-        self._seen: BookiesSeen | None = None
-        self._is_surveyed = False
-        self._last = PassEnded()
-        self._progress_at = 0.0
-        """When a ledger was repaired last."""
-        self._resume_at: float | None = None
+def _refusal(request: Request, seen: BookiesSeen, last: PassEnded) -> Finish | None:
+    """Return why nothing is copied for them, or to where they are to be copied."""
+    if serving := request.bookies & seen.registered:
+        names = _names(serving)
+        why = f"bookie {names} is registered and serves; 'dlog bookie decommission' empties it"
+        return Finish(Outcome.SERVES, why, last.named)
+    if useless := request.into - seen.writable | request.into & request.bookies:
+        names = _names(useless)
+        why = f"bookie {names} is not there, or not writable; 'dlog bookie list' shows who is"
+        return Finish(Outcome.NO_TARGET, why, last.named)
+    return None
 
-    def deadline(self) -> float | None:
-        return self._resume_at
 
-    def step(self, event: RecoveryEvent, *, now: float) -> list[RecoveryEffect]:
-        """Apply *event*; return what the driver must do: one thing, or nothing."""
-        match event:
-            case Begin():
-                assert event.bookies, "some are named"
-                self._begin, self._progress_at = event, now
-                return self._look()
-            case TimePassed():
-                return self._look()
-            case BookiesSeen():
-                self._seen = event
-                return self._judge_bookies(event)
-            case Surveyed():
-                return self._judge_survey(event, now)
-            case PassEnded():
-                return self._judge_pass(event, now)
-            case EffectFailed(why):
-                if now - self._progress_at >= self._idle_s_max:
-                    return [Finish(Outcome.INCOMPLETE, why, self._last.named)]
-                return self._wait(now)
-            case _:
-                assert_never(event)
+def _end_of_survey(request: Request, seen: BookiesSeen, surveyed: Surveyed) -> Finish | None:
+    unknown = request.bookies - seen.known
+    if not surveyed.held.fragments and unknown:
+        why = f"no ledger and no cookie names {_names(unknown)}; 'dlog bookie list' shows names"
+        return Finish(Outcome.UNKNOWN, why)
+    if request.survey_only:
+        return Finish(Outcome.SURVEYED, "", surveyed.held.ledgers, surveyed.without_source)
+    return None
 
-    def _look(self) -> list[RecoveryEffect]:
-        self._resume_at = None
-        return [ReadBookies()]
 
-    def _judge_bookies(self, seen: BookiesSeen) -> list[RecoveryEffect]:
-        bookies, into = self._begin.bookies, self._begin.into
-        if serving := bookies & seen.registered:
-            names = _names(serving)
-            why = f"bookie {names} is registered and serves; 'dlog bookie decommission' empties it"
-            return [Finish(Outcome.SERVES, why, self._last.named)]
-        if useless := into - seen.writable | into & bookies:
-            names = _names(useless)
-            why = f"bookie {names} is not there, or not writable; 'dlog bookie list' shows who is"
-            return [Finish(Outcome.NO_TARGET, why, self._last.named)]
-        if not self._is_surveyed:
-            return [Survey(bookies)]
-        return self._work()
-
-    def _judge_survey(self, surveyed: Surveyed, now: float) -> list[RecoveryEffect]:
-        assert self._seen is not None, "the bookies were looked at"
-        self._is_surveyed, self._progress_at = True, now
-        unknown = self._begin.bookies - self._seen.known
-        if not surveyed.held.fragments and unknown:
-            why = f"no ledger and no cookie names {_names(unknown)}; 'dlog bookie list' shows names"
-            return [Finish(Outcome.UNKNOWN, why)]
-        if self._begin.survey_only:
-            left, lost = surveyed.held.ledgers, surveyed.without_source
-            return [Finish(Outcome.SURVEYED, "", left, lost)]
-        return self._work()
-
-    def _work(self) -> list[RecoveryEffect]:
-        return [RepairAll(self._begin.bookies, self._begin.into)]
-
-    def _judge_pass(self, ended: PassEnded, now: float) -> list[RecoveryEffect]:
-        before, self._last = self._last, ended
-        if not ended.named:
-            if ended.unreadable:
-                why = f"the metadata of {counted(ended.unreadable, 'ledger')} cannot be read"
-                return [Finish(Outcome.INCOMPLETE, why)]
-            return [Finish(Outcome.COMPLETE)]
-        left = ended.named - ended.repaired
-        if ended.repaired and not (before.named and ended.named >= before.named):
-            self._progress_at = now
-            if not left:
-                return self._look()
-        if (left and left == ended.stuck) or now - self._progress_at >= self._idle_s_max:
-            why = ended.why or "ledgers name them again and again"
-            return [Finish(Outcome.INCOMPLETE, why, left, ended.lost)]
-        return self._wait(now)
-
-    def _wait(self, now: float) -> list[RecoveryEffect]:
-        self._resume_at = now + self._pause_s
-        return []
+def _complete(ended: PassEnded) -> Finish:
+    if ended.unreadable:
+        why = f"the metadata of {counted(ended.unreadable, 'ledger')} cannot be read"
+        return Finish(Outcome.INCOMPLETE, why)
+    return Finish(Outcome.COMPLETE)
 
 
 def _names(bookies: frozenset[BookieId]) -> str:

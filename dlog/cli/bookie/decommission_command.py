@@ -112,7 +112,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     """Retire the name, and say which ledgers name it still."""
     from bookie.autorecovery.decommission import keep
     from bookie.autorecovery.manual_recovery import recover_bookies
-    from bookie.autorecovery.protocol.manual_recovery import Begin
+    from bookie.autorecovery.protocol.manual_recovery import Request
     from bookie.tools.format import check_forgettable, retire
 
     async with connected(uri) as client:
@@ -122,7 +122,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
             meant = await near_bookies(client.store, [bookie])
             raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'{meant}")
         await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
-        begin = Begin(frozenset({BookieId(bookie)}), survey_only=True)
+        begin = Request(frozenset({BookieId(bookie)}), survey_only=True)
         found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
     if as_json:
         print_json(

@@ -74,14 +74,14 @@ def recover(
 
     async def command() -> "Recovered":
         from bookie.autorecovery.manual_recovery import recover_bookies
-        from bookie.autorecovery.protocol.manual_recovery import Begin, Outcome
+        from bookie.autorecovery.protocol.manual_recovery import Outcome, Request
 
         async with connected(uri) as client:
             named = [
                 [await bookie_named(client.store, b) for b in g] for g in (bookies, into or ())
             ]
             lost, targets = (frozenset(map(BookieId, names)) for names in named)
-            begin = Begin(lost, targets, survey_only=dry_run)
+            begin = Request(lost, targets, survey_only=dry_run)
             with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
                 done = await recover_bookies(
                     client,

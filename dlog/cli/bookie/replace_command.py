@@ -103,13 +103,13 @@ async def _recover(
 ) -> "Recovered":
     """Copy into *new* what can go there, and the rest anywhere."""
     from bookie.autorecovery.manual_recovery import recover_bookies
-    from bookie.autorecovery.protocol.manual_recovery import NOBODY, Begin, Outcome
+    from bookie.autorecovery.protocol.manual_recovery import NOBODY, Outcome, Request
 
     async def into(targets: frozenset[BookieId]) -> "Recovered":
         with shown_bar(f"replacing {old}") as advance:
             return await recover_bookies(
                 client,
-                Begin(frozenset({BookieId(old)}), targets),
+                Request(frozenset({BookieId(old)}), targets),
                 bytes_per_s=rate * MIB,
                 ledgers_max=ledgers,
                 on_progress=shown_recovery(advance),

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -12,30 +12,30 @@ from bookie.autorecovery.protocol.ledger_weight import Weight
 from bookie.autorecovery.protocol.manual_recovery import (
     IDLE_S_MAX,
     NOBODY,
-    Begin,
     BookiesSeen,
-    EffectFailed,
     Finish,
     Outcome,
     PassEnded,
     ReadBookies,
-    Recovery,
-    RecoveryEffect,
-    RecoveryEvent,
     RepairAll,
+    Request,
     Survey,
     Surveyed,
+    recover,
 )
 from bookie.autorecovery.protocol.replication import ReplicationConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
+from ledger.errors import LogError, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.procedure import Action, Now, Wait
 from tests.bookie.autorecovery.repair_world import names
 from tests.bookie.autorecovery.test_worker import closed_ledger, copies, kill, world
+from tests.procedures import Raised, Returned, Script
 from tests.waiting import eventually
 
-STEPS_MAX: Final = 300
+STEPS_MAX: Final = 600
+UNAVAILABLE: Final = MetadataUnavailable("memory", "get", 1.0)
 AT_ONCE: Final = ReplicationConfig(open_fragment_grace_ms=0)
 
 
@@ -60,14 +60,14 @@ class Namespace:
     stubborn: bool = False
     """What is repaired is named again in the next pass."""
     passes: int = 0
-    done: list[RecoveryEffect] = field(default_factory=list)
+    done: list[Action[Any]] = field(default_factory=list)
 
-    def do(self, effect: RecoveryEffect) -> RecoveryEvent:
-        self.done.append(effect)
+    def do(self, action: Action[Any]) -> object:
+        self.done.append(action)
         if self.fails:
             self.fails -= 1
-            return EffectFailed("the store does not answer")
-        match effect:
+            raise UNAVAILABLE
+        match action:
             case ReadBookies():
                 there = self.there + ("b" if self.passes == self.back_after else "")
                 return BookiesSeen(
@@ -79,8 +79,8 @@ class Namespace:
             case RepairAll():
                 self.passes += 1
                 return self.a_pass()
-            case Finish():
-                raise AssertionError("nobody does that")
+            case _:
+                raise AssertionError(f"no action of a recovery: {action}")
 
     def a_pass(self) -> PassEnded:
         repaired, named = self.easy, self.easy + self.stuck + self.waiting
@@ -99,28 +99,34 @@ class Namespace:
         )
 
 
-def recover(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool) -> Finish:
-    machine, now = Recovery(), 0.0
-    event: RecoveryEvent = Begin(frozenset(names(bookies)), frozenset(names(into)), **more)
+def ended(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool) -> Finish:
+    script = Script(recover(Request(frozenset(names(bookies)), frozenset(names(into)), **more)))
+    following, now = script.begin(), 0.0
     for _ in range(STEPS_MAX):
-        effects = machine.step(event, now=now)
-        if effects == []:
-            deadline = machine.deadline()
-            assert deadline is not None, "it neither does nor waits for anything"
-            now, event = deadline, TimePassed()
-            continue
-        [effect] = effects
-        if isinstance(effect, Finish):
-            assert machine.deadline() is None
-            return effect
-        event = namespace.do(effect)
+        match following:
+            case Returned(finish):
+                return finish
+            case Raised(error):
+                raise error
+            case Now():
+                following = script.answer(now)
+            case Wait(seconds):
+                now += seconds
+                following = script.answer(None)
+            case action:
+                try:
+                    answer = namespace.do(action)
+                except LogError as error:
+                    following = script.fail(error)
+                else:
+                    following = script.answer(answer)
     raise AssertionError("it never ends")
 
 
 def test_it_is_complete_after_a_pass_that_met_no_ledger() -> None:
     namespace = Namespace()
-    assert recover(namespace) == Finish(Outcome.COMPLETE)
-    assert [type(effect) for effect in namespace.done] == [
+    assert ended(namespace) == Finish(Outcome.COMPLETE)
+    assert [type(action) for action in namespace.done] == [
         ReadBookies,
         Survey,
         RepairAll,
@@ -131,115 +137,117 @@ def test_it_is_complete_after_a_pass_that_met_no_ledger() -> None:
 
 def test_where_a_copy_goes_is_for_each_pass() -> None:
     namespace = Namespace()
-    recover(namespace, into="d")
-    passes = [effect for effect in namespace.done if isinstance(effect, RepairAll)]
+    ended(namespace, into="d")
+    passes = [action for action in namespace.done if isinstance(action, RepairAll)]
     assert passes == [RepairAll(frozenset(names("b")), frozenset(names("d")))] * 2
 
 
 def test_a_dry_run_surveys_and_changes_nothing() -> None:
     namespace = Namespace()
-    finish = recover(namespace, survey_only=True)
+    finish = ended(namespace, survey_only=True)
     assert (finish.outcome, finish.left) == (Outcome.SURVEYED, 3)
     assert namespace.passes == 0
 
 
 def test_a_bookie_that_serves_is_not_recovered() -> None:
     namespace = Namespace(there="abcd")
-    finish = recover(namespace, "bx")
+    finish = ended(namespace, "bx")
     assert finish.outcome is Outcome.SERVES
     assert "'dlog bookie decommission' empties it" in finish.why
-    assert [type(effect) for effect in namespace.done] == [ReadBookies]
+    assert [type(action) for action in namespace.done] == [ReadBookies]
 
 
 def test_one_that_comes_back_ends_it() -> None:
-    finish = recover(Namespace(waiting=1, back_after=1))
+    finish = ended(Namespace(waiting=1, back_after=1))
     assert (finish.outcome, finish.left) == (Outcome.SERVES, 4)
 
 
 def test_copies_go_only_to_bookies_that_are_there_writable_and_not_recovered() -> None:
     for into, writable in (("x", "acd"), ("c", "ad"), ("b", "abcd")):
         namespace = Namespace(writable=writable)
-        finish = recover(namespace, into=into)
+        finish = ended(namespace, into=into)
         assert finish.outcome is Outcome.NO_TARGET
         assert f"bookie {into}" in finish.why
         assert namespace.passes == 0
 
 
 def test_a_name_that_nothing_knows_is_refused_and_one_with_a_cookie_has_nothing_left() -> None:
-    assert recover(Namespace(easy=0), "xy").outcome is Outcome.UNKNOWN
-    assert recover(Namespace(easy=0), "b").outcome is Outcome.COMPLETE
+    assert ended(Namespace(easy=0), "xy").outcome is Outcome.UNKNOWN
+    assert ended(Namespace(easy=0), "b").outcome is Outcome.COMPLETE
 
 
 def test_a_name_that_was_forgotten_too_early_is_recovered_all_the_same() -> None:
-    assert recover(Namespace(known="acd")).outcome is Outcome.COMPLETE
+    assert ended(Namespace(known="acd")).outcome is Outcome.COMPLETE
 
 
 def test_what_waits_is_taken_again_and_again() -> None:
     namespace = Namespace(waiting=2, waits=5)
-    assert recover(namespace).outcome is Outcome.COMPLETE
+    assert ended(namespace).outcome is Outcome.COMPLETE
     assert namespace.passes == 6
 
 
 def test_it_ends_when_all_that_is_left_can_do_nothing_but_wait_for_a_person() -> None:
     namespace = Namespace(stuck=2)
-    finish = recover(namespace)
+    finish = ended(namespace)
     assert finish == Finish(Outcome.INCOMPLETE, "nobody has it", 2, (LedgerId(0), LedgerId(1)))
     assert namespace.passes == 1
 
 
 def test_it_ends_when_nothing_is_repaired_for_a_while() -> None:
     namespace = Namespace(waiting=1)
-    finish = recover(namespace)
+    finish = ended(namespace)
     assert (finish.outcome, finish.left) == (Outcome.INCOMPLETE, 1)
     assert 2 < namespace.passes <= IDLE_S_MAX
 
 
 def test_it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same() -> None:
-    finish = recover(Namespace(stubborn=True))
+    finish = ended(Namespace(stubborn=True))
     assert finish.outcome is Outcome.INCOMPLETE
 
 
 def test_it_goes_on_as_long_as_passes_leave_less_and_does_not_wait_when_nothing_is_left() -> None:
-    machine, now, named = Recovery(), 0.0, 100
-    machine.step(Begin(frozenset(names("b"))), now=now)
+    script, now, named = Script(recover(Request(frozenset(names("b"))))), 0.0, 100
+    assert script.begin() == Now()
+    assert script.answer(now) == ReadBookies()
     seen = BookiesSeen(*(frozenset(names(each)) for each in ("abc", "ac", "ac")))
-    machine.step(seen, now=now)
-    held = Weight(named, named, named, named)
-    assert [type(each) for each in machine.step(Surveyed(held=held), now=now)] == [RepairAll]
+    assert isinstance(script.answer(seen), Survey)
+    assert script.answer(Surveyed(held=Weight(named, named, named, named))) == Now()
+    assert isinstance(script.answer(now), RepairAll)
     while named > 1:
-        assert machine.step(PassEnded(named=named, repaired=1), now=now) == []
-        deadline = machine.deadline()
-        assert deadline is not None
-        now, named = deadline, named - 1
-        assert machine.step(TimePassed(), now=now) == [ReadBookies()]
-        machine.step(seen, now=now)
+        assert script.answer(PassEnded(named=named, repaired=1)) == Now()
+        waits = script.answer(now)
+        assert isinstance(waits, Wait)
+        now, named = now + waits.seconds, named - 1
+        assert script.answer(None) == ReadBookies()
+        assert isinstance(script.answer(seen), RepairAll)
     assert now > 2 * IDLE_S_MAX
-    assert machine.step(PassEnded(named=1, repaired=1), now=now) == [ReadBookies()]
+    assert script.answer(PassEnded(named=1, repaired=1)) == Now()
+    assert script.answer(now) == ReadBookies()
 
 
 def test_metadata_that_cannot_be_read_may_name_it() -> None:
-    finish = recover(Namespace(unreadable=1))
+    finish = ended(Namespace(unreadable=1))
     assert (finish.outcome, finish.left) == (Outcome.INCOMPLETE, 0)
     assert "1 ledger cannot be read" in finish.why
 
 
 def test_a_store_that_fails_for_a_moment_is_asked_again_and_for_long_ends_it() -> None:
-    assert recover(Namespace(fails=3)).outcome is Outcome.COMPLETE
-    finish = recover(Namespace(fails=10**6))
-    assert (finish.outcome, finish.why) == (Outcome.INCOMPLETE, "the store does not answer")
+    assert ended(Namespace(fails=3)).outcome is Outcome.COMPLETE
+    finish = ended(Namespace(fails=10**6))
+    assert (finish.outcome, finish.why) == (Outcome.INCOMPLETE, str(UNAVAILABLE))
 
 
 # With real bookies.
 
 
 async def recovered(client: LedgerClient, *bookies: str, into: str = "", **more: bool) -> Recovered:
-    begin = Begin(
+    request = Request(
         frozenset(map(BookieId, bookies)),
         frozenset({BookieId(into)}) if into else NOBODY,
         **more,
     )
     return await recover_bookies(
-        client, begin, bytes_per_s=0, config=AT_ONCE, machine=Recovery(pause_s=0.01, idle_s_max=0.1)
+        client, request, bytes_per_s=0, config=AT_ONCE, pause_s=0.01, idle_s_max=0.1
     )
 
 
@@ -289,7 +297,7 @@ async def test_all_that_several_bookies_held_is_copied_and_counted() -> None:
         assert surveyed.held.entries >= 2 * 50
         done = await recover_bookies(
             client,
-            Begin(frozenset(lost)),
+            Request(frozenset(lost)),
             bytes_per_s=0,
             config=AT_ONCE,
             on_progress=seen.append,
@@ -344,7 +352,7 @@ async def test_one_that_is_interrupted_leaves_no_lock_and_the_next_one_goes_on()
         first = asyncio.ensure_future(
             recover_bookies(
                 client,
-                Begin(frozenset({lost})),
+                Request(frozenset({lost})),
                 bytes_per_s=0,
                 ledgers_max=1,
                 config=AT_ONCE,
