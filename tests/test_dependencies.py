@@ -59,7 +59,8 @@ def named_in(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.split(".")[0]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "find_spec":
-            yield ast.literal_eval(node.args[0]).split(".")[0]
+            literals = (each for each in node.args if isinstance(each, ast.Constant))
+            yield from (str(each.value).partition(".")[0] for each in literals)
 
 
 def imported(*folders: str) -> dict[str, set[str]]:
