@@ -14,7 +14,7 @@ worker's processor.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -114,16 +114,25 @@ def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def same(text: str, count: int) -> pa.Array:
     """Return *text* so many times; batches of a log tend to have the same few sizes."""
     data = text.encode()
-    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    ends = ends_of(np.full(count, len(data), dtype=np.int64))
     return pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)]
     )
 
 
+def ends_of(lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    """Return 0, and where each value of such a length ends. Raises `OverflowError` beyond 2 GiB:
+    offsets of 32 bits would wrap, and values be read at the wrong places."""
+    ends = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"{ends[-1]} bytes or values are too many for one batch of Arrow")
+    return ends.astype(np.int32)
+
+
 def byte_strings(kind: pa.DataType, each: Sequence[bytes]) -> pa.Array:
     """Return *each* as an array of strings or of bytes, as *kind* says."""
-    ends = np.zeros(len(each) + 1, dtype=np.int32)
-    np.cumsum(np.fromiter(map(len, each), dtype=np.int64, count=len(each)), out=ends[1:])
+    ends = ends_of(np.fromiter(map(len, each), dtype=np.int64, count=len(each)))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(each))]
     return pa.Array.from_buffers(kind, len(each), buffers)
 
@@ -143,8 +152,7 @@ def header_lists(
     counts: npt.NDArray[np.int32], names: Sequence[str], values: Sequence[bytes]
 ) -> pa.Array:
     """Return the headers of records that have so many each, all of them one after the other."""
-    ends = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=ends[1:])
+    ends = ends_of(counts)
     pair = HEADERS.value_type
     columns = [
         byte_strings(pa.string(), [name.encode() for name in names]),

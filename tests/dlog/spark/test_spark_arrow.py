@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,6 +16,7 @@ from dlog.spark.arrow import (
     COLUMNS,
     COLUMNS_WITH_HEADERS,
     ROWS_MAX,
+    ends_of,
     gather,
     to_arrow,
 )
@@ -158,3 +160,9 @@ def test_a_gathered_batch_stays_below_the_limit_of_rows() -> None:
 def test_empty_batches_vanish() -> None:
     empty = arrow(batch_of(VALUES)).slice(0, 0)
     assert list(gather([empty, empty])) == []
+
+
+def test_values_beyond_what_offsets_of_arrow_say_are_an_error_and_no_wrapped_offsets() -> None:
+    assert ends_of(np.array([2, 0, 3])).tolist() == [0, 2, 2, 5]
+    with pytest.raises(OverflowError, match="too many for one batch"):
+        ends_of(np.array([2**30, 2**30]))
