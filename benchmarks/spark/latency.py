@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -15,6 +15,7 @@ from dlog import Log
 
 _AIM: Final = 1.2
 _WARM_S: Final = 5.0
+_PATIENCE_S: Final = 60.0
 _AT_ONCE: Final = 10
 """Records appended together: a hundred times a second at 1,000 records a second."""
 
@@ -69,15 +70,23 @@ def _append(log: Log, per_s: int, stop: Event) -> None:
 
 
 def _seen(bench: Bench, on: Running, frame: DataFrame) -> list[float]:
-    """Return how old each record is when `foreachBatch` has it."""
+    """Return how old each record is when `foreachBatch` has it; at least one, however slow it is.
+
+    The query is stopped while no batch is looked at: Spark takes the error of a job that it
+    interrupts in `foreachBatch` apart by a regular expression, whose stack overflows on long ones.
+    """
     ages: list[float] = []
     began = time.perf_counter()
+    at_work, done = Lock(), Event()
 
     def look(batch: DataFrame, _: int) -> None:
-        values = batch.select("value").toArrow().column(0).to_pylist()
-        now = time.time_ns()
-        if time.perf_counter() - began > _WARM_S:
-            ages.extend((now - int(value)) / 1e9 for value in values)
+        with at_work:
+            if done.is_set():
+                return
+            values = batch.select("value").toArrow().column(0).to_pylist()
+            now = time.time_ns()
+            if time.perf_counter() - began > _WARM_S:
+                ages.extend((now - int(value)) / 1e9 for value in values)
 
     query = (
         frame.writeStream.foreachBatch(look)
@@ -85,5 +94,11 @@ def _seen(bench: Bench, on: Running, frame: DataFrame) -> list[float]:
         .start()
     )
     query.awaitTermination(_WARM_S + bench.sizes.latency_s)
+    while not ages and query.isActive and time.perf_counter() - began < _PATIENCE_S:
+        query.awaitTermination(0.1)
+    with at_work:
+        done.set()
     query.stop()
+    if not ages:
+        raise TimeoutError(f"no batch came within {_PATIENCE_S:g} s: {query.exception()}")
     return ages
