@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bookie.command import main as bookie
 from bookie.disk.port import RealFile
-from bookie.server.add_connection import Adding
+from bookie.server.add_connection import AddConnection
 from ledger.transport.connection import Connection
 
 Stamp = tuple[str, str, float, float]
@@ -40,7 +40,7 @@ def stamp(owner: type, method: str, about: Callable[..., object] = lambda *_: ""
 
 def main() -> None:
     kept = Path(sys.argv.pop(1))
-    stamp(Adding, "took", lambda _, frame: frame.number)
+    stamp(AddConnection, "took", lambda _, frame: frame.number)
     stamp(RealFile, "sync")
     stamp(Connection, "send", lambda *arguments: arguments[2])
     atexit.register(lambda: kept.write_text(json.dumps(stamps)))

@@ -17,7 +17,7 @@ from bookie.autorecovery_supervisor import keep_autorecovery
 from bookie.config import BookieConfig
 from bookie.errors import BookieRetired, BookieSuperseded
 from bookie.process import run_bookie
-from bookie.server.descriptors import raise_descriptor_limit
+from bookie.server.limits import raise_descriptor_limit
 from bookie.start_options import (
     AUTORECOVERY,
     DIE_WITH_PARENT,

@@ -27,14 +27,13 @@ from bookie.identity.lives import LifeKeeper
 from bookie.identity.registration import Registrar
 from bookie.identity.restore import honour
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
-from bookie.server.authorizer import Guard
-from bookie.server.descriptors import descriptor_limit, share_out
+from bookie.server.authorizer import Authorizer
+from bookie.server.limits import descriptor_limit, share_out
 from bookie.server.listener import BookieServer, is_free
-from bookie.server.loss_resolver import Settler
-from bookie.server.made_ledgers import MadeLedgers
-from bookie.server.operator import OperatorService
-from bookie.server.order_connection import OPERATOR_LIMITS
-from bookie.server.quota_throttle import Delays
+from bookie.server.loss_resolver import LossResolver
+from bookie.server.metadata_lookups import MadeLedgers
+from bookie.server.operator import OPERATOR_LIMITS, OperatorService
+from bookie.server.quota import QuotaThrottle
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig, entry_log_bytes_for
@@ -144,10 +143,10 @@ class _Ports:
         if level >= IDENTITIES:
             self.clients.refuse_unidentified()
         if config.tls.mode is TlsMode.REQUIRED:
-            guard = Guard(store, ledgers, bookie=bookie)
+            guard = Authorizer(store, ledgers, bookie=bookie)
             await guard.start()
             self.clients.guard = self.operators.guard = guard
-        self.clients.delays = Delays(store, ledgers)
+        self.clients.delays = QuotaThrottle(store, ledgers)
         await self.clients.delays.start()
 
     def guarding(self) -> "list[asyncio.Task[None]]":
@@ -259,7 +258,7 @@ async def _run(
     operator = OperatorService(
         service, storage, keeper, collector, address=address, security=ports.security
     )
-    settler = Settler(
+    settler = LossResolver(
         storage,
         ledgers,
         name,

@@ -16,10 +16,10 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 605,
+    "product files": 585,
     "product lines": 92_500,
     "test lines": 129_000,
-    "class names twice in a package": 50,
+    "class names twice in a package": 48,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")
 NOUNS: Final = frozenset({"framing", "keyring", "staging", "testing", "wording"})

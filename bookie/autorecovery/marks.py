@@ -211,7 +211,7 @@ class Marks:
     async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool:
         """Write into this worker's lock that *bookie* gets copies; return False if the lock is
         lost. Bookies that know their clients refuse copies that no lock announces
-        (`bookie.server.copy_rights`); without TLS there is nothing to write."""
+        (`bookie.server.authorizer`); without TLS there is nothing to write."""
         if not self._identities:
             return True
         lock = self._locks.get(ledger_id)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from bookie.server.authorizer import Door
-from bookie.server.quota_throttle import Delaying
+from bookie.server.authorizer import ConnectionAuthorizer
+from bookie.server.quota import ConnectionThrottle
 from bookie.server.service import BookieService
 from bookie.storage.add_lookup import Prepared
 from ledger.errors import BadMessage
@@ -22,7 +22,7 @@ from ledger.transport.framing import Frame, Kind
 from ledger.transport.messages import MESSAGE_BYTES_MAX, ack_message, batch_runs
 
 
-class Adding:
+class AddConnection:
     """See the module's docstring. *refuse* ends the connection for what a client did."""
 
     body_bytes_max = MESSAGE_BYTES_MAX
@@ -32,8 +32,8 @@ class Adding:
         service: BookieService,
         connection: Connection,
         refuse: Callable[[BadMessage], None],
-        door: Door | None = None,
-        delaying: Delaying | None = None,
+        door: ConnectionAuthorizer | None = None,
+        delaying: ConnectionThrottle | None = None,
     ) -> None:
         """*door*: what lets the client in; None: it may do everything. *delaying*: what keeps it to
         its quotas; None: it has none."""

@@ -1,12 +1,64 @@
-"""What clients of a bookie may take of it, each and together."""
+"""What clients of a bookie may take of it: connections, descriptors, bytes and time.
 
+Connections come from strangers, and each takes a descriptor; a checkpoint that finds none left ends
+the bookie. So both have a share of their own, and what is beyond a share is never opened.
+"""
+
+import resource
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
 
-from bookie.errors import InvalidSetting
-from bookie.server.descriptors import CONNECTIONS_MAX
+from bookie.errors import InvalidSetting, TooFewDescriptors
 
+LIMIT_MAX: Final = 65_536
+"""More are not asked for: some systems allow a billion."""
+CONNECTIONS_MAX: Final = 16_384
+CONNECTIONS_MIN: Final = 32
+FILES_MIN: Final = 16
+_OTHERS: Final = 160
+"""A flush has 64 files in use beside those kept open; the rest is for threads that read, the
+metadata store, connections that are being refused, and what libraries open."""
+_OTHERS_PER_DIRECTORY: Final = 8
+_CACHES: Final = 2
+"""Index files and entry logs are kept open apart."""
 _SECONDS_MAX: Final = 3600.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    connections_max: int
+    files_open_max: int
+    """Of index files, and of entry logs."""
+
+
+def share_out(limit: int, *, directories: int, files_open_max: int) -> Descriptors:
+    """Return the shares of *limit* descriptors: at most half of what is free goes to files.
+
+    *directories*: how many places for journals and ledgers there are, together.
+    *files_open_max*: more files are not wanted. Raises `TooFewDescriptors`."""
+    others = _OTHERS + _OTHERS_PER_DIRECTORY * directories
+    needed = others + CONNECTIONS_MIN + 2 * _CACHES * FILES_MIN
+    if limit < needed:
+        raise TooFewDescriptors(limit, needed)
+    files = min(files_open_max, (limit - others) // (2 * _CACHES))
+    return Descriptors(min(CONNECTIONS_MAX, limit - others - _CACHES * files), files)
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many as the system lets it have, up to `LIMIT_MAX`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +125,90 @@ class ServiceConfig:
     checkpoint_bytes: int = 64 * 1024 * 1024
     """A checkpoint is due early when so much came in since the last one."""
     read_threads: int = 4
+
+
+class RejectReason(StrEnum):
+    """Why a client was not let in, or was shown out; a label of metrics."""
+
+    FULL = "full"
+    ADDRESS = "address"
+    STRANGERS = "strangers"
+    WRITERS = "writers"
+    UNKNOWN = "unknown"
+    """It has not shown who it is, or meant another bookie."""
+    HANDSHAKE = "handshake"
+    EXPIRED = "expired"
+    SLOW = "slow"
+    IDLE = "idle"
+    STALLED = "stalled"
+    """In the middle of a message."""
+    NONSENSE = "nonsense"
+
+
+class ConnectionSlots(Generic[T]):
+    """Which connections there may be, as far as that is a matter of numbers. Pure.
+
+    Invariants:
+        at most `connections_max` in all, and `connections_per_address_max` from one source
+        at most `strangers_max` that have not said what they want, a quarter of them from one
+            source: strangers of one address cannot keep out those of others
+
+    *T* is a connection.
+    """
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self.limits = limits
+        self._sources: dict[T, str] = {}
+        self._of_source: Counter[str] = Counter()
+        self._strangers: dict[T, None] = {}
+        """The oldest first."""
+        self._strangers_of: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @property
+    def strangers(self) -> int:
+        return len(self._strangers)
+
+    def take(self, one: T, source: str) -> tuple[RejectReason, str] | None:
+        """Give *one* a place as a stranger; or return why there is none for it."""
+        limits = self.limits
+        if len(self) >= limits.connections_max:
+            return RejectReason.FULL, f"there are {limits.connections_max} already"
+        if self._of_source[source] >= limits.connections_per_address_max:
+            many = limits.connections_per_address_max
+            return RejectReason.ADDRESS, f"there are {many} from its address already"
+        if self._strangers_of[source] >= limits.strangers_per_address_max:
+            many = limits.strangers_per_address_max
+            return RejectReason.ADDRESS, f"{many} from its address have not said yet what they want"
+        self._sources[one] = source
+        self._of_source[source] += 1
+        self._strangers[one] = None
+        self._strangers_of[source] += 1
+        return None
+
+    def surplus(self) -> T | None:
+        """Return the stranger that has to make room for others, or None: end it."""
+        if len(self._strangers) <= self.limits.strangers_max:
+            return None
+        return next(iter(self._strangers))
+
+    def know(self, one: T) -> None:
+        """Take note that *one* is no stranger any more. Idempotent."""
+        if one in self._strangers:
+            del self._strangers[one]
+            _less(self._strangers_of, self._sources[one])
+
+    def leave(self, one: T) -> None:
+        """Free the place of *one*, if it has one."""
+        self.know(one)
+        source = self._sources.pop(one, None)
+        if source is not None:
+            _less(self._of_source, source)
+
+
+def _less(counts: Counter[str], source: str) -> None:
+    counts[source] -= 1
+    if not counts[source]:
+        del counts[source]

@@ -15,19 +15,14 @@ from collections import Counter, deque
 from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
-from bookie.server.add_connection import Adding
-from bookie.server.authorizer import Guard
-from bookie.server.connection_limits import Places, Why
-from bookie.server.fair_read_scheduler import ALL_BYTES_MAX
-from bookie.server.limits import ClientLimits
-from bookie.server.operator import OperatorService
-from bookie.server.order_connection import OrderConnection
-from bookie.server.quota_throttle import Delays
-from bookie.server.read_admission import Room
-from bookie.server.read_connection import KEPT_BYTES, QUESTIONS_BYTES_MAX, Answering
+from bookie.server.add_connection import AddConnection
+from bookie.server.admission import ALL_BYTES_MAX, ClientPace, ReadAdmission, work_on
+from bookie.server.authorizer import Authorizer
+from bookie.server.limits import ClientLimits, ConnectionSlots, RejectReason
+from bookie.server.operator import OperatorService, OrderConnection
+from bookie.server.quota import QuotaThrottle
+from bookie.server.read_connection import KEPT_BYTES, QUESTIONS_BYTES_MAX, ReadConnection
 from bookie.server.service import BookieService
-from bookie.server.slices import work_on
-from bookie.server.slow_client import Pace
 from ledger.errors import BadMessage, TransportMismatch
 from ledger.ids import BookieIdentity
 from ledger.log_events import get_logger
@@ -85,20 +80,20 @@ class BookieServer:
     def __init__(
         self, limits: ClientLimits | None = None, *, security: Security | None = None
     ) -> None:
-        self.guard: Guard | None = None
+        self.guard: Authorizer | None = None
         """Who lets in what was granted; None: whoever is known may do everything."""
-        self.delays: Delays | None = None
+        self.delays: QuotaThrottle | None = None
         """What keeps clients to their quotas; None: nothing."""
         self.wire_lowest = VERSION_MIN
         """The lowest version of the wire that it speaks; see `refuse_unidentified`."""
         self.limits = limits or ClientLimits()
-        self.places = Places[_ClientConnection](self.limits)
+        self.places = ConnectionSlots[_ClientConnection](self.limits)
         self.security = security
         self.connections: dict[_ClientConnection, None] = {}
         self.budget = Budget()
         self.budget.make_room = self._make_room
         self.backlog = Backlog()
-        self.room = Room(self.backlog, self.limits.questions_per_client_max)
+        self.room = ReadAdmission(self.backlog, self.limits.questions_per_client_max)
         self.scratch = new_scratch()
         self.adders = 0
         self._service: BookieService | None = None
@@ -111,7 +106,7 @@ class BookieServer:
         """Who was not looked at yet, this time."""
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
-        self.shown_out = Counter[Why]()
+        self.shown_out = Counter[RejectReason]()
         """The same, by why."""
         self._untold = 0
         self._tell_at = 0.0
@@ -183,13 +178,13 @@ class BookieServer:
             connection.abort()
         await self._all_gone()
 
-    def tell(self, event: str, connection: Connection, why: Why, reason: str) -> None:
+    def tell(self, event: str, connection: Connection, why: RejectReason, reason: str) -> None:
         """Count, and log, but not as often as strangers may want."""
         self.shown_out[why] += 1
         self._tell(event, connection, reason, connection.identity)
 
     def _refused(self, peer: str, reason: str) -> None:
-        self.shown_out[Why.HANDSHAKE] += 1
+        self.shown_out[RejectReason.HANDSHAKE] += 1
         self._tell("connection_refused", peer, reason, None)
 
     def _tell(
@@ -250,7 +245,9 @@ class BookieServer:
             if due_bytes <= _BACKLOG_BYTES_MAX:
                 return
             due_bytes -= connection.unsent_bytes
-            connection.cut(Why.SLOW, "it is the slowest, and too much is due to all clients")
+            connection.cut(
+                RejectReason.SLOW, "it is the slowest, and too much is due to all clients"
+            )
 
     def _make_room(self, reader: FrameReader, size_bytes: int) -> None:
         """Stifle connections whose messages are not whole: first those that wait for more, the
@@ -285,12 +282,12 @@ class _ClientConnection(Connection):
             server.scratch, body_bytes_max=0, budget=server.budget, backlog=server.backlog
         )
         self._server = server
-        self._handler: Adding | Answering | OrderConnection | None = None
+        self._handler: AddConnection | ReadConnection | OrderConnection | None = None
         self._is_adder = False
         self.since = self._made_at = asyncio.get_running_loop().time()
         """When what is waited for began."""
         self._progress = 0
-        self.pace = Pace(self.since)
+        self.pace = ClientPace(self.since)
         self._finish_by: float | None = None
         self._is_stifled = False
 
@@ -305,7 +302,7 @@ class _ClientConnection(Connection):
         server.connections[self] = None
         surplus = server.places.surplus()
         if surplus is not None:
-            surplus.cut(Why.STRANGERS, "it said nothing, and others want to")
+            surplus.cut(RejectReason.STRANGERS, "it said nothing, and others want to")
         self.keep_alive(_KEEP_ALIVE)
         if server.security is not None:
             self.identity = server.security.identity(self.certificate)
@@ -322,19 +319,19 @@ class _ClientConnection(Connection):
             identity=BookieIdentity(info.instance, info.identity, info.life),
             lowest=server.wire_lowest,
         )
-        why = Why.UNKNOWN
+        why = RejectReason.UNKNOWN
         if (reason := self._why_a_stranger()) is not None:
             answer = Refusal(f"bookie {info.bookie} {reason}")
         elif (hello.purpose is Purpose.ORDERS) is (server.operator is None):
             other = "clients" if server.operator is not None else "operators"
             answer = Refusal(f"bookie {info.bookie} takes that on its port for {other}")
         elif hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
-            why = Why.WRITERS
+            why = RejectReason.WRITERS
             answer = Refusal(f"bookie {info.bookie} has {_ADDERS_MAX} writers already")
         self.say(encode_answer(answer))
         if isinstance(answer, Refusal):
             server.tell("client_refused", self, why, answer.reason)
-            if why is Why.WRITERS:
+            if why is RejectReason.WRITERS:
                 server.places.know(self)
                 self._leave_waiting()
             else:
@@ -347,13 +344,13 @@ class _ClientConnection(Connection):
         if hello.purpose is Purpose.ADDS:
             self._is_adder = True
             server.adders += 1
-            self._handler = Adding(server.service, self, self._refuse, door, delaying)
+            self._handler = AddConnection(server.service, self, self._refuse, door, delaying)
         elif server.operator is not None:
             self._handler = OrderConnection(server.operator, self, door)
         else:
             self.keep_unsent(KEPT_BYTES)
             self.reader.receive_at_most(QUESTIONS_BYTES_MAX)
-            self._handler = Answering(server.service, self, server.room, door, delaying)
+            self._handler = ReadConnection(server.service, self, server.room, door, delaying)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
 
@@ -398,7 +395,7 @@ class _ClientConnection(Connection):
 
     def stifle(self, reason: str) -> None:
         """Take nothing more, hold nothing, and end it later; what was taken is answered."""
-        self._server.tell("connection_stifled", self, Why.STALLED, reason)
+        self._server.tell("connection_stifled", self, RejectReason.STALLED, reason)
         self._leave_waiting()
 
     def _leave_waiting(self) -> None:
@@ -434,7 +431,7 @@ class _ClientConnection(Connection):
             return
         reason = self._expired(now)
         if reason and self._finish_by is None:
-            self._server.tell("connection_ended", self, Why.EXPIRED, reason)
+            self._server.tell("connection_ended", self, RejectReason.EXPIRED, reason)
             self.finish()
             return
         if self._handler is not None and self._handler.look(now):
@@ -447,7 +444,7 @@ class _ClientConnection(Connection):
         if overdue is not None:
             self.cut(*overdue)
 
-    def cut(self, why: Why, reason: str) -> None:
+    def cut(self, why: RejectReason, reason: str) -> None:
         """End it at once."""
         self._server.tell("connection_cut", self, why, reason)
         self._end()
@@ -468,37 +465,37 @@ class _ClientConnection(Connection):
         age_s_max = _AGES * security.age_s_max
         return f"it is older than {age_s_max:g} s" if now - self._made_at > age_s_max else ""
 
-    def _overdue(self, now: float) -> tuple[Why, str] | None:
+    def _overdue(self, now: float) -> tuple[RejectReason, str] | None:
         """Return why the connection is to be cut, if it is."""
         limits = self._server.limits
         if self._finish_by is not None:
             late = now > self._finish_by
-            return (Why.SLOW, "it did not take its answers") if late else None
+            return (RejectReason.SLOW, "it did not take its answers") if late else None
         if self.is_greeting:
             late = now - self.since > limits.handshake_s_max
             reason = f"it said nothing of use within {limits.handshake_s_max:g} s"
-            return (Why.HANDSHAKE, reason) if late else None
+            return (RejectReason.HANDSHAKE, reason) if late else None
         waits_s = self.pace.waits_s(now, sent_bytes=self.sent_bytes, unsent_bytes=self.unsent_bytes)
         slow_s_max = limits.slow_s_max
         if self._server.room.is_crowded:
             slow_s_max = min(slow_s_max, _CROWDED_S_MAX)
         if waits_s > slow_s_max:
             due = f"{self.unsent_bytes} bytes are due to it"
-            return Why.SLOW, f"it takes too little within {slow_s_max:g} s; {due}"
+            return RejectReason.SLOW, f"it takes too little within {slow_s_max:g} s; {due}"
         progress, reader = self._progress, self.reader
         self._progress = reader.progress
         idle = not reader.is_under_way and (self._handler is None or self._handler.is_done)
         if progress != reader.progress or not (idle or (self.is_reading and reader.is_under_way)):
             self.since = now
         elif idle and now - self.since > _IDLE_S_MAX:
-            return Why.IDLE, f"it asked for nothing within {_IDLE_S_MAX:g} s"
+            return RejectReason.IDLE, f"it asked for nothing within {_IDLE_S_MAX:g} s"
         elif not idle and now - self.since > _PIECE_S_MAX:
-            return Why.STALLED, f"no more of a message came within {_PIECE_S_MAX:g} s"
+            return RejectReason.STALLED, f"no more of a message came within {_PIECE_S_MAX:g} s"
         return None
 
     def _refuse(self, error: BadMessage) -> None:
         """No answer is what its client hears: it does not know what happened."""
-        self._server.tell("message_refused", self, Why.NONSENSE, str(error))
+        self._server.tell("message_refused", self, RejectReason.NONSENSE, str(error))
         self.finish()
 
 

@@ -89,7 +89,7 @@ async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callab
             assert_never(limbo.phase)
 
 
-class Settler:
+class LossResolver:
     """`run` until it returns: nothing is doubtful any more; or until cancelled."""
 
     def __init__(

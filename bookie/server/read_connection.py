@@ -1,7 +1,7 @@
 """One client's connection for questions, at the bookie: reads, and what it holds.
 
 Each is answered when its answer is there, in any order; who does not wait any more says so.
-Reads take turns (`fair_read_scheduler`): a client that does not take its answers is not read from,
+Reads take turns (`admission`): a client that does not take its answers is not read from,
 and nothing is read for it.
 """
 
@@ -11,16 +11,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from bookie.server.authorizer import Door
-from bookie.server.fair_read_scheduler import (
+from bookie.server.admission import (
     BACKLOG_BYTES_HIGH,
     SEEN_BYTES,
     UNSENT_BYTES_MAX,
+    ReadAdmission,
     may_read,
 )
+from bookie.server.authorizer import ConnectionAuthorizer
 from bookie.server.limits import CoreLimits
-from bookie.server.quota_throttle import Delaying
-from bookie.server.read_admission import Room
+from bookie.server.quota import ConnectionThrottle
 from bookie.server.service import BookieService
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
@@ -72,7 +72,7 @@ _log = get_logger(__name__)
 Reply = tuple[Kind, tuple[Buffer, ...]]
 
 
-class Answering:
+class ReadConnection:
     """See the module's docstring."""
 
     body_bytes_max = QUESTION_BYTES_MAX
@@ -81,9 +81,9 @@ class Answering:
         self,
         service: BookieService,
         connection: Connection,
-        room: Room,
-        door: Door | None = None,
-        delaying: Delaying | None = None,
+        room: ReadAdmission,
+        door: ConnectionAuthorizer | None = None,
+        delaying: ConnectionThrottle | None = None,
     ) -> None:
         """*door*: what lets the client in; None: it may do everything. *delaying*: what keeps it to
         its quotas; None: it has none."""
@@ -321,7 +321,7 @@ class Answering:
         self._reading_bytes += size_bytes
         self._room.reading_bytes += size_bytes
 
-    def _counts(self, query: ReadQuery) -> Delaying | None:
+    def _counts(self, query: ReadQuery) -> ConnectionThrottle | None:
         """Return what delays *query*, if anything may. What a client that repairs calls repair or
         recovery is not delayed; a flag of any other client changes nothing."""
         delaying = self._delaying
@@ -400,7 +400,7 @@ class _Turn:
 
     __slots__ = ("_client", "_counted_bytes", "_size_bytes")
 
-    def __init__(self, client: Answering, size_bytes: int) -> None:
+    def __init__(self, client: ReadConnection, size_bytes: int) -> None:
         self._client, self._size_bytes = client, size_bytes
         self._counted_bytes = 0
 

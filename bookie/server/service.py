@@ -2,7 +2,7 @@
 
 Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
 thread per journal, woken by adds and fences, or on the loop where that is quicker
-(`bookie.server.group_commit`); `storage.checkpoint` on the sync thread, by time,
+(`CommitPlace`); `storage.checkpoint` on the sync thread, by time,
 by bytes taken since the last one, when there may be space again, and at the end; disk reads on
 a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
 set, nothing is acknowledged any more, and the process is expected to end (rule 60).
@@ -14,7 +14,7 @@ every now and then, also with nothing queued, as it is a commit that finds the s
 import asyncio
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,9 +33,8 @@ from bookie.server.core import (
     UntilChanged,
     UntilDurable,
 )
-from bookie.server.group_commit import CommitPlace
 from bookie.server.limits import ServiceConfig
-from bookie.server.made_ledgers import MadeLedgers
+from bookie.server.metadata_lookups import MadeLedgers
 from bookie.storage.add_lookup import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
@@ -51,15 +50,60 @@ from ledger.requests import (
     Status,
 )
 
+HERE_BYTES_MAX: Final = 16 * 1024
+"""Frames of a group; more is worth a wake-up, and takes longer."""
+TIMES: Final = 64
+"""So many of the last commits are looked at; before that, the disk is not known."""
+FAST_S: Final = 0.002
+"""As a commit is seen from outside: on a busy machine half of it is the wait for a turn."""
+SLOW_MAX: Final = TIMES // 10
+"""So many of them may have taken longer than `FAST_S`."""
+HUNG_S: Final = 0.030
+"""None of them may have taken as long as this."""
 _WAIT_MS_MAX: Final = 60_000
 STREAM_BATCHES_MAX: Final = 1024
 """A stream with so many unanswered batches is not read from until some are answered."""
 _NO_SPACE_RETRY_S: Final = 0.2
-
 _Answer = TypeVar("_Answer")
 _Asked = TypeVar("_Asked")
 _Value = TypeVar("_Value")
 _log = get_logger(__name__)
+
+
+class CommitPlace:
+    """Where a group of records is committed: on the event loop, or by its journal's thread.
+
+    To hand a group to the thread and back is two wake-ups, about as long as a good disk takes to
+    sync it. So a bookie with one journal commits little at once, on the loop, as long as the disk
+    is fast: then nobody waits longer than for the answer anyway. Everything else is the thread's,
+    so that the loop reads on meanwhile, and so that a slow disk holds up nothing but adds and
+    fences.
+
+    What it cannot know is that a disk will hang *now*: then reads from memory and long polls wait
+    with that one sync, and the next ones are the thread's. Pure: times in, a decision out.
+    """
+
+    def __init__(self, journals: int) -> None:
+        self._is_possible = journals == 1
+        self._times: deque[float] = deque()
+        self._slow = self._hung = 0
+        """How many of them took as long as `FAST_S`, as `HUNG_S`."""
+        self._is_fast = False
+
+    def took(self, seconds: float) -> None:
+        """Take note of a commit, wherever it was."""
+        self._times.append(seconds)
+        self._slow += seconds >= FAST_S
+        self._hung += seconds >= HUNG_S
+        if len(self._times) > TIMES:
+            gone = self._times.popleft()
+            self._slow -= gone >= FAST_S
+            self._hung -= gone >= HUNG_S
+        self._is_fast = len(self._times) == TIMES and self._slow <= SLOW_MAX and not self._hung
+
+    def is_here(self, size_bytes: int) -> bool:
+        """Whether a group of so many bytes is to be committed on the loop."""
+        return self._is_possible and self._is_fast and size_bytes <= HERE_BYTES_MAX
 
 
 class Turn(Protocol):

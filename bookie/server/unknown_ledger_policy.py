@@ -16,7 +16,7 @@ UNASKED_MAX: Final = 1000
 """Ledgers that are taken while the store does not answer."""
 
 
-class Vouching:
+class UnknownLedgerPolicy:
     def __init__(self, *, unmade_max: int = 0) -> None:
         """*unmade_max*: so many ledgers are taken although the store does not know them."""
         self._unmade_left = unmade_max

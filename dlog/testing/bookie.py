@@ -17,7 +17,7 @@ from bookie.identity.restore import honour
 from bookie.identity.stamp import identify, settle_doubt
 from bookie.server.limits import ServiceConfig
 from bookie.server.listener import BookieServer
-from bookie.server.loss_resolver import Settler
+from bookie.server.loss_resolver import LossResolver
 from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -174,7 +174,7 @@ class InProcessBookie:
         self._life.add_done_callback(ended)
         ledgers = LedgerStore(self._store, self._namespace.layout)
         instance = self._namespace.instance
-        settler = Settler(
+        settler = LossResolver(
             storage, ledgers, self.name, instance=instance, on_change=living.set_limbo
         )
         self._settling = asyncio.create_task(settler.run(), name=f"settler of {self.name}")

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import pytest
 
-from bookie.server.read_connection import Answering
+from bookie.server.read_connection import ReadConnection
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport import client_connection
@@ -393,12 +393,12 @@ async def test_a_bookie_that_knows_no_lists_is_one_that_gave_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs a program of before. That it is there, and what it is asked besides, is as ever."""
-    answer_of = Answering._answer_of
+    answer_of = ReadConnection._answer_of
 
-    def older(answering: Answering, kind: int, request: bytes) -> object:
+    def older(answering: ReadConnection, kind: int, request: bytes) -> object:
         return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
 
-    monkeypatch.setattr(Answering, "_answer_of", older)
+    monkeypatch.setattr(ReadConnection, "_answer_of", older)
     async with serving() as bookie, transport_to(bookie.address) as transport:
         answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 9))
         assert answer == HeldAnswer(Status.UNREACHABLE, is_supported=False)

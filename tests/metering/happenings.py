@@ -28,8 +28,8 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
 from bookie.entrylog.format import SUFFIX
 from bookie.identity.stamp import accept_loss
-from bookie.server.authorizer import Guard
-from bookie.server.quota_throttle import Delays
+from bookie.server.authorizer import Authorizer
+from bookie.server.quota import QuotaThrottle
 from dlog.aio import Log, Standby
 from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
@@ -180,7 +180,7 @@ async def a_tenant_is_held_up(cluster: WholeCluster, _: pytest.MonkeyPatch) -> N
         cluster.seen.look()
         for name in ("bookie-0", "bookie-1", "bookie-2", "bookie-3"):
             server = cluster.of(BookieId(name)).running.server
-            server.delays = Delays(client.store, client.ledgers)
+            server.delays = QuotaThrottle(client.store, client.ledgers)
             server.delays.treasury.learn_quotas(Quotas((quota,)))
         writer = await client.create(Quorum(4, 4, 1))
         await asyncio.gather(*(writer.add(PAYLOAD) for _ in range(20)))
@@ -191,7 +191,7 @@ async def a_tenant_is_held_up(cluster: WholeCluster, _: pytest.MonkeyPatch) -> N
 async def a_right_is_missing(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
     name = BookieId("bookie-0")
     async with cluster.client() as client:
-        guard = Guard(client.store, client.ledgers, bookie=name)
+        guard = Authorizer(client.store, client.ledgers, bookie=name)
         cluster.of(name).running.server.guard = guard
         cluster.seen.look()
         one = Grant("cn:somebody", Role.READER, "*")

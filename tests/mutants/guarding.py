@@ -28,7 +28,7 @@ mutant(
 )
 mutant(
     "remembers a right that was revoked",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old='        """Allowed on some ledger at least."""\n        self._masks.clear()\n',
     new='        """Allowed on some ledger at least."""\n',
     test=_REVOKED,
@@ -91,14 +91,14 @@ mutant(
 )
 mutant(
     "keeps to the name that a log had before it was renamed",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old="        self._owners.clear()\n",
     new="",
     test=_GUARDING + "rights_follow_a_log_that_is_renamed",
 )
 mutant(
     "believes a name that was looked up before a rename",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old="        if names != self.names:",
     new="        if False:",
     test=_RIGHTS + "a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it",
@@ -112,9 +112,17 @@ mutant(
 )
 mutant(
     "asks a silent store whose each ledger is",
-    "bookie/server/owners.py",
-    old="            self._silent_until = self._clock() + SILENCE_S",
-    new="            pass",
+    "bookie/server/metadata_lookups.py",
+    old=(
+        "            return Status.NO_SUCH_LEDGER\n"
+        "        except (LogError, TimeoutError):\n"
+        "            self._silent_until = self._clock() + SILENCE_S"
+    ),
+    new=(
+        "            return Status.NO_SUCH_LEDGER\n"
+        "        except (LogError, TimeoutError):\n"
+        "            pass"
+    ),
     test=_GUARDING + "a_store_that_is_silent_is_not_asked_about_each_ledger",
 )
 mutant(
@@ -164,7 +172,7 @@ _OWNERS = "tests/bookie/server/test_owners.py::test_"
 
 mutant(
     "takes recovery adds from whoever may recover",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old="everywhere) & _ADD:",
     new="everywhere) & (_ADD | (4 if run.recovery else 0)):",
     test=_RIGHTS + "what_is_remembered_never_says_more_or_less_than_the_rules",
@@ -178,35 +186,35 @@ mutant(
 )
 mutant(
     "takes a last add confirmed for something that repair copies",
-    "bookie/server/copy_rights.py",
+    "bookie/server/authorizer.py",
     old='            return "only who may append says what is confirmed"\n',
     new='            return ""\n',
     test=_COPIES,
 )
 mutant(
     "takes copies beside the repair of another certificate",
-    "bookie/server/copy_rights.py",
+    "bookie/server/authorizer.py",
     old="        if who not in lock.identities:\n",
     new="        if False:\n",
     test=_COPY_RIGHTS + "a_copy_is_taken_of_nobody_but_who_the_lock_names_for_this_bookie",
 )
 mutant(
     "takes copies that go to another bookie",
-    "bookie/server/copy_rights.py",
+    "bookie/server/authorizer.py",
     old="        if bookie not in lock.targets:\n",
     new="        if False:\n",
     test=_COPY_RIGHTS + "a_copy_is_taken_of_nobody_but_who_the_lock_names_for_this_bookie",
 )
 mutant(
     "takes copies of what is not settled",
-    "bookie/server/copy_rights.py",
+    "bookie/server/authorizer.py",
     old="            if end is None or entry_id > end:\n",
     new="            if end is None:\n",
     test=_COPIES,
 )
 mutant(
     "takes copies of what other members hold",
-    "bookie/server/copy_rights.py",
+    "bookie/server/authorizer.py",
     old="            if index is not None and not holds(index, entry_id, metadata.quorum):\n",
     new="            if False:\n",
     test=_COPY_RIGHTS + "a_copy_is_taken_if_it_is_settled_and_ours",
@@ -229,28 +237,28 @@ mutant(
 )
 mutant(
     "keeps rights by the name that a log had before",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old="        self._owners.clear()\n        self._reset()\n",
     new="        self._owners.clear()\n",
     test=_RIGHTS + "rights_by_a_name_end_with_it",
 )
 mutant(
     "remembers the rights of all ledgers for ever",
-    "bookie/server/acl_cache.py",
+    "bookie/server/authorizer.py",
     old="            if len(self._masks) >= MASKS_MAX:\n",
     new="            if False:\n",
     test=_RIGHTS + "what_is_remembered_is_bounded",
 )
 mutant(
     "believes the metadata of a ledger whose it is",
-    "bookie/server/owners.py",
+    "bookie/server/metadata_lookups.py",
     old="            found = await self._owner(ledger_id)\n        except",
     new="            found = belonging(metadata.custom)\n        except",
     test=_GUARDING + "who_relabels_a_ledger_gets_no_right_to_it",
 )
 mutant(
     "believes the metadata of a ledger without owner node at any level",
-    "bookie/server/owners.py",
+    "bookie/server/metadata_lookups.py",
     old="        if (await read_held(self._ledgers.store)).level < OWNERS:\n",
     new="        if True:\n",
     test=_GUARDING + "from_a_level_on_a_ledger_without_owner_node_is_of_no_log",
@@ -287,23 +295,45 @@ mutant(
 )
 mutant(
     "lets any number wait for whose their ledgers are",
-    "bookie/server/owners.py",
-    old="        if self._waiting >= WAITING_MAX:\n",
-    new="        if False:\n",
+    "bookie/server/metadata_lookups.py",
+    old=('        is no answer now."""\n        if self._waiting >= WAITING_MAX:\n'),
+    new=('        is no answer now."""\n        if False:\n'),
     test=_OWNERS + "so_many_wait_for_the_store_and_no_more",
 )
 mutant(
     "gives no place back to who asks whose a ledger is",
-    "bookie/server/owners.py",
-    old="            self._waiting -= 1\n",
-    new="            pass\n",
+    "bookie/server/metadata_lookups.py",
+    old=(
+        "        except TimeoutError:\n"
+        "            return Status.TOO_MANY_REQUESTS\n"
+        "        finally:\n"
+        "            self._waiting -= 1\n"
+    ),
+    new=(
+        "        except TimeoutError:\n"
+        "            return Status.TOO_MANY_REQUESTS\n"
+        "        finally:\n"
+        "            pass\n"
+    ),
     test=_OWNERS + "so_many_wait_for_the_store_and_no_more",
 )
 mutant(
     "believes a server of the store that is behind about a ledger",
-    "bookie/server/owners.py",
-    old="            metadata, _ = await self._ledgers.read(ledger_id, fresh=True)\n",
-    new="            raise\n",
+    "bookie/server/metadata_lookups.py",
+    old=(
+        "    async def _owned(self, ledger_id: LedgerId) -> Owned:\n"
+        "        try:\n"
+        "            metadata, _ = await self._ledgers.read(ledger_id)\n"
+        "        except NoSuchLedger:  # this server of the store may not have seen it yet\n"
+        "            metadata, _ = await self._ledgers.read(ledger_id, fresh=True)\n"
+    ),
+    new=(
+        "    async def _owned(self, ledger_id: LedgerId) -> Owned:\n"
+        "        try:\n"
+        "            metadata, _ = await self._ledgers.read(ledger_id)\n"
+        "        except NoSuchLedger:  # this server of the store may not have seen it yet\n"
+        "            raise\n"
+    ),
     test=_OWNERS + "a_ledger_that_one_server_of_the_store_has_not_seen_yet_is_asked_for_afresh",
 )
 mutant(
@@ -398,21 +428,21 @@ mutant(
 )
 mutant(
     "obeys who has an expired certificate",
-    "bookie/server/order_connection.py",
+    "bookie/server/operator.py",
     old="        if identity is not None and time.time() > identity.expires_at:",
     new="        if False:",
     test=_WHOLE + "a_certificate_that_has_expired_gives_no_orders_on_a_connection_that_is_open",
 )
 mutant(
     "obeys whoever connects",
-    "bookie/server/order_connection.py",
+    "bookie/server/operator.py",
     old="        if self._door is not None and not self._door.may_order():",
     new="        if False:",
     test=_WHOLE + "orders_are_taken_from_operators_and_are_in_the_log",
 )
 mutant(
     "lets silent connections keep operators away",
-    "bookie/server/order_connection.py",
+    "bookie/server/operator.py",
     old="ClientLimits(connections_max=256, connections_per_address_max=128)",
     new="ClientLimits(connections_max=32)",
     test=_ORDERS + "silent_connections_keep_no_operator_away",
@@ -426,7 +456,7 @@ mutant(
 )
 mutant(
     "carries out any number of orders at once",
-    "bookie/server/order_connection.py",
+    "bookie/server/operator.py",
     old="        if len(self._open) >= ORDERS_MAX:",
     new="        if False:",
     test=_ORDERS + "of_one_connection_so_many_orders_are_under_way_and_no_more",

@@ -11,28 +11,28 @@ _HANDLE = "tests/simulation/scenarios/test_handle.py::test_"
 
 mutant(
     "lets the loop wait for a disk that it does not know",
-    "bookie/server/group_commit.py",
+    "bookie/server/service.py",
     old="len(self._times) == TIMES and ",
     new="",
     test=_COMMITTING + "a_disk_that_is_not_known_is_not_waited_for",
 )
 mutant(
     "lets the loop wait for a disk that is often slow",
-    "bookie/server/group_commit.py",
+    "bookie/server/service.py",
     old=" and self._slow <= SLOW_MAX and",
     new=" and",
     test=_COMMITTING + "a_disk_that_is_slow_every_tenth_time_is_slow",
 )
 mutant(
     "commits much on the loop",
-    "bookie/server/group_commit.py",
+    "bookie/server/service.py",
     old=" and size_bytes <= HERE_BYTES_MAX",
     new="",
     test=_COMMITTING + "little_is_committed_on_the_loop_of_a_bookie_whose_disk_is_fast",
 )
 mutant(
     "lets one of several journals wait for another on the loop",
-    "bookie/server/group_commit.py",
+    "bookie/server/service.py",
     old="self._is_possible = journals == 1",
     new="self._is_possible = True",
     test=_COMMITTING + "of_several_journals_none_waits_for_another",

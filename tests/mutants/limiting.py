@@ -44,7 +44,7 @@ mutant(
 )
 mutant(
     "lets what a flag calls recovery cost nothing",
-    "bookie/server/quota_throttle.py",
+    "bookie/server/quota.py",
     old="if any(run.recovery for run in runs) and self.is_exempt:",
     new="if any(run.recovery for run in runs):",
     test=_FLAG,
@@ -65,35 +65,35 @@ mutant(
 )
 mutant(
     "lets questions pay that have to come again",
-    "bookie/server/token_buckets.py",
+    "bookie/server/quota.py",
     old="        if wait_ns <= wait_ns_max:",
     new="        if True:",
     test=_BUCKETS + "a_question_that_has_to_come_again_is_paid_when_it_does",
 )
 mutant(
     "fills buckets without an end",
-    "bookie/server/token_buckets.py",
+    "bookie/server/quota.py",
     old="        self._due = max(self._due, full) + amount * NS",
     new="        self._due += amount * NS",
     test=_BUCKETS + "who_waits_as_told_stays_within_the_rate_and_a_burst",
 )
 mutant(
     "counts what one bookie gets for what its ensemble gets",
-    "bookie/server/token_buckets.py",
+    "bookie/server/quota.py",
     old="                        bucket.draw(-(-amount * ensemble // write_quorum), now_ns)",
     new="                        bucket.draw(amount, now_ns)",
     test=_BUCKETS + "a_bookie_counts_what_the_ensemble_of_a_ledger_gets_together",
 )
 mutant(
     "keeps to quotas of the name that a log had before",
-    "bookie/server/token_buckets.py",
+    "bookie/server/quota.py",
     old="        if names != self.names:",
     new="        if False:",
     test=_BUCKETS + "a_log_that_is_renamed_is_under_the_quotas_of_its_new_name",
 )
 mutant(
     "forgets all quotas when they cannot be read",
-    "bookie/server/quota_throttle.py",
+    "bookie/server/quota.py",
     old="        except DamagedMetadata as error:\n",
     new="        except DamagedMetadata as error:\n"
     "            self.treasury.learn_quotas(type(self.treasury.quotas)())\n",
@@ -101,7 +101,7 @@ mutant(
 )
 mutant(
     "hears of no quota after its start",
-    "bookie/server/quota_throttle.py",
+    "bookie/server/quota.py",
     old="        await follow(self._store, (QUOTAS, RENAMED_PATH, INSTANCE), self._changed)",
     new="        await follow(self._store, (RENAMED_PATH, INSTANCE), self._changed)",
     test=_DELAYING + "quotas_that_cannot_be_read_leave_the_last_ones_in_force",

@@ -177,7 +177,7 @@ mutant(
 )
 mutant(
     "takes any number of connections",
-    "bookie/server/connection_limits.py",
+    "bookie/server/limits.py",
     old="        if len(self) >= limits.connections_max:",
     new="        if False:",
     test=_STRANGERS + "one_connection_too_many_is_not_served",
@@ -241,7 +241,7 @@ mutant(
 mutant(
     "ends who finds no room among writers at once, who then comes again",
     "bookie/server/listener.py",
-    old="            if why is Why.WRITERS:\n",
+    old="            if why is RejectReason.WRITERS:\n",
     new="            if False:\n",
     test=_SERVER + "who_finds_no_room_among_writers_is_left_waiting_and_then_ended",
 )
@@ -339,28 +339,35 @@ mutant(
 )
 mutant(
     "asks a metadata store that is silent about each ledger",
-    "bookie/server/made_ledgers.py",
-    old="self._silent_until = self._clock() + SILENCE_S",
-    new="pass",
+    "bookie/server/metadata_lookups.py",
+    old=(
+        "            return None\n"
+        "        except (LogError, TimeoutError):\n"
+        "            self._silent_until = self._clock() + SILENCE_S"
+    ),
+    new=("            return None\n        except (LogError, TimeoutError):\n            pass"),
     test=_MADE + "while_the_store_is_silent_a_bounded_number_is_taken_and_nobody_waits",
 )
 mutant(
     "lets any number of questions wait for the metadata store",
-    "bookie/server/made_ledgers.py",
-    old="if self._waiting >= WAITING_MAX:",
-    new="if False:",
+    "bookie/server/metadata_lookups.py",
+    old=(
+        '        `TOO_MANY_REQUESTS` if that is not known now."""\n'
+        "        if self._waiting >= WAITING_MAX:"
+    ),
+    new=('        `TOO_MANY_REQUESTS` if that is not known now."""\n        if False:'),
     test=_MADE + "too_many_questions_at_once_are_not_asked",
 )
 mutant(
     "takes a ledger with another key than it was made with",
-    "bookie/server/made_ledgers.py",
+    "bookie/server/metadata_lookups.py",
     old="return compare_digest(await self._key(ledger_id), key)",
     new="return bool(await self._key(ledger_id))",
     test=_MADE + "a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
 )
 mutant(
     "shares out more descriptors than there are",
-    "bookie/server/descriptors.py",
+    "bookie/server/limits.py",
     old="min(CONNECTIONS_MAX, limit - others - _CACHES * files)",
     new="min(CONNECTIONS_MAX, limit - others)",
     test=_STRANGERS + "the_shares_never_add_up_to_more_than_there_are",
@@ -532,7 +539,7 @@ mutant(
 )
 mutant(
     "lets the loop wait for a disk that hung a moment ago",
-    "bookie/server/group_commit.py",
+    "bookie/server/service.py",
     old=" and not self._hung",
     new="",
     test="tests/bookie/server/test_committing.py::"
@@ -542,7 +549,7 @@ mutant(
 _HOSTILE = "tests/bookie/server/test_hostile_clients.py::test_"
 mutant(
     "lets one address take all connections",
-    "bookie/server/connection_limits.py",
+    "bookie/server/limits.py",
     old="        if self._of_source[source] >= limits.connections_per_address_max:",
     new="        if False:",
     test=_HOSTILE + "one_address_cannot_take_all_connections",
@@ -584,7 +591,7 @@ mutant(
 )
 mutant(
     "looks at all clients in one pass of the loop",
-    "bookie/server/slices.py",
+    "bookie/server/admission.py",
     old="        if clock() >= ends_at:\n",
     new="        if False:\n",
     test="tests/bookie/server/test_slices.py::test_"
@@ -592,7 +599,7 @@ mutant(
 )
 mutant(
     "lets one address be all strangers",
-    "bookie/server/connection_limits.py",
+    "bookie/server/limits.py",
     old="        if self._strangers_of[source] >= limits.strangers_per_address_max:",
     new="        if False:",
     test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
@@ -613,14 +620,14 @@ mutant(
 )
 mutant(
     "lets one connection ask all questions",
-    "bookie/server/read_admission.py",
+    "bookie/server/admission.py",
     old="return min(self.per_client_max, -(-self.left // 2))",
     new="return self.left",
     test=_HOSTILE + "one_connection_cannot_take_all_questions",
 )
 mutant(
     "is content with a byte now and then",
-    "bookie/server/slow_client.py",
+    "bookie/server/admission.py",
     old="        if not unsent_bytes or taken_bytes >= self._due_bytes:",
     new="        if not unsent_bytes or taken_bytes > self._due_bytes - TAKEN_BYTES:",
     test="tests/bookie/server/test_pace.py::test_a_byte_now_and_then_does_not_count",
@@ -634,7 +641,7 @@ mutant(
 )
 mutant(
     "reads on for a client that takes nothing",
-    "bookie/server/fair_read_scheduler.py",
+    "bookie/server/admission.py",
     old="        return due_bytes < window_bytes and",
     new="        return",
     test=_HOSTILE + "a_client_that_takes_nothing_is_read_for_once_however_much_it_asks",
@@ -662,14 +669,14 @@ mutant(
 )
 mutant(
     "lets those who ask for much take all questions",
-    "bookie/server/read_admission.py",
+    "bookie/server/admission.py",
     old="return min(self.per_client_max, -(-self.left // 2))",
     new="return self.per_client_max if self.left else 0",
     test=_HOSTILE + "many_who_ask_for_much_leave_questions_to_who_asks_for_little",
 )
 mutant(
     "lets who came last pass those who wait",
-    "bookie/server/fair_read_scheduler.py",
+    "bookie/server/admission.py",
     old="        if self._waiting:\n            return False\n",
     new="",
     test="tests/bookie/server/test_turns.py::test_nobody_passes_those_who_wait",

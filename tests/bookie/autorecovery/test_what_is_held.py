@@ -7,7 +7,7 @@ import pytest
 
 from bookie.autorecovery.protocol.copy_plan import Share, Standing
 from bookie.autorecovery.replica_check import look
-from bookie.server.read_connection import Answering
+from bookie.server.read_connection import ReadConnection
 from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.environment import repair_credentials
@@ -79,12 +79,12 @@ async def test_what_is_damaged_is_found_without_the_password_by_reading() -> Non
 async def test_a_bookie_that_is_too_old_to_say_what_it_holds_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answer_of = Answering._answer_of
+    answer_of = ReadConnection._answer_of
 
-    def older(answering: Answering, kind: int, request: bytes) -> object:
+    def older(answering: ReadConnection, kind: int, request: bytes) -> object:
         return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
 
-    monkeypatch.setattr(Answering, "_answer_of", older)
+    monkeypatch.setattr(ReadConnection, "_answer_of", older)
     async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
         ledger_id = await written(client)

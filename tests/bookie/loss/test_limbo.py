@@ -15,7 +15,7 @@ from bookie.index.format import path_of
 from bookie.loss.accounts import LIMBO_PATH, Accounts
 from bookie.loss.census import LOGS_PATH, ROLL_PATH, Roll, read_census
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server.loss_resolver import Settler, doubtful_of, listed, look
+from bookie.server.loss_resolver import LossResolver, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata
@@ -349,7 +349,7 @@ def test_the_settler_ends_limbo_and_tells_it() -> None:
     async def scenario() -> LedgerId:
         async with namespace() as (ledgers, instance):
             ledger_id = await ledgers.create(ledger("a", "b", "c", state=LedgerState.CLOSED))
-            settler = Settler(storage, ledgers, "a", instance=instance, on_change=told.append)
+            settler = LossResolver(storage, ledgers, "a", instance=instance, on_change=told.append)
             await settler.run()
             return ledger_id
 
@@ -376,7 +376,7 @@ def test_a_namespace_made_anew_ends_no_limbo(phase: Phase) -> None:
     async def scenario() -> None:
         async with namespace() as (_, instance), namespace("anew") as (made_anew, _):
             with pytest.raises(StoreNotBelieved, match="belongs to"):
-                await Settler(storage, made_anew, "a", instance=instance).look()
+                await LossResolver(storage, made_anew, "a", instance=instance).look()
 
     asyncio.run(scenario())
     assert storage.limbo == limbo
@@ -392,7 +392,9 @@ def test_an_older_state_of_the_namespace_ends_no_limbo() -> None:
     async def scenario() -> None:
         async with namespace() as (ledgers, instance):
             remembered = Seen(next_id=1000, deletions=0)
-            settler = Settler(storage, ledgers, "a", instance=instance, seen=lambda: remembered)
+            settler = LossResolver(
+                storage, ledgers, "a", instance=instance, seen=lambda: remembered
+            )
             with pytest.raises(StoreNotBelieved, match="restored from a backup"):
                 await settler.look()
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bookie.server.authorizer import Guard
+from bookie.server.authorizer import Authorizer
 from bookie.server.limits import ServiceConfig
 from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
@@ -45,7 +45,7 @@ class Guarded:
         self._directory, self.store, self.ledgers = directory, store, ledgers
         self.storage = MemoryStorage()
         self.now = 0.0
-        self.guard = Guard(store, ledgers, bookie=BOOKIE, clock=lambda: self.now)
+        self.guard = Authorizer(store, ledgers, bookie=BOOKIE, clock=lambda: self.now)
         info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
         self.service = BookieService(self.storage, info, ServiceConfig())
         self.server = BookieServer(security=self.security("bookie", bookie=BOOKIE))

@@ -5,8 +5,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.server.ledger_info import Owned
-from bookie.server.token_buckets import BURST_NS, NS, Bucket, Drawer, Treasury
+from bookie.server.metadata_lookups import Owned
+from bookie.server.quota import BURST_NS, NS, Bucket, QuotaManager, QuotaSession
 from ledger.security.quotas import Quota, Quotas, Subject
 from tests.bookie.runs import run_of
 
@@ -62,18 +62,18 @@ def test_a_debt_lasts_as_long_at_another_rate(rate: int, other: int, amount: int
     assert abs(changed.wait_ns(0) - bucket.wait_ns(0)) <= 1
 
 
-def drawer(*quotas: Quota, identity: str = "", owned: Owned | None = None) -> Drawer:
-    treasury = Treasury()
+def drawer(*quotas: Quota, identity: str = "", owned: Owned | None = None) -> QuotaSession:
+    treasury = QuotaManager()
     treasury.learn_quotas(Quotas(tuple(sorted(quotas))))
     treasury.learn_owned(7, owned or Owned("orders/new", 3, 2), names=0)
-    return Drawer(treasury, identity)
+    return QuotaSession(treasury, identity)
 
 
 def logs(name: str, **rates: int) -> Quota:
     return Quota(Subject.LOGS, name, **rates)
 
 
-def asks(draws: Drawer, ledger_id: int = 7, at_ns: int = 0) -> int:
+def asks(draws: QuotaSession, ledger_id: int = 7, at_ns: int = 0) -> int:
     wait_ns, _ = draws.ask(ledger_id, at_ns, wait_ns_max=5 * NS)
     return wait_ns
 
@@ -108,11 +108,11 @@ def test_of_several_quotas_the_one_that_delays_most_counts() -> None:
 
 
 def test_all_whom_a_quota_is_for_share_it() -> None:
-    treasury = Treasury()
+    treasury = QuotaManager()
     treasury.learn_quotas(Quotas((logs("*", read_requests_s=1),)))
     treasury.learn_owned(7, Owned("a", 3, 2), names=0)
     treasury.learn_owned(8, Owned("b", 3, 2), names=0)
-    one, other = Drawer(treasury, ""), Drawer(treasury, "")
+    one, other = QuotaSession(treasury, ""), QuotaSession(treasury, "")
     assert [asks(one), asks(other, 8), asks(one)] == [0, 0, NS]
     assert asks(other, 8, at_ns=NS) == NS
 

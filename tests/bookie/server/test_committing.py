@@ -2,15 +2,15 @@
 
 import threading
 
-from bookie.server.group_commit import (
+from bookie.server.service import (
     FAST_S,
     HERE_BYTES_MAX,
     HUNG_S,
     SLOW_MAX,
     TIMES,
+    BookieService,
     CommitPlace,
 )
-from bookie.server.service import BookieService
 from ledger.errors import StorageError
 from ledger.requests import LacQuery
 from tests.bookie.memory_storage import MemoryStorage

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.server.copy_rights import CopyEvidence
+from bookie.server.authorizer import CopyEvidence
 from ledger.ids import BookieId, EntryId
 from ledger.mark_nodes import RepairLock
 from ledger.metadata import Fragment, LedgerMetadata

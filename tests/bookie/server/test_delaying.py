@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.quota_throttle import Delays
+from bookie.server.quota import QuotaThrottle
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
@@ -46,7 +46,7 @@ class Delayed:
     def __init__(self, bookie: Bookie, store: Silent, ledgers: LedgerStore) -> None:
         self.bookie, self.store, self.ledgers = bookie, store, ledgers
         self.now_ns = 0
-        self.delays = Delays(store, ledgers, clock_ns=lambda: self.now_ns)
+        self.delays = QuotaThrottle(store, ledgers, clock_ns=lambda: self.now_ns)
         bookie.server.delays = self.delays
 
     async def limit(self, logs: str, **rates: int) -> None:
@@ -191,7 +191,7 @@ async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_
     async with guarded(tmp_path) as bookie:
         quota = Quota(Subject.LOGS, "mine", append_entries_s=1, read_requests_s=1)
         await change_quotas(bookie.store, lambda quotas: quotas.with_(quota), by="the test")
-        delays = Delays(bookie.store, bookie.ledgers, clock_ns=lambda: 0)
+        delays = QuotaThrottle(bookie.store, bookie.ledgers, clock_ns=lambda: 0)
         await delays.start()
         bookie.server.delays = delays
         await bookie.grant("cn:writer", Role.WRITER, "mine")
@@ -210,7 +210,7 @@ async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_
         assert not delays.treasury.delayed_ns.total(), "it was within the quota"
         await added(writer, entry(mine, 31, recovery=True))
         assert delays.treasury.delayed_ns.total() == 10**9
-        monkeypatch.setattr("bookie.server.quota_throttle.READ_S_MAX", 0.0)
+        monkeypatch.setattr("bookie.server.quota.READ_S_MAX", 0.0)
         for query in (
             ReadQuery(mine, KEY, 0, 0, repairs=True),
             ReadQuery(mine, KEY, 0, 0, fence=True),
@@ -222,7 +222,7 @@ async def test_a_flag_takes_nothing_out_of_a_quota_unless_its_client_has_a_role_
 async def test_a_read_beyond_a_quota_waits_and_one_far_beyond_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.quota_throttle.READ_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.quota.READ_S_MAX", 0.05)
     async with (
         delayed() as bookie,
         transport_to(bookie.bookie.address) as writer,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.errors import TooFewDescriptors
-from bookie.server.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
-from bookie.server.limits import ClientLimits, ServiceConfig
+from bookie.server.limits import CONNECTIONS_MIN, FILES_MIN, ClientLimits, ServiceConfig, share_out
 from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from ledger.ids import BookieId

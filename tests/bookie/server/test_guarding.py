@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.made_ledgers import SILENCE_S
+from bookie.server.metadata_lookups import SILENCE_S
 from ledger.feature_level import OWNERS, Held
 from ledger.ids import LedgerId
 from ledger.ledger_owner import RENAMED_PATH, owner_path, renamed_path, renamed_value

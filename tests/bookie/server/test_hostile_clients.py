@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.connection_limits import Why
-from bookie.server.limits import ClientLimits
-from bookie.server.read_admission import QUESTIONS_MAX
-from bookie.server.read_connection import QUESTIONS_BYTES_MAX, Answering
+from bookie.server.admission import QUESTIONS_MAX
+from bookie.server.limits import ClientLimits, RejectReason
+from bookie.server.read_connection import QUESTIONS_BYTES_MAX, ReadConnection
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import Security
 from ledger.transport.framing import Kind, frame_header
@@ -54,7 +53,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
         other = await peer_from(stack, "127.0.0.2", bookie)
         await until(lambda: len(bookie.server.connections) == 3)
         assert not other.reader.at_eof()
-        assert bookie.server.shown_out == {Why.ADDRESS: 1}
+        assert bookie.server.shown_out == {RejectReason.ADDRESS: 1}
 
 
 async def test_strangers_of_one_address_leave_room_for_who_says_what_it_wants() -> None:
@@ -78,7 +77,7 @@ async def test_of_too_many_strangers_the_oldest_makes_room() -> None:
         peers = [await peer_from(stack, f"127.0.0.{at}", bookie) for at in range(1, 6)]
         assert await peers[0].rest() == b""
         async with greeted(bookie.address):
-            assert bookie.server.shown_out[Why.STRANGERS] >= 1
+            assert bookie.server.shown_out[RejectReason.STRANGERS] >= 1
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -135,7 +134,7 @@ async def test_a_byte_now_and_then_does_not_keep_a_slow_reader(
             def sips() -> bool:
                 with suppress(BlockingIOError, ConnectionError):
                     slow.recv(1024)
-                return bookie.server.shown_out[Why.SLOW] == 1
+                return bookie.server.shown_out[RejectReason.SLOW] == 1
 
             await until(sips)
         await until(lambda: not bookie.server.connections)
@@ -152,7 +151,7 @@ async def test_when_too_much_is_due_to_all_the_slowest_are_ended(
             await until(lambda: bookie.server.backlog.unsent_bytes > 14_000_000)
             monkeypatch.setattr("bookie.server.listener._BACKLOG_BYTES_MAX", 10_000_000)
             await until(lambda: bookie.server.backlog.unsent_bytes < 10_000_000)
-            assert bookie.server.shown_out[Why.SLOW] >= 1
+            assert bookie.server.shown_out[RejectReason.SLOW] >= 1
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
 
 
@@ -164,7 +163,7 @@ async def test_while_much_is_due_to_all_one_that_takes_its_answers_gets_them(
         assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
-            monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
+            monkeypatch.setattr("bookie.server.admission.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
 
 
@@ -177,7 +176,9 @@ async def test_a_client_that_takes_nothing_is_read_for_once_however_much_it_asks
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
             assert bookie.service.read_entries == 2
             handlers = [each._handler for each in bookie.server.connections]
-            assert not [each for each in handlers if isinstance(each, Answering) and each._open]
+            assert not [
+                each for each in handlers if isinstance(each, ReadConnection) and each._open
+            ]
         await until(lambda: bookie.server.room.left == QUESTIONS_MAX)
 
 
@@ -198,7 +199,7 @@ async def test_of_many_questions_that_come_at_once_some_are_taken_in_each_pass_o
 async def test_who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("bookie.server.admission.SLICE_S", 0.0)
     monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
@@ -263,7 +264,7 @@ async def test_a_client_to_whom_nothing_is_due_gets_its_turn_when_slow_ones_are_
 ) -> None:
     async with serving() as bookie, transport_to(bookie.address) as quick:
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
-        monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr("bookie.server.admission.BACKLOG_BYTES_MAX", 1_000_000)
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
             reading = asyncio.ensure_future(quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0)))
@@ -282,9 +283,9 @@ async def test_while_others_wait_for_it_a_slow_reader_has_less_time(
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with slow_reader(bookie):
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
-            monkeypatch.setattr("bookie.server.fair_read_scheduler.BACKLOG_BYTES_MAX", 1_000_000)
+            monkeypatch.setattr("bookie.server.admission.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
-            assert bookie.server.shown_out == {Why.SLOW: 1}
+            assert bookie.server.shown_out == {RejectReason.SLOW: 1}
 
 
 async def test_an_entry_wakes_readers_of_one_that_takes_nothing_without_reading_for_them() -> None:
@@ -327,7 +328,7 @@ async def test_nonsense_ends_its_connection_and_no_other(
                 peer.writer.write(b"\xff" * 1000)
                 assert await peer.rest() == b""
             assert await add(good, run_of(entry_id)) is Status.OK
-        assert bookie.server.shown_out[Why.NONSENSE] == 50
+        assert bookie.server.shown_out[RejectReason.NONSENSE] == 50
     assert caplog.text.count("message_refused") < 10
 
 

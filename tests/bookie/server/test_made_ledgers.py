@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.server import made_ledgers
+from bookie.server import metadata_lookups
 from bookie.server.limits import ServiceConfig
-from bookie.server.made_ledgers import MadeLedgers
+from bookie.server.metadata_lookups import MadeLedgers
 from bookie.server.service import BookieService
-from bookie.server.unknown_ledger_policy import UNASKED_MAX, Vouching
+from bookie.server.unknown_ledger_policy import UNASKED_MAX, UnknownLedgerPolicy
 from dlog.aio import Log
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
@@ -43,7 +43,7 @@ STRANGER = b"a stranger's key"
 def test_what_nobody_made_is_taken_up_to_a_bound_and_what_was_made_always(
     found: list[bool | None], unmade_max: int
 ) -> None:
-    vouching = Vouching(unmade_max=unmade_max)
+    vouching = UnknownLedgerPolicy(unmade_max=unmade_max)
     admitted = [vouching.admits(found=one) for one in found]
     pairs = list(zip(found, admitted, strict=True))
     assert all(taken for one, taken in pairs if one)
@@ -53,7 +53,7 @@ def test_what_nobody_made_is_taken_up_to_a_bound_and_what_was_made_always(
 
 
 def test_a_store_that_is_silent_lets_a_bounded_number_in_until_it_speaks() -> None:
-    vouching = Vouching()
+    vouching = UnknownLedgerPolicy()
     taken = [vouching.admits(found=None) for _ in range(2 * UNASKED_MAX)]
     assert sum(taken) == UNASKED_MAX
     assert not taken[-1]
@@ -142,7 +142,7 @@ def test_while_the_store_is_silent_a_bounded_number_is_taken_and_nobody_waits(
 
 
 def test_too_many_questions_at_once_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made_ledgers, "WAITING_MAX", 3)
+    monkeypatch.setattr(metadata_lookups, "WAITING_MAX", 3)
 
     async def scenario(
         service: BookieService, ledgers: LedgerStore, _store: Silent, _storage: MemoryStorage
@@ -190,7 +190,7 @@ def test_the_new_ledgers_of_a_batch_are_asked_about_together(
         expected = [Status.OK] * len(runs)
         expected[100] = Status.NO_SUCH_LEDGER
         assert list(ack.statuses) == expected
-        assert together == made_ledgers.ASKING_MAX
+        assert together == metadata_lookups.ASKING_MAX
 
     on_service(scenario)
 
@@ -198,8 +198,8 @@ def test_the_new_ledgers_of_a_batch_are_asked_about_together(
 def test_a_store_that_is_slow_holds_nobody_up_for_longer_than_clients_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(made_ledgers, "TURN_S_MAX", 0.01)
-    monkeypatch.setattr(made_ledgers, "ASKING_MAX", 1)
+    monkeypatch.setattr(metadata_lookups, "TURN_S_MAX", 0.01)
+    monkeypatch.setattr(metadata_lookups, "ASKING_MAX", 1)
     answers = asyncio.Event()
     honest = LedgerStore.read
 

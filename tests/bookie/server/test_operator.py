@@ -14,8 +14,7 @@ from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.limits import ServiceConfig
 from bookie.server.listener import BookieServer
-from bookie.server.operator import OperatorService
-from bookie.server.order_connection import OPERATOR_LIMITS, ORDERS_MAX
+from bookie.server.operator import OPERATOR_LIMITS, ORDERS_MAX, OperatorService
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage

@@ -6,10 +6,9 @@ from typing import cast
 
 import pytest
 
-from bookie.server import owners
-from bookie.server.acl_cache import RightsTable
-from bookie.server.authorizer import Guard
-from bookie.server.owners import Owners
+from bookie.server import metadata_lookups
+from bookie.server.authorizer import Authorizer, RightsTable
+from bookie.server.metadata_lookups import Owners
 from ledger.errors import NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ledger_owner import OWNERS_PATH, owner_value
@@ -68,7 +67,7 @@ async def test_a_ledger_that_one_server_of_the_store_has_not_seen_yet_is_asked_f
 
 
 async def test_so_many_wait_for_the_store_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "WAITING_MAX", 3)
+    monkeypatch.setattr(metadata_lookups, "WAITING_MAX", 3)
     ledgers = FakeLedgers()
     asks = Owners(RightsTable(), cast("LedgerStore", ledgers))
     ledgers.gate.clear()
@@ -83,7 +82,9 @@ async def test_so_many_wait_for_the_store_and_no_more(monkeypatch: pytest.Monkey
 
 async def test_who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_denied() -> None:
     ledgers = FakeLedgers()
-    guard = Guard(MemoryStore("memory://whose", "whose"), cast("LedgerStore", ledgers), bookie="b1")
+    guard = Authorizer(
+        MemoryStore("memory://whose", "whose"), cast("LedgerStore", ledgers), bookie="b1"
+    )
     guard._table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "log"),)))
     ledgers.before = guard._table.learn_names
     rights = guard._table.rights("cn:a")

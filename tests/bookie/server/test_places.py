@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.errors import InvalidSetting
-from bookie.server.connection_limits import Places, Why
-from bookie.server.limits import ClientLimits
+from bookie.server.limits import ClientLimits, ConnectionSlots, RejectReason
 from ledger.security.sources import source_of
 
 
@@ -20,7 +19,7 @@ def test_no_bound_is_ever_passed_and_no_place_is_lost(
     steps: list[tuple[str, int, int]],
 ) -> None:
     limits = ClientLimits(connections_max=12, connections_per_address_max=5, strangers_max=8)
-    places = Places[int](limits)
+    places = ConnectionSlots[int](limits)
     there: dict[int, tuple[int, bool]] = {}
     for step, one, source in steps:
         if step == "take" and one not in there:
@@ -46,20 +45,20 @@ def test_no_bound_is_ever_passed_and_no_place_is_lost(
 
 
 def test_each_refusal_says_what_there_is_too_much_of() -> None:
-    places = Places[int](
+    places = ConnectionSlots[int](
         ClientLimits(connections_max=4, connections_per_address_max=3, strangers_max=8)
     )
     for one in range(2):
         assert places.take(one, "a") is None
     assert places.take(2, "a") == (
-        Why.ADDRESS,
+        RejectReason.ADDRESS,
         "2 from its address have not said yet what they want",
     )
     places.know(0)
     assert places.take(2, "a") is None
-    assert places.take(3, "a") == (Why.ADDRESS, "there are 3 from its address already")
+    assert places.take(3, "a") == (RejectReason.ADDRESS, "there are 3 from its address already")
     assert places.take(3, "b") is None
-    assert places.take(4, "c") == (Why.FULL, "there are 4 already")
+    assert places.take(4, "c") == (RejectReason.FULL, "there are 4 already")
 
 
 @pytest.mark.parametrize(

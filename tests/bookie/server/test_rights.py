@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.server import acl_cache
-from bookie.server.acl_cache import RightsTable
-from bookie.server.ledger_info import Owned
+from bookie.server import authorizer
+from bookie.server.authorizer import RightsTable
+from bookie.server.metadata_lookups import Owned
 from ledger.security.access import Action, Grant, Role, Rules, allowed
 from tests.bookie.runs import run_of
 from tests.ledger.security.granted import LOGS, WHO, rules
@@ -82,8 +82,8 @@ def test_rights_by_a_name_end_with_it() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_cache, "OWNERS_MAX", 3)
-    monkeypatch.setattr(acl_cache, "MASKS_MAX", 2)
+    monkeypatch.setattr(authorizer, "OWNERS_MAX", 3)
+    monkeypatch.setattr(authorizer, "MASKS_MAX", 2)
     table = RightsTable()
     table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
     ours = table.rights("cn:a")

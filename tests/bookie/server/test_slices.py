@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from bookie.server.slices import SLICE_S, work_on
+from bookie.server.admission import SLICE_S, work_on
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.server.fair_read_scheduler import (
+from bookie.server.admission import (
     ALL_BYTES_MAX,
     BACKLOG_BYTES_HIGH,
     BACKLOG_BYTES_MAX,
@@ -11,7 +11,7 @@ from bookie.server.fair_read_scheduler import (
     SHARE_MAX,
     SLICE_S,
     UNSENT_BYTES_MAX,
-    Turns,
+    FairReadScheduler,
     may_read,
 )
 
@@ -40,7 +40,7 @@ def test_the_more_is_due_to_all_the_fewer_are_read_for() -> None:
 
 
 def test_reads_of_a_pass_begin_until_its_slice_is_over() -> None:
-    turns = Turns[str]()
+    turns = FairReadScheduler[str]()
     assert turns.begin(10.0)
     assert turns.begin(10.0 + SLICE_S / 2)
     assert not turns.begin(10.0 + 2 * SLICE_S)
@@ -49,7 +49,7 @@ def test_reads_of_a_pass_begin_until_its_slice_is_over() -> None:
 
 
 def test_nobody_passes_those_who_wait() -> None:
-    turns = Turns[str]()
+    turns = FairReadScheduler[str]()
     turns.wait("a")
     assert not turns.begin(0.0)
     turns.leave("a")
@@ -57,7 +57,7 @@ def test_nobody_passes_those_who_wait() -> None:
 
 
 def test_a_pass_that_took_long_has_fewer_reads_after_it_and_a_short_one_more() -> None:
-    turns, now = Turns[int](), 0.0
+    turns, now = FairReadScheduler[int](), 0.0
     for client in range(100):
         turns.wait(client)
 
@@ -75,7 +75,7 @@ def test_a_pass_that_took_long_has_fewer_reads_after_it_and_a_short_one_more() -
 
 @given(st.lists(st.floats(0.0, 0.01), min_size=50, max_size=80))
 def test_nobody_is_served_twice_before_another_one_once(took: list[float]) -> None:
-    turns, now = Turns[int](), 0.0
+    turns, now = FairReadScheduler[int](), 0.0
     for client in range(20):
         turns.wait(client)
     order: list[int] = []

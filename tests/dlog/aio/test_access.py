@@ -207,7 +207,7 @@ async def test_a_certificate_that_has_expired_gives_no_orders_on_a_connection_th
             assert (await operator.status()).bookie == "b1"
             expires_at = security.certificate.expires_at
             monkeypatch.setattr("bookie.server.listener._LOOK_S", 1e9)
-            monkeypatch.setattr("bookie.server.order_connection.time.time", lambda: expires_at + 1)
+            monkeypatch.setattr("bookie.server.operator.time.time", lambda: expires_at + 1)
             with pytest.raises((AccessDenied, BookieUnavailable)):
                 await operator.set_read_only(read_only=True)
             monkeypatch.undo()

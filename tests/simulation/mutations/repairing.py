@@ -22,7 +22,7 @@ from bookie.errors import BookieSuperseded
 from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim
-from bookie.server.copy_rights import CopyEvidence
+from bookie.server.authorizer import CopyEvidence
 from ledger import mark_nodes
 from ledger.environment import Environment
 from ledger.errors import NoSuchNode

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bookie.collector import collector, garbage
 from bookie.collector.garbage import Alarm, Seen, Verdict
-from bookie.server import connection_limits, descriptors, made_ledgers, unknown_ledger_policy
+from bookie.server import limits, metadata_lookups, unknown_ledger_policy
 from bookie.server.service import BookieService
 from dlog import recordbatch
 from dlog.protocol import log_writer
@@ -104,7 +104,7 @@ def takes_ledgers_that_nobody_made(patch: Patch) -> None:
     test=f"{_MADE}::test_a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
 )
 def takes_a_ledger_under_any_key(patch: Patch) -> None:
-    patch.set(made_ledgers, "compare_digest", lambda _stored, _given: True)
+    patch.set(metadata_lookups, "compare_digest", lambda _stored, _given: True)
 
 
 @mutation(
@@ -113,12 +113,12 @@ def takes_a_ledger_under_any_key(patch: Patch) -> None:
     test=f"{_MADE}::test_a_store_that_is_silent_lets_a_bounded_number_in_until_it_speaks",
 )
 def takes_any_number_of_ledgers_while_the_store_is_silent(patch: Patch) -> None:
-    honest = unknown_ledger_policy.Vouching.admits
+    honest = unknown_ledger_policy.UnknownLedgerPolicy.admits
 
-    def admits(self: unknown_ledger_policy.Vouching, *, found: bool | None) -> bool:
+    def admits(self: unknown_ledger_policy.UnknownLedgerPolicy, *, found: bool | None) -> bool:
         return found is None or honest(self, found=found)
 
-    patch.set(unknown_ledger_policy.Vouching, "admits", admits)
+    patch.set(unknown_ledger_policy.UnknownLedgerPolicy, "admits", admits)
 
 
 @mutation(
@@ -207,8 +207,8 @@ def a_log_ends_with_its_first_poisoned_ledger(patch: Patch) -> None:
     test="tests/bookie/server/test_descriptors.py::test_the_shares_never_add_up_to_more_than_there_are",
 )
 def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
-    patch.set(descriptors, "CONNECTIONS_MAX", 1 << 20)
-    patch.set(descriptors, "_OTHERS", 0)
+    patch.set(limits, "CONNECTIONS_MAX", 1 << 20)
+    patch.set(limits, "_OTHERS", 0)
 
 
 @mutation(
@@ -217,7 +217,7 @@ def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
     test="tests/bookie/server/test_descriptors.py::test_one_connection_too_many_is_not_served",
 )
 def connections_have_no_bound(patch: Patch) -> None:
-    patch.set(connection_limits.Places, "__len__", lambda _: 0)
+    patch.set(limits.ConnectionSlots, "__len__", lambda _: 0)
 
 
 @mutation(

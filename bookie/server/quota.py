@@ -1,8 +1,13 @@
-"""Buckets of quotas, and what is drawn from them. Pure: times are given, in nanoseconds.
+"""Keeps clients to the quotas of the metadata store, by delays.
 
-A bucket is filled at its rate, up to what fits in `BURST_NS`. What came is drawn from it in any
-case, also more than is there; who drew waits until the debt is paid, and whoever draws later waits
-longer. All arithmetic is with integers, so nothing is lost.
+Quotas are read when they change. While the store is out of reach, or holds what this program does
+not understand, the last that were read stay in force, and ledgers of which nothing is known yet
+cost nothing: a quota must not stop what it is to slow down.
+
+What is counted is pure: times are given, in nanoseconds. A bucket is filled at its rate, up to what
+fits in `BURST_NS`. What came is drawn from it in any case, also more than is there; who drew waits
+until the debt is paid, and whoever draws later waits longer. All arithmetic is with integers, so
+nothing is lost.
 
 Invariant: of what is drawn in any T seconds by those who wait as they are told, all but the last
 drawing fit into the rate, times T and the burst.
@@ -11,14 +16,25 @@ A bookie sees of a log what its share of the write sets makes. So what is append
 the log's ensemble gets for it together: E/Qw of its size (`docs/decisions.md`).
 """
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.server.ledger_info import Owned
+from bookie.server.authorizer import ConnectionAuthorizer
+from bookie.server.metadata_lookups import Owned, Owners, follow
+from ledger.errors import DamagedMetadata
+from ledger.ledger_owner import RENAMED_PATH
+from ledger.log_events import get_logger
+from ledger.manager import LedgerStore
+from ledger.metastore.paths import INSTANCE
+from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun
-from ledger.security.quotas import Quota, Quotas
+from ledger.security.names import Identity
+from ledger.security.quota_nodes import read_quotas
+from ledger.security.quotas import QUOTAS, Quota, Quotas
 
 NS: Final = 1_000_000_000
 BURST_NS: Final = NS
@@ -26,6 +42,12 @@ LEDGERS_MAX: Final = 65_536
 """Of which it is remembered what counts for them."""
 PLACES_MAX: Final = 4096
 """Ledgers of one connection, the same."""
+HOLD_NS_MAX: Final = 60 * NS
+"""So long a connection is not read from; debts that are longer stay, and count with the next."""
+READ_S_MAX: Final = 2.0
+"""So long a question waits; with the 0.5 s to read, less than the 5 s after which a client gives up
+on a silent bookie. Then it is told to ask again later."""
+_log = get_logger(__name__)
 
 
 class Bucket:
@@ -53,7 +75,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Purse:
+class QuotaBuckets:
     """The buckets of one quota; None: no limit."""
 
     quota: Quota
@@ -63,7 +85,7 @@ class Purse:
     read_requests: Bucket | None
 
     @classmethod
-    def of(cls, quota: Quota, before: "Purse | None") -> "Purse":
+    def of(cls, quota: Quota, before: "QuotaBuckets | None") -> "QuotaBuckets":
         old = (None,) * 4 if before is None else before.buckets
         return cls(quota, *(_bucket(rate, was) for rate, was in zip(quota.rates, old, strict=True)))
 
@@ -72,7 +94,7 @@ class Purse:
         return self.append_bytes, self.append_entries, self.read_bytes, self.read_requests
 
 
-class Treasury:
+class QuotaManager:
     """All quotas that are in force here, and what is drawn from them."""
 
     def __init__(self) -> None:
@@ -85,12 +107,12 @@ class Treasury:
         """Counts how often logs may have got other names."""
         self.delayed_ns = Counter[str]()
         """By quota: for how long clients were held up."""
-        self._purses: list[Purse] = []
+        self._purses: list[QuotaBuckets] = []
         self._owned: dict[int, Owned] = {}
 
     def learn_quotas(self, quotas: Quotas) -> None:
         before = {each.quota.of: each for each in self._purses}
-        self._purses = [Purse.of(each, before.get(each.of)) for each in quotas.quotas]
+        self._purses = [QuotaBuckets.of(each, before.get(each.of)) for each in quotas.quotas]
         self.quotas, self.is_on = quotas, bool(quotas.quotas)
         self.delayed_ns = Counter({str(one): self.delayed_ns[str(one)] for one in quotas.quotas})
         self.generation += 1
@@ -112,17 +134,17 @@ class Treasury:
     def owned(self, ledger_id: int) -> Owned | None:
         return self._owned.get(ledger_id)
 
-    def purses(self, identity: str, log: str | None) -> tuple[Purse, ...]:
+    def purses(self, identity: str, log: str | None) -> tuple[QuotaBuckets, ...]:
         return tuple(each for each in self._purses if each.quota.is_for(identity, log))
 
 
-class Drawer:
+class QuotaSession:
     """What one connection draws."""
 
-    def __init__(self, treasury: Treasury, identity: str) -> None:
+    def __init__(self, treasury: QuotaManager, identity: str) -> None:
         """*identity*: empty if it is not known."""
         self.treasury, self._identity = treasury, identity
-        self._places: dict[int, tuple[Owned, tuple[Purse, ...]]] = {}
+        self._places: dict[int, tuple[Owned, tuple[QuotaBuckets, ...]]] = {}
         self._generation = -1
 
     def unknown(self, ledger_ids: Iterable[int]) -> list[int]:
@@ -151,7 +173,7 @@ class Drawer:
             self.delayed(by, wait_ns)
         return wait_ns
 
-    def ask(self, ledger_id: int, now_ns: int, wait_ns_max: int) -> tuple[int, Purse | None]:
+    def ask(self, ledger_id: int, now_ns: int, wait_ns_max: int) -> tuple[int, QuotaBuckets | None]:
         """Return how long a question waits for what was drawn before, and for which quota. It is
         drawn itself unless that is more than *wait_ns_max*: who has to come again pays then."""
         wait_ns, by = 0, None
@@ -174,10 +196,10 @@ class Drawer:
             if purse.read_bytes is not None:
                 purse.read_bytes.draw(size_bytes, now_ns)
 
-    def delayed(self, purse: Purse, wait_ns: int) -> None:
+    def delayed(self, purse: QuotaBuckets, wait_ns: int) -> None:
         self.treasury.delayed_ns[str(purse.quota)] += wait_ns
 
-    def _place(self, ledger_id: int) -> tuple[Owned, tuple[Purse, ...]] | None:
+    def _place(self, ledger_id: int) -> tuple[Owned, tuple[QuotaBuckets, ...]] | None:
         treasury = self.treasury
         if self._generation != treasury.generation:
             self._places.clear()
@@ -197,3 +219,113 @@ def _bucket(rate: int, before: Bucket | None) -> Bucket | None:
     if not rate:
         return None
     return Bucket(rate) if before is None else before.at_rate(rate)
+
+
+class QuotaThrottle:
+    """See the module's docstring. `start`, then `run`; belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.treasury = QuotaManager()
+        self.clock_ns = clock_ns
+        self._store = store
+        self._owners = Owners(self.treasury, ledgers)
+
+    async def start(self) -> None:
+        """Read the quotas. Raises `MetadataUnavailable`."""
+        await self._read()
+
+    async def run(self) -> None:
+        """Keep to the quotas as they change; until cancelled."""
+        await follow(self._store, (QUOTAS, RENAMED_PATH, INSTANCE), self._changed)
+
+    def pace(
+        self, identity: Identity | None, door: ConnectionAuthorizer | None
+    ) -> "ConnectionThrottle":
+        """Return what a connection of *identity*, None: not known, is held up by. *door*: what
+        knows its role; None: roles are not checked."""
+        return ConnectionThrottle(
+            self, QuotaSession(self.treasury, str(identity) if identity else ""), door
+        )
+
+    async def learn(self, ledger_ids: Iterable[int]) -> None:
+        await asyncio.gather(*map(self._owners.learn, ledger_ids))
+
+    async def _changed(self, paths: Collection[str]) -> None:
+        if RENAMED_PATH in paths or INSTANCE in paths:  # from a level on, owner nodes count
+            self.treasury.learn_names()
+        await self._read()
+
+    async def _read(self) -> None:
+        try:
+            quotas = await read_quotas(self._store)
+        except DamagedMetadata as error:
+            in_force = len(self.treasury.quotas.quotas)
+            _log.error("quotas_not_read", reason=str(error), quotas_in_force=in_force)
+            return
+        if quotas != self.treasury.quotas:
+            self.treasury.learn_quotas(quotas)
+            _log.info(
+                "quotas_changed",
+                by=quotas.changed_by,
+                at_ms=quotas.changed_ms,
+                quotas=len(quotas.quotas),
+            )
+
+
+class ConnectionThrottle:
+    """What one connection is held up by."""
+
+    __slots__ = ("_delays", "_door", "_drawer", "treasury")
+
+    def __init__(
+        self, delays: QuotaThrottle, drawer: QuotaSession, door: ConnectionAuthorizer | None
+    ) -> None:
+        self._delays, self._drawer, self._door = delays, drawer, door
+        self.treasury = delays.treasury
+        """Ask it first whether there are any quotas."""
+
+    def knows(self, runs: Sequence[AddRun]) -> bool:
+        """Return whether it is known what adds of *runs* cost; else call `learn`."""
+        return not self._drawer.unknown(run.ledger_id for run in self._counted(runs))
+
+    async def learn(self, runs: Sequence[AddRun]) -> None:
+        await self._delays.learn(self._drawer.unknown(run.ledger_id for run in self._counted(runs)))
+
+    def append(self, runs: Sequence[AddRun]) -> float:
+        """Count what is appended; return for how many seconds the connection is not read from."""
+        wait_ns = self._drawer.append(self._counted(runs), self._delays.clock_ns())
+        return min(wait_ns, HOLD_NS_MAX) / NS
+
+    @property
+    def is_exempt(self) -> bool:
+        """Whether what the client calls repair is repair: its role says so. Where roles are not
+        checked, nobody is known, and the flag has to do."""
+        return self._door is None or self._door.repairs()
+
+    def _counted(self, runs: Sequence[AddRun]) -> Sequence[AddRun]:
+        """Return the runs that quotas count: a flag alone takes nothing out."""
+        if any(run.recovery for run in runs) and self.is_exempt:
+            return [run for run in runs if not run.recovery]
+        return runs
+
+    async def ask(self, ledger_id: int) -> bool:
+        """Count a question, and wait until it may be answered; return whether it may."""
+        await self._delays.learn(self._drawer.unknown([ledger_id]))
+        most_ns = int(READ_S_MAX * NS)
+        wait_ns, purse = self._drawer.ask(ledger_id, self._delays.clock_ns(), most_ns)
+        if purse is None:
+            return True
+        waits_ns = min(wait_ns, most_ns)
+        self._drawer.delayed(purse, waits_ns)
+        await asyncio.sleep(waits_ns / NS)
+        return wait_ns <= most_ns
+
+    def answered(self, ledger_id: int, size_bytes: int) -> None:
+        """Count what is answered."""
+        self._drawer.read(ledger_id, size_bytes, self._delays.clock_ns())
