@@ -2,13 +2,12 @@
 
 The same for every machine: events are stepped one by one in the order they came, also those
 that executing an effect brings up; `TimePassed` is stepped at the machine's deadline. It decides
-nothing. `MachineLoop` is for machines that have much under way, `run_in_turn` for those that want
-one thing after the other while somebody waits for the outcome.
+nothing. What wants one thing after the other is no machine but a procedure (`ledger.procedures`).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
@@ -129,32 +128,6 @@ class MachineLoop(Generic[E, F]):
     def _fire(self) -> None:
         self._timer = None
         self.post(self._time_passed)
-
-
-async def run_in_turn(
-    machine: Machine[E, F],
-    begin: E,
-    execute: Callable[[F], Awaitable[E | None]],
-    *,
-    time_passed: E,
-) -> None:
-    """Run *machine* from *begin* on, one effect at a time, until it wants nothing more.
-
-    *execute* does an effect and returns the event that answers it; None: nothing does. What it
-    raises, as what the machine raises, ends the run and is raised here; so does cancellation."""
-    loop = asyncio.get_running_loop()
-    events = deque([begin])
-    while True:
-        while events:
-            for effect in machine.step(events.popleft(), now=loop.time()):
-                answer = await execute(effect)
-                if answer is not None:
-                    events.append(answer)
-        deadline = machine.deadline()
-        if deadline is None:
-            return
-        await asyncio.sleep(max(deadline - loop.time(), 0.0))
-        events.append(time_passed)
 
 
 async def carry_out(

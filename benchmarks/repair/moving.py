@@ -24,7 +24,7 @@ from benchmarks.repair.counting import CountingStore
 from benchmarks.repair.making import make_ledgers
 from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.aio import Log
 from ledger import LedgerClient
@@ -71,7 +71,7 @@ async def calls(bench: Bench, directory: Path) -> None:
         scan = await worker.run_once()
         took = time.perf_counter() - started
         await client.close()
-        assert scan.outcomes == {Outcome.DONE: count}, scan
+        assert scan.outcomes == {RepairOutcome.DONE: count}, scan
     listing = Counter({kind: working.calls.pop(kind, 0) for kind in _LISTING})
     made = (marking.calls + working.calls).total()
     bench.at_most("metadata calls of a moved ledger", round(made / count, 2), "", _AIM_CALLS)

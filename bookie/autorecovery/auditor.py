@@ -19,7 +19,7 @@ from bookie.autorecovery.protocol import audit_events as protocol
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.audit import Auditor as Auditing
 from bookie.autorecovery.protocol.ledger_check import bounded_share
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.repair_io import Pace
 from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from leader import campaign
 from ledger.background import Background

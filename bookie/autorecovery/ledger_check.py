@@ -11,10 +11,10 @@ from typing import Final
 
 from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.copy_plan import Share
 from bookie.autorecovery.protocol.ledger_check import Judgement, Question, judge, questions, to_read
+from bookie.autorecovery.protocol.repair_plan import Share
+from bookie.autorecovery.repair_io import Pace
 from bookie.autorecovery.replica_check import look
-from bookie.autorecovery.replication import Pace
 from bookie.autorecovery.reports import CheckRecord
 from ledger.client import LedgerClient
 from ledger.clock import now_ms

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Final
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.copy_plan import Share, Spans
+from bookie.autorecovery.protocol.repair_plan import Share, Spans
 from bookie.autorecovery.replica_check import look
 from ledger.client import LedgerClient
 from ledger.concurrently import for_each

@@ -10,9 +10,9 @@ from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.protocol import manual_recovery as protocol
 from bookie.autorecovery.protocol.ledger_weight import Weight, has_no_source, weight_of
 from bookie.autorecovery.protocol.manual_recovery import NAMED_MAX
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Outcome as Repaired
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.protocol.repair import RepairConfig
+from bookie.autorecovery.protocol.repair import RepairOutcome as Repaired
+from bookie.autorecovery.repair_io import Pace
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
@@ -68,7 +68,7 @@ async def recover_bookies(
     *,
     bytes_per_s: float,
     ledgers_max: int = LEDGERS_MAX,
-    config: ReplicationConfig | None = None,
+    config: RepairConfig | None = None,
     pause_s: float = protocol.PAUSE_S,
     idle_s_max: float = protocol.IDLE_S_MAX,
     on_progress: Callable[[Progress], None] = lambda _: None,
@@ -106,11 +106,11 @@ class _Recovering:
         client: LedgerClient,
         pace: Pace,
         ledgers_max: int,
-        config: ReplicationConfig | None,
+        config: RepairConfig | None,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self._client, self._pace, self._ledgers_max = client, pace, ledgers_max
-        self._errands = Errands(client, pace, config or ReplicationConfig())
+        self._errands = Errands(client, pace, config or RepairConfig())
         self._since_ms = now_ms()
         """When all of it was marked, so to say: the grace of writers counts from here."""
         self._progress, self._on_progress = Progress(), on_progress

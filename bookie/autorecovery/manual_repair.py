@@ -7,10 +7,8 @@ does what was meant for this command. Locks are everybody's.
 from dataclasses import dataclass, replace
 
 from bookie.autorecovery.marks import Ended, Marks
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Finish
-from bookie.autorecovery.repair_cache import Seen
-from bookie.autorecovery.replication import Pace, Surroundings, replicate
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd
+from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
@@ -58,16 +56,16 @@ class OwnMarks:
 class Errand:
     """How one repair ended, and what its mark says of what is left; None: nothing."""
 
-    finish: Finish
+    finish: RepairEnd
     mark: Mark | None
 
 
 class Errands:
-    def __init__(self, client: LedgerClient, pace: Pace, config: ReplicationConfig) -> None:
+    def __init__(self, client: LedgerClient, pace: Pace, config: RepairConfig) -> None:
         marks = Marks(client.store, client.identities)
         self._marks = OwnMarks(marks)
-        self._surroundings = Surroundings(
-            client.environment, self._marks, pace, config, Seen(marks)
+        self._context = RepairContext(
+            client.environment, self._marks, pace, config, RepairCache(marks)
         )
 
     async def do(
@@ -75,11 +73,11 @@ class Errands:
     ) -> Errand:
         """Repair the ledger as if it were marked with *lacks*; what moves goes *into* these.
 
-        Raises nothing that the metadata store or bookies refuse: see `replicate`."""
-        config = replace(self._surroundings.config, into=into)
+        Raises nothing that the metadata store or bookies refuse: see `repair_ledger`."""
+        config = replace(self._context.config, into=into)
         self._marks.put(ledger_id, lacks)
         try:
-            finish = await replicate(replace(self._surroundings, config=config), ledger_id)
+            finish = await repair_ledger(replace(self._context, config=config), ledger_id)
         finally:
             mark = self._marks.pop(ledger_id)
         return Errand(finish, mark)

@@ -27,7 +27,7 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.protocol.replication_events import Leaving
+from bookie.autorecovery.protocol.repair_plan import Leaving
 from ledger.errors import (
     BadVersion,
     NodeExists,

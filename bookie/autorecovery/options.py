@@ -52,7 +52,7 @@ def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "Aut
     """Return the configuration that the options say."""
     from bookie.autorecovery.process import AutorecoveryConfig
     from bookie.autorecovery.protocol.audit import AuditConfig
-    from bookie.autorecovery.protocol.replication import ReplicationConfig
+    from bookie.autorecovery.protocol.repair import RepairConfig
     from bookie.autorecovery.worker import WorkerConfig
 
     return AutorecoveryConfig(
@@ -60,6 +60,6 @@ def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "Aut
         work=WorkerConfig(
             bytes_per_s=rate * MIB,
             ledgers_max=ledgers,
-            replication=ReplicationConfig(open_fragment_grace_ms=round(grace_s * 1000)),
+            repair=RepairConfig(open_fragment_grace_ms=round(grace_s * 1000)),
         ),
     )

@@ -14,9 +14,8 @@ from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.ledger_weight import weight_of
 from bookie.autorecovery.protocol.rebalance import TOLERANCE, Rebalancing
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Outcome
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
+from bookie.autorecovery.repair_io import Pace
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
@@ -61,7 +60,7 @@ async def rebalance(
 
     Raises `MetadataUnavailable`; what was moved until then stays moved."""
     found = Rebalanced()
-    errands = Errands(client, Pace(bytes_per_s), ReplicationConfig())
+    errands = Errands(client, Pace(bytes_per_s), RepairConfig())
     leaving = await Marks(client.store).decommissioning()
     loads = {BookieId(name): 0 for name in client.bookies.writable() if name not in leaving}
     async for part in parts_of(client.ledgers):
@@ -87,7 +86,7 @@ async def rebalance(
             return
         lack = Lack(move.source, Reason.MISPLACED, now_ms())
         done = await errands.do(ledger_id, (lack,), frozenset({move.target}))
-        if done.finish.outcome is Outcome.DONE:
+        if done.finish.outcome is RepairOutcome.DONE:
             found.moved += 1
             found.moved_bytes += move.bytes
         else:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from bookie.autorecovery.protocol.copy_plan import Share
+from bookie.autorecovery.protocol.repair_plan import Share
 from ledger.backoff import Backoff
 from ledger.environment import Credentials
 from ledger.ids import BookieId

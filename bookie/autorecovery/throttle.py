@@ -15,7 +15,7 @@ from typing import Final
 
 from bookie.autorecovery.marks import FORMAT_VERSION
 from bookie.autorecovery.protocol.estimate import Estimate
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker
 from leader.wait import first_of
 from ledger.clock import now_ms
@@ -113,7 +113,7 @@ async def keep_reporting(
     bytes_done, ledgers_done = Estimate(), Estimate()
     written, written_at = b"", float("-inf")
     while True:
-        ledgers = worker.outcomes[Outcome.DONE]
+        ledgers = worker.outcomes[RepairOutcome.DONE]
         bytes_done.note(worker.pace.bytes, loop.time())
         ledgers_done.note(ledgers, loop.time())
         node = pb.RepairWorkerNode(

@@ -1,9 +1,9 @@
-"""A replication worker: takes ledgers that are marked, one after the other, and repairs them.
+"""A repair worker: takes ledgers that are marked, one after the other, and repairs them.
 
 It is woken by marks, by bookies that come and go, and by operators; else it looks by itself now and
 then. What is deferred waits for its time, unless a bookie has come that it waited for. Several
 workers may run, in one process or in many: locks keep them apart, and nothing but time is lost
-where they do not. What is to be done with a ledger is decided by `protocol.replication`.
+where they do not. What is to be done with a ledger is decided by `protocol.repair`.
 """
 
 import asyncio
@@ -15,11 +15,9 @@ from typing import Any, Final
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.options import MIB, RATE
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.protocol.repair_queue import Queue
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Finish, Outcome
-from bookie.autorecovery.repair_cache import Seen
-from bookie.autorecovery.replication import Pace, Surroundings, replicate
+from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
 from leader.wait import first_of
 from ledger.background import Background
 from ledger.client import LedgerClient
@@ -44,7 +42,7 @@ class WorkerConfig:
     """Repaired at a time."""
     look_s: float = 30.0
     """How often to look for marks that nobody has rung for."""
-    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    repair: RepairConfig = field(default_factory=RepairConfig)
 
     def __post_init__(self) -> None:
         assert self.bytes_per_s >= 0
@@ -56,7 +54,7 @@ class WorkerConfig:
 class Scan:
     """What one look at all marks came to."""
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[RepairOutcome] = field(default_factory=Counter)
     deferred: int = 0
     """Marks whose time has not come."""
     next_ms: int | None = None
@@ -78,15 +76,15 @@ class Worker(Background):
         self._now_ms = wall_clock_ms
         self._marks = Marks(client.store, client.identities)
         self.pace = Pace(self._config.bytes_per_s)
-        self._seen = Seen(self._marks)
+        self._cache = RepairCache(self._marks)
         self.ledgers_max = self._config.ledgers_max
         """Repaired at a time."""
-        self._surroundings = Surroundings(
+        self._context = RepairContext(
             client.environment,
             self._marks,
             self.pace,
-            self._config.replication,
-            self._seen,
+            self._config.repair,
+            self._cache,
             wall_clock_ms,
         )
         self._random = client.environment.random
@@ -95,8 +93,8 @@ class Worker(Background):
         """Of what was seen, when the queue last heard of it."""
         self._seen_bookies: frozenset[BookieId] = frozenset()
         """Those who were there at the last scan."""
-        self.outcomes: Counter[Outcome] = Counter()
-        """Of all replications so far."""
+        self.outcomes: Counter[RepairOutcome] = Counter()
+        """Of all repairs so far."""
         self.enabled = True
         """Whether repair was switched on when that was looked at last."""
         self.deferred = 0
@@ -170,10 +168,10 @@ class Worker(Background):
         return scan
 
     async def _next(self) -> LedgerId | None:
-        await self._seen.refresh()
-        if self._seen.revision != self._revision:
-            self._revision = self._seen.revision
-            self._queue.saw(self._seen.urgent, self._seen.locked)
+        await self._cache.refresh()
+        if self._cache.revision != self._revision:
+            self._revision = self._cache.revision
+            self._queue.saw(self._cache.urgent, self._cache.locked)
         return self._queue.take(now_ms=self._now_ms())
 
     async def _take(self, ledger_id: LedgerId, came: frozenset[BookieId], scan: Scan) -> None:
@@ -188,7 +186,7 @@ class Worker(Background):
                 if mark.waits(now_ms, came):
                     self._queue.put_off(ledger_id, mark.not_before_ms)
                     return
-            finish = await replicate(self._surroundings, ledger_id, came=came)
+            finish = await repair_ledger(self._context, ledger_id, came=came)
             await self._ended(ledger_id, finish)
         except DamagedMetadata as error:
             _log.error("mark_unreadable", ledger_id=ledger_id, reason=str(error))
@@ -200,18 +198,18 @@ class Worker(Background):
         self.outcomes[finish.outcome] += 1
         self._report(ledger_id, finish)
 
-    async def _ended(self, ledger_id: LedgerId, finish: Finish) -> None:
+    async def _ended(self, ledger_id: LedgerId, finish: RepairEnd) -> None:
         match finish.outcome:
-            case Outcome.DONE:
+            case RepairOutcome.DONE:
                 await self._forget(ledger_id)
-            case Outcome.DEFERRED | Outcome.BROKEN_OFF:
+            case RepairOutcome.DEFERRED | RepairOutcome.BROKEN_OFF:
                 self._queue.put_off(ledger_id, finish.until_ms)
-            case Outcome.BUSY:
+            case RepairOutcome.BUSY:
                 self._queue.was_busy(now_ms=self._now_ms())
 
     async def _forget(self, ledger_id: LedgerId) -> None:
         self._queue.ended(ledger_id)
-        if ledger_id in self._seen.urgent:
+        if ledger_id in self._cache.urgent:
             await self._marks.no_longer_urgent(ledger_id)
 
     def _until_next(self, scan: Scan) -> float:
@@ -220,15 +218,15 @@ class Worker(Background):
         wait_s = (scan.next_ms - self._now_ms()) / 1000
         return min(max(wait_s, PAUSE_S), self._config.look_s)
 
-    def _report(self, ledger_id: LedgerId, finish: Finish) -> None:
+    def _report(self, ledger_id: LedgerId, finish: RepairEnd) -> None:
         match finish.outcome:
-            case Outcome.DONE:
+            case RepairOutcome.DONE:
                 _log.info("ledger_repaired", ledger_id=ledger_id)
-            case Outcome.DEFERRED:
+            case RepairOutcome.DEFERRED:
                 _log.warning("repair_deferred", ledger_id=ledger_id, reason=finish.why)
-            case Outcome.BROKEN_OFF:
+            case RepairOutcome.BROKEN_OFF:
                 _log.warning("repair_broken_off", ledger_id=ledger_id, reason=finish.why)
-            case Outcome.BUSY:
+            case RepairOutcome.BUSY:
                 _log.debug("repaired_by_another", ledger_id=ledger_id)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -67,7 +67,7 @@ async def move_away(client: LedgerClient, ledger_ids: Sequence[LedgerId], bookie
     for ledger_id in ledger_ids:
         await marks.add(ledger_id, [Lack(bookie, Reason.DECOMMISSIONING, now_ms())])
     scan = await Worker(client, AT_ONCE).run_once()
-    assert scan.outcomes == {Outcome.DONE: len(ledger_ids)}
+    assert scan.outcomes == {RepairOutcome.DONE: len(ledger_ids)}
     await marks.withdraw(bookie)
     for ledger_id in ledger_ids:
         fragments = (await client.describe(ledger_id)).fragments

@@ -20,7 +20,7 @@ from bookie.autorecovery import process as repair_process
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.throttle import RepairThrottle, keep_reporting, set_throttle
 from bookie.autorecovery.worker import WorkerConfig
@@ -415,7 +415,7 @@ async def its_work(cluster: WholeCluster, client: LedgerClient, exposed: Exposed
     worker, counts = repair_of(exposed).worker, repair_of(exposed).auditor.counts
     await reached(cluster, lambda: counts.leads and counts.passes > 0, "there is an auditor")
     await cluster.bookies[0].stop()
-    await reached(cluster, lambda: worker.outcomes[Outcome.DONE] > 0, "a ledger is repaired")
+    await reached(cluster, lambda: worker.outcomes[RepairOutcome.DONE] > 0, "a ledger is repaired")
     await reached(
         cluster, lambda: moved(cluster, "dlog_repair_rate_bytes_per_second"), "a rate is reported"
     )

@@ -2,9 +2,8 @@
 
 from tests.mutants.mutant import mutant
 
-_REPLICATING = "bookie/autorecovery/protocol/replication.py"
-_SITUATION = "bookie/autorecovery/protocol/situation.py"
-_CHOOSING = "bookie/autorecovery/protocol/copy_plan.py"
+_REPLICATING = "bookie/autorecovery/protocol/repair.py"
+_PLAN = "bookie/autorecovery/protocol/repair_plan.py"
 _AUDITING = "bookie/autorecovery/protocol/audit.py"
 _MARKS = "bookie/autorecovery/marks.py"
 _LOOKING = "bookie/autorecovery/replica_check.py"
@@ -27,25 +26,24 @@ mutant(
 mutant(
     "swaps before the last add is durable",
     _REPLICATING,
-    old="        return SendFrames(self._place_of(work, copy.index), event.entries)\n",
-    new="        sent = SendFrames(self._place_of(work, copy.index), event.entries)\n"
-    "        self.phase = Phase.SENDING\n"
-    "        last = work.position > copy.last\n"
-    "        return self._copy() if last else sent\n",
+    old="                status = yield from SendFrames(place, frames.entries)\n",
+    new="                status = Status.OK\n"
+    "                if frames.considered < copy.last:\n"
+    "                    status = yield from SendFrames(place, frames.entries)\n",
     test=_REPAIR + "a_repair_leaves_every_copy_where_it_belongs_and_no_mark[lost_member]",
 )
 mutant(
     "swaps without a bookie of which a copy was refused",
     _REPLICATING,
-    old="        work.failed.add(index)\n        self._troubles",
-    new="        self._troubles",
+    old="        work.failed.add(copy.index)\n        place",
+    new="        place",
     test=_REPAIR + "nothing_is_swapped_in_that_refused_a_copy",
 )
 mutant(
     "leaves an empty last fragment to a bookie that is to be emptied",
     _REPLICATING,
-    old="            return self._swap(work, tuple(work.targets))\n        if short:",
-    new="            return self._fragment_done()\n        if short:",
+    old="                return (yield from self._swap(work, tuple(work.targets)))\n",
+    new="                return True\n",
     test=_REPAIR + "a_bookie_that_is_to_be_emptied_is_out_of_empty_fragments_too",
 )
 mutant(
@@ -87,8 +85,8 @@ mutant(
 mutant(
     "does not look at what was marked during the work",
     _REPLICATING,
-    old="        if self._outcome.outcome is Outcome.DONE and self._rounds < ROUNDS_MAX:\n",
-    new="        if False:\n",
+    old="        elif repair.rounds < ROUNDS_MAX:",
+    new="        elif False:",
     test=_REPAIR + "a_mark_that_grew_during_the_work_is_not_deleted_before_that_is_done_too",
 )
 mutant(
@@ -101,8 +99,8 @@ mutant(
 mutant(
     "fences though there is no bookie to go on with",
     _REPLICATING,
-    old="        if event.bookies:\n            return self._recover()",
-    new="        if True:\n            return self._recover()",
+    old="        if not spare:\n",
+    new="        if False:\n",
     test=_REPAIR + "nobody_is_fenced_as_long_as_there_is_no_spare_bookie",
 )
 mutant(
@@ -115,7 +113,7 @@ mutant(
 mutant(
     "tries a deferred ledger again at once",
     _REPLICATING,
-    old="        if not self._eager and event.mark.waits(event.now_ms, self._came):\n",
+    old="        if not eager and mark.waits(seen.now_ms, came):\n",
     new="        if False:\n",
     test=_REPAIR + "a_mark_is_left_alone_until_its_time",
 )
@@ -129,13 +127,13 @@ mutant(
 mutant(
     "believes a bookie that is marked for damage",
     _REPLICATING,
-    old="        self._thorough |= event.mark.thorough\n",
+    old="        self._thorough |= mark.thorough\n",
     new="",
     test=_REPAIR + "a_bookie_marked_for_damage_is_read_thoroughly_and_gets_what_is_rotten",
 )
 mutant(
     "moves what a bookie has that came back",
-    _SITUATION,
+    _PLAN,
     old="        return given_up and not there and self",
     new="        return given_up and self",
     test=_REPAIR + "a_bookie_that_came_back_with_everything_is_unmarked_without_a_copy",
@@ -145,28 +143,28 @@ mutant(
 
 mutant(
     "copies entries that the index does not hold",
-    _CHOOSING,
+    _PLAN,
     old="            if not holds(index, residue, quorum) or _first_of",
     new="            if _first_of",
     test=_CHOICE + "it_copies_what_is_wanted_and_can_be_had_and_nothing_else",
 )
 mutant(
     "takes a time-out for a denial",
-    _CHOOSING,
+    _PLAN,
     old="    return held, Standing.UNSURE in standings.values()\n",
     new="    return held, False\n",
     test=_CHOICE + "an_entry_is_not_lost_while_somebody_who_may_have_it_does_not_answer",
 )
 mutant(
     "copies what it can of a move that cannot be finished",
-    _CHOOSING,
+    _PLAN,
     old="        elif not gaps and not doubtful:\n            copies += found\n",
     new="        else:\n            copies += found\n        if index in moving and not gaps:\n",
     test=_BUGS + "1908_a_ledger_with_an_entry_that_is_lost_everywhere_fills_no_disk[1]",
 )
 mutant(
     "reads what is to be emptied first",
-    _CHOOSING,
+    _PLAN,
     old="                source in moving,\n",
     new="                source not in moving,\n",
     test=_CHOICE + "a_bookie_that_is_to_be_emptied_is_read_from_last",
@@ -310,8 +308,8 @@ mutant(
 mutant(
     "does not look again at what it repaired in place",
     _REPLICATING,
-    old="                self._unseen |= work.copies[0].index not in work.gone\n",
-    new="                self._unseen |= not work\n",
+    old="                    self._unseen |= copy.index not in work.gone\n",
+    new="                    self._unseen |= not work\n",
     test=_REPAIR + "what_was_repaired_in_place_is_looked_at_again",
 )
 
@@ -335,13 +333,13 @@ mutant(
 mutant(
     "copies one of two different frames",
     _REPLICATING,
-    old="        if event.differing:\n",
-    new="        if False:\n",
+    old="            elif frames.differing:\n",
+    new="            elif False:\n",
     test=_REPAIR + "two_different_whole_frames_of_an_entry_are_reported_and_nothing_is_written",
 )
 mutant(
     "compares with nobody",
-    _CHOOSING,
+    _PLAN,
     old="    return min(have_all, default=None)\n",
     new="    return None\n",
     test=_REPAIR + "a_bookie_that_lacks_an_entry_gets_none_of_two_different_ones",
@@ -349,13 +347,13 @@ mutant(
 mutant(
     "takes metadata from before the lock for what others have written meanwhile",
     _REPLICATING,
-    old="        return ReadLedger(fresh=self._rounds > 1)\n",
-    new="        return ReadLedger(fresh=False)\n",
+    old="ReadLedger(self._mark, fresh=self.rounds > 1)\n",
+    new="ReadLedger(self._mark, fresh=False)\n",
     test=_REPAIR + "the_first_look_at_the_metadata_needs_no_more_than_the_lock_and_later_ones_do",
 )
 mutant(
     "moves for placement while a source is away",
-    _SITUATION,
+    _PLAN,
     old="        if not self.registered.issuperset(fragment.bookies):\n",
     new="        if False:\n",
     test=_REPAIR + "nobody_is_exchanged_while_a_source_is_away",
@@ -442,14 +440,14 @@ _CHECKS = "tests/bookie/autorecovery/test_surveys.py::test_"
 
 mutant(
     "asks no witness",
-    "bookie/autorecovery/replication.py",
-    old="        if effect.witness is None or not entries:\n",
+    "bookie/autorecovery/repair_io.py",
+    old="        if action.witness is None or not entries:\n",
     new="        if True:\n",
     test=_CHECKS + "of_two_authenticated_frames_that_differ_none_is_copied_without_the_key",
 )
 mutant(
     "asks a witness that does not answer with each read",
-    "bookie/autorecovery/replication.py",
+    "bookie/autorecovery/repair_io.py",
     old="            self._silent.add(witness)\n",
     new="            pass\n",
     test=_CHECKS + "a_witness_that_does_not_answer_is_asked_once_and_keeps_no_copy_waiting",
@@ -532,16 +530,16 @@ mutant(
 mutant(
     "does not try what waits for a bookie when one comes",
     "bookie/autorecovery/worker.py",
-    old="await replicate(self._surroundings, ledger_id, came=came)",
-    new="await replicate(self._surroundings, ledger_id)",
+    old="await repair_ledger(self._context, ledger_id, came=came)",
+    new="await repair_ledger(self._context, ledger_id)",
     test="tests/bookie/autorecovery/test_worker.py::"
     "test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes",
 )
 
 mutant(
     "swaps in who is to be emptied since it was chosen",
-    "bookie/autorecovery/replication.py",
-    old="        check = CheckOp(DECOMMISSIONING, effect.leaving_version)\n",
+    "bookie/autorecovery/repair_io.py",
+    old="        check = CheckOp(DECOMMISSIONING, action.leaving_version)\n",
     new="        check = CheckOp(DECOMMISSIONING)\n",
     test="tests/bookie/autorecovery/test_worker.py::"
     "test_a_worker_that_slept_names_no_bookie_that_is_to_be_emptied_meanwhile",
@@ -584,7 +582,7 @@ mutant(
 )
 mutant(
     "keeps who has left a ledger in its mark",
-    _SITUATION,
+    _PLAN,
     old="        return replace(mark, lacks=kept) if kept else mark\n",
     new="        return mark\n",
     test=_REPAIR + "who_has_left_a_ledger_is_not_kept_by_what_else_that_lacks",

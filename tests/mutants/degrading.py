@@ -4,8 +4,8 @@ from tests.mutants.mutant import mutant
 
 _ABSENCES = "ledger/protocol/absences.py"
 _WRITER = "ledger/protocol/writer.py"
-_REPLICATING = "bookie/autorecovery/protocol/replication.py"
-_SITUATION = "bookie/autorecovery/protocol/situation.py"
+_REPLICATING = "bookie/autorecovery/protocol/repair.py"
+_PLAN = "bookie/autorecovery/protocol/repair_plan.py"
 _CLIENT = "ledger/client.py"
 _REGISTRY = "ledger/registry.py"
 _STEP = "tests/ledger/protocol/test_absences.py::test_"
@@ -112,20 +112,20 @@ mutant(
 mutant(
     "unmarks a ledger whose writer adds to what lacks copies",
     _REPLICATING,
-    old="        if self._situation.was_written_without(last):\n",
+    old="        if situation.was_written_without(last):\n",
     new="        if False:\n",
     test=_AWAY + "as_long_as_the_writer_adds_to_what_lacks_copies_the_mark_stays",
 )
 mutant(
     "keeps a mark as long as the last fragment names the bookie",
-    _SITUATION,
+    _PLAN,
     old="any(lack.fragment >= fragment.first_entry for",
     new="any(True for",
     test=_AWAY + "what_a_bookie_missed_is_copied_to_it_when_the_writer_has_begun_another_fragment",
 )
 mutant(
     "fences a writer for a bookie that is only away",
-    _SITUATION,
+    _PLAN,
     old="lack.reason in {Reason.MISPLACED, Reason.AWAY}\n",
     new="lack.reason is Reason.MISPLACED\n",
     test=_AWAY + "nobody_is_fenced_for_a_bookie_that_is_only_away",
@@ -133,13 +133,13 @@ mutant(
 mutant(
     "fences a writer because a bookie came that it could take",
     _REPLICATING,
-    old="        if event.bookies and wanted_one and not self._wants_bookie:\n",
-    new="        if False:\n",
+    old="        elif situation.mark.wants_bookie and not self._wants_bookie:\n",
+    new="        elif False:\n",
     test=_AWAY + "a_writer_has_its_grace_again_when_a_bookie_comes_that_was_wanted",
 )
 mutant(
     "looks at no fragment behind the one that was written without a bookie",
-    _SITUATION,
+    _PLAN,
     old="        if lack.reason is not Reason.AWAY or self.metadata.state is LedgerState.CLOSED:\n",
     new="        if lack.reason is not Reason.AWAY:\n",
     test=_AWAY + "of_a_closed_ledger_all_fragments_are_looked_at[abc]",

@@ -1,6 +1,6 @@
 """Deletes one statement at a time and shows which deletions no test notices.
 
-    python -m tests.mutants.deletion ledger/protocol bookie/autorecovery/protocol/copy_plan.py
+    python -m tests.mutants.deletion ledger/protocol bookie/autorecovery/protocol/repair_plan.py
 
 The tests of a room are collected once, in one warm process; each deletion is a fork of it, in which
 the function has the code without the statement, and which runs the tests that call that function,

@@ -175,9 +175,9 @@ mutant(
 )
 mutant(
     "swaps in what was copied before the metadata were read",
-    "bookie/autorecovery/protocol/replication.py",
-    old="        if again and self._situation.metadata.state is LedgerState.CLOSED:\n",
-    new="        if False:\n",
+    "bookie/autorecovery/protocol/repair.py",
+    old="            if tries and situation.metadata.state is LedgerState.CLOSED:\n",
+    new="            if False:\n",
     test=_BUGS
     + "895_2119_2813_no_bookie_is_swapped_in_for_what_it_evicted_however_long_who_sleeps",
 )

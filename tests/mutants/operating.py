@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import mutant
 
-_REPLICATING = "bookie/autorecovery/protocol/replication.py"
+_REPLICATING = "bookie/autorecovery/protocol/repair.py"
 _RECOVERING = "bookie/autorecovery/protocol/manual_recovery.py"
 _REBALANCING = "bookie/autorecovery/protocol/rebalance.py"
 _MOVE = "tests/bookie/autorecovery/test_moving.py::test_"
@@ -17,14 +17,14 @@ _THROTTLE = "tests/bookie/autorecovery/test_throttling.py::test_"
 mutant(
     "copies to whoever has just come, whoever was wanted",
     _REPLICATING,
-    old="index: bookie for index, bookie in event.bookies if into is None or bookie in into",
-    new="index: bookie for index, bookie in event.bookies",
+    old="index: bookie for index, bookie in chosen if into is None or bookie in into",
+    new="index: bookie for index, bookie in chosen",
     test=_MOVE + "one_that_came_too_late_to_be_unwanted_gets_nothing",
 )
 mutant(
     "fences a writer to spread copies better",
     _REPLICATING,
-    old=" and self._situation.is_worth_a_fence(bookie)\n",
+    old=" and situation.is_worth_a_fence(bookie)\n",
     new="\n",
     test=_MOVE + "nobody_is_fenced_to_spread_copies",
 )
@@ -109,8 +109,8 @@ mutant(
 mutant(
     "copies to anybody, whoever was named",
     "bookie/autorecovery/manual_repair.py",
-    old="config = replace(self._surroundings.config, into=into)",
-    new="config = replace(self._surroundings.config, into=None)",
+    old="config = replace(self._context.config, into=into)",
+    new="config = replace(self._context.config, into=None)",
     test=_RECOVER + "what_a_lost_bookie_held_goes_to_the_one_that_is_named",
 )
 mutant(

@@ -60,39 +60,7 @@ _judged(
 )
 _judged(_NEVER, _WRITE_BACK, "WriteBacks.chosen", "if not self._choosing:", "return []")
 
-_REPAIR = "bookie/autorecovery/protocol/replication.py"
-_judged(_NAMES, _REPAIR, "Replication.__init__", "self.ledger_id = ledger_id")
-_judged(
-    _UNSEEN,
-    *(_REPAIR, "Replication.__init__"),
-    "self._eager = False",
-    "self._came: frozenset[BookieId] = frozenset()",
-    "self._mark: Mark | None = None",
-    "self._mark_version = -1",
-    "self._now_ms = 0",
-    "self._todo: list[_Work] = []",
-    "self._swapping: LedgerMetadata | None = None",
-    "self._moved: tuple[int, ...] = ()",
-    "self._new_round()",
-)
-
-_judged(_UNSEEN, _REPAIR, "Replication._new_round", 'self._wait_why = ""')
-_judged(_NEVER, _REPAIR, "Replication.deadline", "return None")
-_judged(_NEVER, _REPAIR, "Replication._next", "return None")
-_judged(_QUICKER, _REPAIR, "Replication._swap", "if not moved:", "return self._fragment_done()")
-_judged("the next round makes its own", _REPAIR, "Replication._end_round", "self._todo = []")
-_judged("a repair that is deferred ends", _REPAIR, "Replication._effect_failed", "self._todo = []")
-_judged(
-    "it is DONE unless a mark was written, after which nothing is unmarked",
-    *(_REPAIR, "Replication._delete_mark"),
-    "self._outcome = Finish(Outcome.DONE)",
-)
-_judged(
-    "the answer that led here has said so already",
-    *(_REPAIR, "Replication._swap"),
-    "self._unseen = True",
-)
-
+_REPAIR = "bookie/autorecovery/protocol/repair.py"
 _WRITER = "ledger/protocol/writer.py"
 _judged(_NAMES, _WRITER, "Writer.__init__", "self.ledger_id = ledger_id")
 _judged(_ASSERTS, _WRITER, "Writer.step", "self.check(confirmed_before=confirmed_before)")
@@ -213,6 +181,6 @@ _judged("None is what comes back anyway", _REBALANCING, "Rebalancing._target", "
 
 _judged(
     "None is what comes back anyway",
-    *("bookie/autorecovery/protocol/copy_plan.py", "Copy.next_from"),
+    *("bookie/autorecovery/protocol/repair_plan.py", "Copy.next_from"),
     "return None",
 )

@@ -10,7 +10,7 @@ from math import ceil
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.protocol.copy_plan import NO_SHARE, Share, Standing, pieces
+from bookie.autorecovery.protocol.repair_plan import NO_SHARE, Share, Standing, pieces
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata

@@ -1,26 +1,29 @@
-"""A cluster as plain values: bookies are sets of entry ids. Effects of a repair are done at once.
+"""A cluster as plain values: bookies are sets of entry ids. Actions of a repair are done at once.
 
 It checks what must hold whenever it does one: nothing is swapped in that has not every entry of
 its index, nothing unsettled is copied, nobody is fenced without a spare bookie.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from bookie.autorecovery.protocol import replication_events as protocol
-from bookie.autorecovery.protocol.copy_plan import Share
-from bookie.autorecovery.protocol.replication import Replication, ReplicationConfig
+from bookie.autorecovery.protocol import repair as protocol
+from bookie.autorecovery.protocol.repair_plan import Leaving, Share
+from ledger.errors import BadVersion, LogError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.port import ANY_VERSION
-from ledger.protocol import common_events
+from ledger.protocol.procedure import Action
 from ledger.quorum import Quorum, holds
 from ledger.requests import Status
+from tests.procedures import Raised, Returned, Script
 
 LEDGER = LedgerId(7)
 FRAMES_MAX = 3
 """Entries in one answer to a read."""
 STEPS_MAX = 2000
+LOST = MetadataUnavailable("memory", "an action", 1.0)
 
 
 def names(text: str) -> tuple[BookieId, ...]:
@@ -64,14 +67,14 @@ class World:
     locked_by: int | None = None
     """The worker that has the lock."""
     worker: int = 0
-    """Which one does the next effect."""
+    """Which one does the next action."""
     now_ms: int = 1_000_000
     copied: int = 0
     """Entries that were sent to bookies."""
     read: int = 0
     """Entries that were read, to copy them or to look at them."""
     written: list[str] = field(default_factory=list)
-    """Names of the effects done."""
+    """Names of the actions done."""
     fenced: bool = False
     evictions: int = 0
     offered: dict[BookieId, bool] = field(default_factory=dict)
@@ -156,16 +159,17 @@ class World:
     def is_named(self, bookie: BookieId) -> bool:
         return any(bookie in fragment.bookies for fragment in self._metadata.fragments)
 
-    # Effects.
+    # Actions.
 
-    def do(self, effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent:  # noqa: PLR0911, PLR0912
-        self.written.append(type(effect).__name__)
-        match effect:
+    def do(self, action: Action[Any]) -> object:  # noqa: PLR0911, PLR0912 - one each
+        """Do *action*; return its answer, or raise as it does."""
+        self.written.append(type(action).__name__)
+        match action:
             case protocol.TakeLock():
                 if self.locked_by not in {None, self.worker}:
-                    return protocol.LockRefused()
+                    return False
                 self.locked_by = self.worker
-                return protocol.LockTaken()
+                return True
             case protocol.ReadMark():
                 return protocol.MarkRead(self.mark, self.mark_version, self.now_ms)
             case protocol.ReadLedger():
@@ -173,86 +177,90 @@ class World:
                     self.metadata,
                     self.version,
                     frozenset(names(self.there)),
-                    protocol.Leaving(frozenset(names(self.leaving)), self.leaving_version),
+                    Leaving(frozenset(names(self.leaving)), self.leaving_version),
                     self.now_ms,
                 )
             case protocol.Look():
-                return self._look(effect)
-            case common_events.ChooseReplacements(indexes, exclude, ensemble):
+                return self._look(action)
+            case protocol.ChooseReplacements(indexes, exclude, ensemble):
                 spare = [
                     bookie for bookie in names(self.there) if bookie not in (*exclude, *ensemble)
                 ]
-                return common_events.ReplacementsChosen(tuple(zip(indexes, spare, strict=False)))
+                return tuple(zip(indexes, spare, strict=False))
             case protocol.ChooseBetter(exclude, ensemble):
-                return common_events.ReplacementsChosen(self._better(exclude, ensemble))
+                return self._better(exclude, ensemble)
+            case protocol.ReadMetadata():
+                if self.metadata is None:
+                    raise NoSuchLedger(LEDGER)
+                return self.metadata, self.version
             case protocol.ReadFrames():
-                return self._read(effect)
+                return self._read(action)
             case protocol.SendFrames():
-                return self._send(effect)
+                return self._send(action)
             case protocol.WriteSwap(metadata, version, leaving_version):
                 if leaving_version not in {self.leaving_version, ANY_VERSION}:
-                    return protocol.MoreLeave()
+                    return None
                 return self._write(metadata, version)
             case protocol.RecoverLedger():
-                return self._recover()
+                self._recover()
             case protocol.WriteMark(mark, version):
                 if self.mark is None or version != self.mark_version or self._lock_is_lost:
-                    return protocol.MarkGrew()
+                    return False
                 self.mark, self.mark_version = mark, version + 1
-                return protocol.MarkStored()
+                return True
             case protocol.DeleteMark(version):
                 if self._lock_is_lost:
-                    return protocol.EffectFailed("the lock is lost")
+                    raise protocol.LockLost
                 if self.mark is not None and version != self.mark_version:
-                    return protocol.MarkGrew()
+                    return False
                 self.mark = self.locked_by = None
-                return protocol.MarkStored()
+                return True
             case protocol.Unlock():
                 if self.locked_by == self.worker:
                     self.locked_by = None
-                return protocol.Unlocked()
-            case protocol.Finish():
-                raise AssertionError("nobody does that")
+            case _:
+                raise AssertionError(f"no action of a repair: {action}")
+        return None
 
-    def _look(self, effect: protocol.Look) -> protocol.Looked:
-        if effect.bookie in self.silent:
-            return protocol.Looked(Share(unsure=((effect.first, effect.last),)))
+    def _look(self, action: protocol.Look) -> Share:
+        if action.bookie in self.silent:
+            return Share(unsure=((action.first, action.last),))
         if self.metadata is None:
-            return protocol.Looked(Share(((effect.first, effect.last),)))
-        if effect.thorough:
-            self.read += effect.last - effect.first + 1
+            return Share(((action.first, action.last),))
+        if action.thorough:
+            self.read += action.last - action.first + 1
         missing = tuple(
             (entry_id, entry_id)
-            for entry_id in range(effect.first, effect.last + 1)
-            if holds(effect.index, entry_id, self._metadata.quorum)
+            for entry_id in range(action.first, action.last + 1)
+            if holds(action.index, entry_id, self._metadata.quorum)
             and entry_id
-            not in (self.of(effect.bookie) if effect.thorough else self.believed(effect.bookie))
+            not in (self.of(action.bookie) if action.thorough else self.believed(action.bookie))
         )
-        return protocol.Looked(Share(missing))
+        return Share(missing)
 
-    def _read(self, effect: protocol.ReadFrames) -> protocol.FramesRead:
-        if effect.bookie in self.silent or effect.bookie not in names(self.there):
+    def _read(self, action: protocol.ReadFrames) -> protocol.FramesRead:
+        if action.bookie in self.silent or action.bookie not in names(self.there):
             return protocol.FramesRead(Status.UNREACHABLE, (), -1)
         if self.metadata is None:
             return protocol.FramesRead(Status.NO_SUCH_LEDGER, (), -1)
         quorum = self._metadata.quorum
         found = [
             entry_id
-            for entry_id in range(effect.first, effect.copy.last + 1)
-            if effect.copy.takes(entry_id, quorum) and entry_id in self.of(effect.bookie)
+            for entry_id in range(action.first, action.copy.last + 1)
+            if action.copy.takes(entry_id, quorum) and entry_id in self.of(action.bookie)
         ]
-        rotten = self.rotten.get(effect.bookie, set()) - self.of(effect.bookie)
-        damaged = [each for each in sorted(rotten) if effect.first <= each <= effect.copy.last]
-        if damaged[:1] == [effect.first]:
+        rotten = self.rotten.get(action.bookie, set()) - self.of(action.bookie)
+        damaged = [each for each in sorted(rotten) if action.first <= each <= action.copy.last]
+        if damaged[:1] == [action.first]:
             return protocol.FramesRead(Status.IO_ERROR, (), -1)
-        considered = min([effect.copy.last, *(each - 1 for each in damaged)])
+        considered = min([action.copy.last, *(each - 1 for each in damaged)])
         if len(found) > FRAMES_MAX:
             considered = min(considered, found[FRAMES_MAX] - 1)
         self.read += len(found[:FRAMES_MAX])
         given = tuple(entry_id for entry_id in found if entry_id <= considered)
         differing: tuple[int, ...] = ()
-        if effect.witness is not None:
-            changed = self.other.get(effect.witness, set()) ^ self.other.get(effect.bookie, set())
+        if action.witness is not None:
+            changed = self.other.get(action.witness, set()) ^ self.other.get(action.bookie, set())
             differing = tuple(entry_id for entry_id in given if entry_id in changed)
         return protocol.FramesRead(Status.OK, given, considered, differing)
 
@@ -270,27 +278,27 @@ class World:
         ]
         return ((0, spare[0]),) if spare else ()
 
-    def _send(self, effect: protocol.SendFrames) -> protocol.ReplicationEvent:
+    def _send(self, action: protocol.SendFrames) -> Status:
         if self.metadata is None:
-            return protocol.FramesRefused(Status.NO_SUCH_LEDGER)
+            return Status.NO_SUCH_LEDGER
         metadata = self._metadata
-        for entry_id in effect.entries:
+        for entry_id in action.entries:
             fragment = metadata.fragment_of(entry_id)
             end = metadata.settled_end(fragment)
             assert end is not None, f"entry {entry_id} is copied before it is settled"
             assert entry_id <= end, f"entry {entry_id} is not part of the ledger"
-        if effect.bookie in self.silent or effect.bookie not in names(self.there):
-            return protocol.FramesRefused(Status.UNREACHABLE)
-        self.offered.pop(effect.bookie, None)
-        self.of(effect.bookie).update(effect.entries)
-        self.copied += len(effect.entries)
-        return protocol.FramesStored()
+        if action.bookie in self.silent or action.bookie not in names(self.there):
+            return Status.UNREACHABLE
+        self.offered.pop(action.bookie, None)
+        self.of(action.bookie).update(action.entries)
+        self.copied += len(action.entries)
+        return Status.OK
 
-    def _write(
-        self, metadata: LedgerMetadata, version: int
-    ) -> common_events.MetadataWritten | common_events.MetadataRead:
-        if self.metadata is None or version != self.version:
-            return common_events.MetadataRead(self.metadata, self.version)
+    def _write(self, metadata: LedgerMetadata, version: int) -> int:
+        if self.metadata is None:
+            raise NoSuchLedger(LEDGER)
+        if version != self.version:
+            raise BadVersion("ledger", version)
         changed = [
             (before, after)
             for before, after in zip(self.metadata.fragments, metadata.fragments, strict=True)
@@ -311,9 +319,9 @@ class World:
                 ]
                 assert self.of(bookie).issuperset(held), f"{bookie} has not all that it stands for"
         self.metadata, self.version = metadata, version + 1
-        return common_events.MetadataWritten(self.version)
+        return self.version
 
-    def _recover(self) -> protocol.Recovered:
+    def _recover(self) -> None:
         metadata = self._metadata
         if metadata.state is LedgerState.OPEN and self.grace_ms:
             assert self.mark is not None, "nobody is fenced without a mark"
@@ -325,11 +333,10 @@ class World:
             self.fenced = True
             self.metadata = self._metadata.closed(EntryId(self.end), 0)
             self.version += 1
-        return protocol.Recovered()
 
 
 class Running:
-    """One worker at one ledger, which may be paused between any two effects."""
+    """One worker at one ledger, which may be paused between any two actions."""
 
     def __init__(
         self,
@@ -341,26 +348,29 @@ class Running:
         into: str | None = None,
         came: str = "",
     ) -> None:
-        self.finish: protocol.Finish | None = None
+        self.finish: protocol.RepairEnd | None = None
         self._world, self._worker = world, worker
         targets = None if into is None else frozenset(names(into))
-        config = ReplicationConfig(open_fragment_grace_ms=grace_ms, into=targets)
-        self._machine = Replication(LEDGER, config)
-        self._event: protocol.ReplicationEvent = protocol.Begin(eager, frozenset(names(came)))
+        config = protocol.RepairConfig(open_fragment_grace_ms=grace_ms, into=targets)
+        self._script = Script(protocol.repair(config, eager=eager, came=frozenset(names(came))))
+        self._next = self._script.begin()
 
     def step(self, lose: str = "") -> None:
-        """Do the next effect. *lose*: ``"reply"`` says that it failed, though it was done;
+        """Do the next action. *lose*: ``"reply"`` says that it failed, though it was done;
         ``"effect"`` that it failed, and it was not done."""
-        assert self.finish is None, "it is over"
-        effects = self._machine.step(self._event, now=0.0)
-        assert len(effects) == 1, "one thing is under way at a time"
-        [effect] = effects
-        if isinstance(effect, protocol.Finish):
-            self.finish = effect
-            return
+        assert isinstance(self._next, Action), "it is over"
         self._world.worker = self._worker
-        answer = None if lose == "effect" else self._world.do(effect)
-        self._event = protocol.EffectFailed("lost") if answer is None or lose else answer
+        try:
+            answer = None if lose == "effect" else self._world.do(self._next)
+            if lose:
+                raise LOST
+        except LogError as error:
+            self._next = self._script.fail(error)
+        else:
+            self._next = self._script.answer(answer)
+        assert not isinstance(self._next, Raised), "a repair raises nothing"
+        if isinstance(self._next, Returned):
+            self.finish = self._next.value
 
     def steps(self, count: int) -> "Running":
         for _ in range(count):
@@ -368,7 +378,7 @@ class Running:
                 self.step()
         return self
 
-    def end(self) -> protocol.Finish:
+    def end(self) -> protocol.RepairEnd:
         for _ in range(STEPS_MAX):
             if self.finish is not None:
                 return self.finish
@@ -378,5 +388,5 @@ class Running:
 
 def repair(
     world: World, *, eager: bool = False, grace_ms: int = 0, into: str | None = None
-) -> protocol.Finish:
+) -> protocol.RepairEnd:
     return Running(world, eager=eager, grace_ms=grace_ms, into=into).end()

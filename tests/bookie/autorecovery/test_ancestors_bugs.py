@@ -3,7 +3,7 @@
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication_events import Finish, Outcome
+from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
@@ -66,14 +66,14 @@ def test_3817_a_periodic_check_heeds_the_delay_of_a_bookie_that_has_just_gone() 
 def test_1197_overloaded_bookies_that_answer_nothing_lack_nothing() -> None:
     rig = World(ledger((0, "abc"), last=9), "abcd").lacks("b", Reason.DAMAGED)
     rig.silent = {A, B, C}
-    assert repair(rig).outcome is Outcome.DEFERRED
+    assert repair(rig).outcome is RepairOutcome.DEFERRED
     assert rig.mark is not None
     assert (rig.copied, rig.version, rig.mark.lost) == (0, 0, ())
 
 
 def test_2766_a_bookie_that_is_back_before_a_worker_comes_is_unmarked_only() -> None:
     rig = World(ledger((0, "abc"), (5, "acd"), last=9), "abcdef").lacks("a")
-    assert repair(rig) == Finish(Outcome.DONE)
+    assert repair(rig) == RepairEnd(RepairOutcome.DONE)
     assert rig.mark is None
     assert (rig.copied, rig.read, rig.version) == (0, 0, 0)
 
@@ -105,7 +105,7 @@ def test_1908_a_ledger_with_an_entry_that_is_lost_everywhere_fills_no_disk(round
     for bookie in (B, C):
         rig.of(bookie).discard(5)
     for attempts in range(1, rounds + 1):
-        assert repair(rig).outcome is Outcome.DEFERRED
+        assert repair(rig).outcome is RepairOutcome.DEFERRED
         assert rig.mark is not None
         assert (rig.mark.attempts, rig.mark.lost) == (attempts, ((5, 5),))
         rig.now_ms += HOUR_MS
@@ -125,7 +125,7 @@ def test_3316_a_ledger_that_is_deleted_at_any_moment_of_its_repair_leaves_no_mar
         running.end()
         rig.now_ms += HOUR_MS
         if rig.mark is not None:
-            assert repair(rig) == Finish(Outcome.DONE), steps
+            assert repair(rig) == RepairEnd(RepairOutcome.DONE), steps
         assert rig.mark is None
         assert not rig.locked
 
@@ -133,7 +133,7 @@ def test_3316_a_ledger_that_is_deleted_at_any_moment_of_its_repair_leaves_no_mar
 def test_3692_an_open_ledger_without_entries_leaves_a_bookie_that_is_to_be_emptied() -> None:
     metadata = ledger((0, "abc"), last=None, state=LedgerState.OPEN)
     rig = World(metadata, "abcd", leaving="a").lacks("a", Reason.DECOMMISSIONING)
-    assert repair(rig) == Finish(Outcome.DONE)
+    assert repair(rig) == RepairEnd(RepairOutcome.DONE)
     assert rig.metadata is not None
     assert rig.metadata.fragments[0].bookies == (D, B, C)
 
@@ -142,13 +142,13 @@ def test_3917_entries_behind_the_end_of_a_closed_ledger_are_not_copied() -> None
     rig = World(ledger((0, "abc"), last=4), "bcd").lacks("a")
     for bookie in (B, C):  # they were sent, and are not part of the ledger
         rig.of(bookie).update({5, 6})
-    assert repair(rig) == Finish(Outcome.DONE)
+    assert repair(rig) == RepairEnd(RepairOutcome.DONE)
     assert rig.of(D) == {0, 1, 2, 3, 4}
 
 
 def test_596_two_members_that_are_lost_at_once_get_two_bookies_that_are_none() -> None:
     rig = World(ledger((0, "abc"), last=9), "cde").lacks("ab")
-    assert repair(rig) == Finish(Outcome.DONE)
+    assert repair(rig) == RepairEnd(RepairOutcome.DONE)
     assert rig.metadata is not None
     [fragment] = rig.metadata.fragments
     assert len(set(fragment.bookies)) == 3
@@ -158,13 +158,13 @@ def test_596_two_members_that_are_lost_at_once_get_two_bookies_that_are_none() -
 
 def test_596_with_one_bookie_for_two_places_one_is_filled_and_the_other_waits() -> None:
     rig = World(ledger((0, "abc"), last=9), "cd").lacks("ab")
-    assert repair(rig).outcome is Outcome.DEFERRED
+    assert repair(rig).outcome is RepairOutcome.DEFERRED
     assert rig.metadata is not None
     assert D in rig.metadata.fragments[0].bookies
     assert rig.mark is not None
     assert rig.mark.wants_bookie
     rig.there = "cde"
-    assert repair(rig, eager=True) == Finish(Outcome.DONE)
+    assert repair(rig, eager=True) == RepairEnd(RepairOutcome.DONE)
     assert rig.is_whole()
 
 
@@ -220,7 +220,7 @@ def test_895_2119_2813_no_bookie_is_swapped_in_for_what_it_evicted_however_long_
                 rig.lose_lock()
                 if rig.mark is not None:
                     rig.now_ms += HOUR_MS
-                    assert repair(rig) == Finish(Outcome.DONE)
+                    assert repair(rig) == RepairEnd(RepairOutcome.DONE)
                 assert rig.is_whole(), (first, second, third)
                 evictions += rig.evictions
     assert evictions > steps, "it evicts if nobody wants the copy"
@@ -239,7 +239,7 @@ async def test_793_a_ledger_of_one_copy_that_is_lost_is_reported_once_and_put_of
         await kill(cluster, client, lost)
         await Marks(client.store).add(ledger_id, [Lack(BookieId(lost), Reason.LOST, 1)])
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DEFERRED: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         mark = await mark_of(client, ledger_id)
         assert mark is not None
         assert mark.lost == ((0, 3),)

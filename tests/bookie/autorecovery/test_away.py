@@ -2,8 +2,7 @@
 
 import pytest
 
-from bookie.autorecovery.protocol.replication import UNSETTLED_MS
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import UNSETTLED_MS, RepairOutcome
 from ledger.ids import EntryId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerState
@@ -33,7 +32,7 @@ def test_as_long_as_the_writer_adds_to_what_lacks_copies_the_mark_stays() -> Non
     world = away(open_ledger(0), 0)
     world.there = "abc"
     finish = repair(world)
-    assert finish.outcome is Outcome.DEFERRED
+    assert finish.outcome is RepairOutcome.DEFERRED
     assert world.mark is not None
     assert world.mark.not_before_ms == world.now_ms + UNSETTLED_MS
     assert (world.copied, world.fenced) == (0, False)
@@ -43,7 +42,7 @@ def test_what_a_bookie_missed_is_copied_to_it_when_the_writer_has_begun_another_
     """The last fragment names it too, and is none of the mark's business."""
     world = away(open_ledger(0, 6), 0)
     world.there = "abc"
-    assert repair(world).outcome is Outcome.DONE
+    assert repair(world).outcome is RepairOutcome.DONE
     assert world.of(A) == set(range(10))
     assert (world.mark, world.copied) == (None, 6)
 
@@ -51,7 +50,7 @@ def test_what_a_bookie_missed_is_copied_to_it_when_the_writer_has_begun_another_
 def test_a_writer_that_went_on_without_it_once_more_keeps_the_mark() -> None:
     world = away(open_ledger(0, 6), 6)
     world.there = "abc"
-    assert repair(world).outcome is Outcome.DEFERRED
+    assert repair(world).outcome is RepairOutcome.DEFERRED
     assert world.of(A) == set(range(10))
     assert world.mark is not None
 
@@ -89,7 +88,7 @@ def test_of_a_closed_ledger_all_fragments_are_looked_at(there: str) -> None:
     metadata = ledger((0, "abc"), (6, "abc"), last=9)
     world = away(World(metadata, there), 0)
     world.of(A).clear()
-    assert repair(world).outcome is Outcome.DONE
+    assert repair(world).outcome is RepairOutcome.DONE
     assert world.is_whole()
 
 
@@ -98,7 +97,7 @@ def test_a_ledger_in_recovery_is_recovered_at_once() -> None:
     metadata = ledger((0, "abc"), last=None, state=LedgerState.IN_RECOVERY)
     world = away(World(metadata, "abc", end=9), 0)
     world.of(A).clear()
-    assert repair(world).outcome is Outcome.DONE
+    assert repair(world).outcome is RepairOutcome.DONE
     assert world.is_whole()
 
 

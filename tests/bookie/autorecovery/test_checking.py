@@ -3,7 +3,7 @@
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.ledger_check import check_all
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.worker import Worker
 from dlog.testing.cluster import AsyncCluster
@@ -92,7 +92,7 @@ async def test_entries_that_passed_a_bookie_by_are_found_without_reading_and_mad
         before = await client.describe(ledger_id)
         worker = Worker(client, AT_ONCE)
         scan = await worker.run_once()
-        assert scan.outcomes == {Outcome.DONE: 1}, await mark_of(client, ledger_id)
+        assert scan.outcomes == {RepairOutcome.DONE: 1}, await mark_of(client, ledger_id)
         assert set((await copies(client, ledger_id)).values()) == {3}
         assert await client.describe(ledger_id) == before
         assert 0 < worker.pace.entries <= 7

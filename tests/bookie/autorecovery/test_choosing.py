@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.autorecovery.protocol.copy_plan import Chosen, Share, Standing, choose
+from bookie.autorecovery.protocol.repair_plan import Chosen, Share, Standing, choose
 from ledger.quorum import Quorum, holds, write_set
 
 QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2))

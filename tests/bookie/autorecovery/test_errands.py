@@ -2,9 +2,8 @@
 
 from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Outcome
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
+from bookie.autorecovery.repair_io import Pace
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
@@ -12,7 +11,7 @@ from tests.bookie.autorecovery.test_worker import closed_ledger, kill, mark_of, 
 
 
 def errands(client: LedgerClient) -> Errands:
-    return Errands(client, Pace(0), ReplicationConfig())
+    return Errands(client, Pace(0), RepairConfig())
 
 
 async def first_member(client: LedgerClient, ledger_id: LedgerId) -> BookieId:
@@ -29,7 +28,7 @@ async def test_an_errand_leaves_neither_mark_nor_lock() -> None:
         gone = await first_member(client, ledger_id)
         await kill(cluster, client, gone)
         done = await errands(client).do(ledger_id, lost(gone), None)
-        assert (done.finish.outcome, done.mark) == (Outcome.DONE, None)
+        assert (done.finish.outcome, done.mark) == (RepairOutcome.DONE, None)
         assert await first_member(client, ledger_id) != gone
         assert await mark_of(client, ledger_id) is None
         assert await Marks(client.store).locked() == {}
@@ -43,7 +42,7 @@ async def test_what_could_not_be_done_is_said_by_a_mark_that_nobody_else_sees() 
         doing = errands(client)
         for _ in range(2):  # it is not put off for long, as a mark of the store would be
             done = await doing.do(ledger_id, lost(gone), None)
-            assert done.finish.outcome is Outcome.DEFERRED
+            assert done.finish.outcome is RepairOutcome.DEFERRED
             assert done.mark is not None
             assert done.mark.wants_bookie
         assert await mark_of(client, ledger_id) is None
@@ -58,6 +57,6 @@ async def test_a_ledger_that_a_worker_repairs_is_left_to_it() -> None:
         worker = Marks(client.store)
         assert await worker.lock(ledger_id)
         done = await errands(client).do(ledger_id, lost(gone), None)
-        assert done.finish.outcome is Outcome.BUSY
+        assert done.finish.outcome is RepairOutcome.BUSY
         assert await first_member(client, ledger_id) == gone
         assert list(await worker.locked()) == [ledger_id]

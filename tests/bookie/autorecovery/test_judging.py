@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from bookie.autorecovery.protocol.copy_plan import Share
 from bookie.autorecovery.protocol.ledger_check import (
     SCRUB_ENTRIES_MIN,
     Judgement,
@@ -17,6 +16,7 @@ from bookie.autorecovery.protocol.ledger_check import (
     settled_ensembles,
     to_read,
 )
+from bookie.autorecovery.protocol.repair_plan import Share
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerState

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.autorecovery import replica_check
-from bookie.autorecovery.protocol.copy_plan import Share, Standing
+from bookie.autorecovery.protocol.repair_plan import Share, Standing
 from bookie.autorecovery.replica_check import look
 from ledger.entry import encode_frame
 from ledger.environment import Credentials

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.mark import Reason
@@ -70,10 +70,10 @@ async def test_a_ledger_that_moves_costs_six_calls_from_its_mark_to_the_marks_en
             await mark_lost(counting, ledger_id, lost)
         scan = await fresh.run_once()  # for which all bookies have just come
         moved = len(concerned) - 1
-        assert scan.outcomes == {Outcome.DONE: moved}
+        assert scan.outcomes == {RepairOutcome.DONE: moved}
         spent = store.calls.total()
         # Each ledger is in a bucket of its own here, which is listed once for up to 400 of them.
-        # Four calls a second show what is common to all: see `Seen`.
+        # Four calls a second show what is common to all: see `RepairCache`.
         assert spent <= 6 * moved + moved + listing + 4, store.calls
         assert store.calls["sync"] <= 1
         assert await Marks(counting.store).locked() == {}
@@ -97,6 +97,6 @@ async def test_who_is_to_be_emptied_is_read_again_for_marks_that_say_more_than_i
         leaves = (await client.describe(ledger_id)).fragments[0].bookies[0]
         await marks.announce(leaves)
         await mark_lost(client, ledger_id, leaves, Reason.DECOMMISSIONING)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert leaves not in (await client.describe(ledger_id)).fragments[0].bookies
         assert await mark_of(client, ledger_id) is None

@@ -1,6 +1,6 @@
 """What was in flight to a bookie when it, or its writer, died, and was confirmed by the others."""
 
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.mark import Reason
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies, is_there, mark_of
@@ -32,7 +32,7 @@ async def test_the_writer_that_leaves_a_bookie_marks_what_that_missed() -> None:
         await cluster.of(missed).start()
         await eventually(lambda: is_there(client, missed))
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert worker.pace.entries == 1
         assert (await client.describe(writer.ledger_id)).fragments[0].bookies[2] == missed
         assert await copies(client, writer.ledger_id) == {0: 3}
@@ -60,6 +60,6 @@ async def test_what_a_dead_writer_had_in_flight_is_looked_for_after_the_recovery
 
         await eventually(is_marked)
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert worker.pace.entries >= 1
         assert await copies(client, writer.ledger_id) == {0: 3, 1: 3}

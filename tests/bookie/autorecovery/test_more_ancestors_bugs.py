@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 import dlog.testing
-from bookie.autorecovery import replication
+from bookie.autorecovery import repair_io
 from bookie.autorecovery.auditor import audit
 from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.ledger_check import check_all
@@ -19,7 +19,7 @@ from bookie.autorecovery.metadata_checks import check_placement, check_replicas
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.audit_events import CheckKind, CheckLedgers
 from bookie.autorecovery.protocol.decommission import Outcome as Emptied
-from bookie.autorecovery.protocol.replication_events import Finish, Outcome
+from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.reports import Audit, CheckRecord
 from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory
@@ -81,7 +81,7 @@ async def test_576_a_worker_that_breaks_gives_its_lock_back(
         lost = (await client.describe(ledger_id)).fragments[0].bookies[0]
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
-        monkeypatch.setattr(replication, "look", broken)
+        monkeypatch.setattr(repair_io, "look", broken)
         with pytest.raises(RuntimeError):
             await Worker(client, AT_ONCE).run_once()
         assert await Marks(client.store).locked() == {}
@@ -177,7 +177,7 @@ async def test_3377_what_a_disaster_put_on_one_rack_is_spread_when_the_other_is_
 
         await eventually(is_gone)
         await mark_lost(client, ledger_id, far.name)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert far.name not in (await client.describe(ledger_id)).fragments[0].bookies
         assert (await check_placement(client, now_ms=1)).misplaced == 0  # there is no other rack
         await far.start()
@@ -186,7 +186,7 @@ async def test_3377_what_a_disaster_put_on_one_rack_is_spread_when_the_other_is_
             return (await check_placement(client, now_ms=1)).misplaced == 1
 
         await eventually(is_seen_to_be_misplaced)  # once the bookie is used again
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert far.name in (await client.describe(ledger_id)).fragments[0].bookies
         assert set((await copies(client, ledger_id)).values()) == {3}
 
@@ -354,17 +354,17 @@ def test_4872_the_only_copy_that_is_lost_is_looked_for_once_an_hour_and_costs_no
     done = []
     for attempt in range(1, 30):
         before = len(rig.written)
-        assert repair(rig).outcome is Outcome.DEFERRED
+        assert repair(rig).outcome is RepairOutcome.DEFERRED
         done.append(len(rig.written) - before)
         assert rig.mark is not None
         assert (rig.mark.attempts, rig.mark.lost) == (attempt, ((0, 9),))
-        assert repair(rig) == Finish(
-            Outcome.DEFERRED, rig.mark.deferred_why, rig.mark.not_before_ms
+        assert repair(rig) == RepairEnd(
+            RepairOutcome.DEFERRED, rig.mark.deferred_why, rig.mark.not_before_ms
         )
         rig.now_ms = rig.mark.not_before_ms
     assert len(set(done)) == 1
     assert (rig.copied, rig.read, rig.version) == (0, 0, 0)
     assert rig.mark is not None
     rig.there = "abc"  # it comes back all the same
-    assert repair(rig, eager=True) == Finish(Outcome.DONE)
+    assert repair(rig, eager=True) == RepairEnd(RepairOutcome.DONE)
     assert rig.is_whole()

@@ -23,7 +23,7 @@ from bookie.autorecovery.protocol.manual_recovery import (
     Surveyed,
     recover,
 )
-from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.repair import RepairConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
 from ledger.errors import LogError, MetadataUnavailable
@@ -36,7 +36,7 @@ from tests.waiting import eventually
 
 STEPS_MAX: Final = 600
 UNAVAILABLE: Final = MetadataUnavailable("memory", "get", 1.0)
-AT_ONCE: Final = ReplicationConfig(open_fragment_grace_ms=0)
+AT_ONCE: Final = RepairConfig(open_fragment_grace_ms=0)
 
 
 @dataclass

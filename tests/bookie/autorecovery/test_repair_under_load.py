@@ -15,7 +15,7 @@ from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.ledger_check import check_all
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.replication import ReplicationConfig
+from bookie.autorecovery.protocol.repair import RepairConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.aio import Log
 from dlog.aio.admin import verify_log
@@ -35,7 +35,7 @@ LOGS: Final = ("one", "two", "three")
 BOOKIES: Final = 6
 AUDITING: Final = AuditConfig(delay_s=0.3, check_all_s=5)
 WORKING: Final = WorkerConfig(
-    bytes_per_s=0, look_s=0.5, replication=ReplicationConfig(open_fragment_grace_ms=300)
+    bytes_per_s=0, look_s=0.5, repair=RepairConfig(open_fragment_grace_ms=300)
 )
 
 

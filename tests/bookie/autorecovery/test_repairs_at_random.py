@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerState
@@ -225,7 +225,7 @@ class Luck:
                 break
             world.now_ms += HOUR_MS
             world.lose_lock()
-            assert repair(world).outcome in {Outcome.DONE, Outcome.DEFERRED}
+            assert repair(world).outcome in {RepairOutcome.DONE, RepairOutcome.DEFERRED}
         assert world.mark is None, world.mark
         assert world.is_whole()
 

@@ -8,8 +8,8 @@ from bookie.autorecovery.auditor import Auditor, _Auditing
 from bookie.autorecovery.ledger_check import Scrub, check_all
 from bookie.autorecovery.metadata_checks import check_placement, check_replicas
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.replication_events import Outcome
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.protocol.repair import RepairOutcome
+from bookie.autorecovery.repair_io import Pace
 from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
@@ -62,7 +62,7 @@ async def test_a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others(
         mark = await mark_of(client, ledger_id)
         assert mark is not None
         assert {lack.reason for lack in mark.lacks} == {Reason.MISPLACED}
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         bookies = (await client.describe(ledger_id)).fragments[0].bookies
         assert {client.bookies.racks()[bookie] for bookie in bookies} == {"r1", "r2", "r3"}
         assert set((await copies(client, ledger_id)).values()) == {3}
@@ -93,7 +93,7 @@ async def test_a_member_that_has_no_cookie_any_more_is_marked_as_lost() -> None:
         mark = await mark_of(client, ledger_id)
         assert mark is not None
         assert mark.lacks == (Lack(forgotten, Reason.LOST, NOW_MS),)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert forgotten not in (await client.describe(ledger_id)).fragments[0].bookies
 
 
@@ -190,7 +190,7 @@ async def test_a_witness_that_does_not_answer_is_asked_once_and_keeps_no_copy_wa
             return ReadAnswer(Status.UNREACHABLE)
 
         monkeypatch.setattr(client.environment.transport, "read", first_only)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert set(asked) == {one, other}
         assert asked.count(asked[1]) == 1
         assert asked.count(asked[0]) > 2
@@ -216,7 +216,7 @@ async def test_of_two_authenticated_frames_that_differ_none_is_copied_without_th
         )
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DEFERRED: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         mark = await mark_of(client, ledger_id)
         assert mark is not None
         assert mark.differing == ((5, 5),)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from bookie.autorecovery.marks import FORMAT_VERSION
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.status import left_s, open_work
 from bookie.autorecovery.throttle import (
     THROTTLE,
@@ -93,7 +93,7 @@ async def test_fewer_ledgers_at_a_time_hold_for_the_scan_under_way() -> None:
         await mark_lost(
             client, ledger_id, (await client.describe(ledger_id)).fragments[0].bookies[0]
         )
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
 
 
 async def test_a_worker_writes_down_what_it_has_done_and_goes_with_its_session() -> None:
@@ -108,7 +108,7 @@ async def test_a_worker_writes_down_what_it_has_done_and_goes_with_its_session()
                 return [each.ledgers for each in await reports(client.store)] == [ledgers]
 
             await eventually(lambda: reported(0), "it has reported")
-            worker.outcomes[Outcome.DONE] += 2
+            worker.outcomes[RepairOutcome.DONE] += 2
             await eventually(lambda: reported(2), "it has reported again")
             [found] = await reports(client.store)
             assert (found.bytes, found.bytes_per_s_max, found.ledgers_max) == (300, 1000.0, 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.autorecovery.protocol.copy_plan import Share, Standing
+from bookie.autorecovery.protocol.repair_plan import Share, Standing
 from bookie.autorecovery.replica_check import look
 from bookie.server.read_connection import ReadConnection
 from ledger.client import LedgerClient

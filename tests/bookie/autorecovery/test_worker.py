@@ -7,10 +7,8 @@ import pytest
 
 import dlog.testing
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.protocol.replication_events import Outcome
-from bookie.autorecovery.repair_cache import Seen
-from bookie.autorecovery.replication import Pace, Surroundings, replicate
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
+from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
@@ -23,7 +21,7 @@ from ledger.quorum import Quorum, holds
 from tests.patience import PATIENT
 from tests.waiting import eventually
 
-AT_ONCE = WorkerConfig(bytes_per_s=0, replication=ReplicationConfig(open_fragment_grace_ms=0))
+AT_ONCE = WorkerConfig(bytes_per_s=0, repair=RepairConfig(open_fragment_grace_ms=0))
 
 
 @asynccontextmanager
@@ -95,7 +93,7 @@ async def test_a_ledger_of_a_lost_bookie_gets_its_copies_elsewhere() -> None:
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
         scan = await Worker(client, AT_ONCE).run_once()
-        assert scan.outcomes == {Outcome.DONE: 1}
+        assert scan.outcomes == {RepairOutcome.DONE: 1}
         assert lost not in (await client.describe(ledger_id)).fragments[0].bookies
         assert set((await copies(client, ledger_id)).values()) == {3}
         assert await mark_of(client, ledger_id) is None
@@ -108,7 +106,7 @@ async def test_a_returned_bookie_with_everything_is_unmarked_without_a_copy() ->
         before = await client.describe(ledger_id)
         await mark_lost(client, ledger_id, before.fragments[0].bookies[0])
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert worker.pace.entries == 0
         assert await client.describe(ledger_id) == before
         assert await mark_of(client, ledger_id) is None
@@ -121,7 +119,7 @@ async def test_without_a_bookie_to_copy_to_the_mark_waits_and_nothing_is_copied(
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DEFERRED: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         assert worker.pace.entries == 0
         mark = await mark_of(client, ledger_id)
         assert mark is not None
@@ -140,7 +138,7 @@ async def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes() -> No
         await worker.run_once()
         await next(b for b in cluster.bookies if b.name == lost).start()
         await eventually(lambda: is_there(client, lost))
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert await mark_of(client, ledger_id) is None
 
 
@@ -168,12 +166,10 @@ async def test_a_worker_that_slept_names_no_bookie_that_is_to_be_emptied_meanwhi
         spares = [BookieId(b.name) for b in cluster.bookies if b.name not in members]
         marks = Marks(client.store)
         pace = Sleepy(marks, spares)
-        surroundings = Surroundings(
-            client.environment, marks, pace, ReplicationConfig(), Seen(marks)
-        )
-        finish = await replicate(surroundings, ledger_id)
+        context = RepairContext(client.environment, marks, pace, RepairConfig(), RepairCache(marks))
+        finish = await repair_ledger(context, ledger_id)
         assert pace.entries > 0
-        assert finish.outcome is Outcome.DEFERRED
+        assert finish.outcome is RepairOutcome.DEFERRED
         assert await client.describe(ledger_id) == before
 
 
@@ -188,7 +184,7 @@ async def test_ledgers_with_passwords_are_repaired_without_them(
         lost = (await client.describe(ledger_id)).fragments[0].bookies[2]
         await kill(cluster, client, lost)
         await mark_lost(client, ledger_id, lost)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         found = await copies(client, ledger_id, password=b"secret")
         assert set(found.values()) == {quorum.write}
 
@@ -202,7 +198,7 @@ async def test_an_open_ledger_is_recovered_after_its_grace_and_then_moved() -> N
         lost = writer.metadata.last_fragment.bookies[0]
         await kill(cluster, client, lost)
         await mark_lost(client, writer.ledger_id, lost)
-        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         metadata = await client.describe(writer.ledger_id)
         assert metadata.state is LedgerState.CLOSED
         assert metadata.last_entry == 19
@@ -218,14 +214,14 @@ async def test_an_open_ledger_is_left_to_its_writer_within_the_grace() -> None:
         marks = Marks(client.store)
         await marks.add(writer.ledger_id, [Lack(BookieId(lost), Reason.LOST, now_ms())])
         worker = Worker(client, WorkerConfig(bytes_per_s=0))
-        assert (await worker.run_once()).outcomes == {Outcome.DEFERRED: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         await writer.add(b"two")  # it leaves the lost bookie
         await eventually(lambda: has_left(client, writer.ledger_id, lost))
         mark = await mark_of(client, writer.ledger_id)
         assert mark is not None
         assert mark.attempts == 0
         later = Worker(client, AT_ONCE, wall_clock_ms=lambda: now_ms() + 60_000)
-        assert (await later.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await later.run_once()).outcomes == {RepairOutcome.DONE: 1}
         metadata = await client.describe(writer.ledger_id)
         assert metadata.state is LedgerState.OPEN
         assert all(lost not in fragment.bookies for fragment in metadata.fragments)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bookie.autorecovery.protocol.replication_events import Outcome
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.status import underreplicated
 from bookie.autorecovery.worker import Worker
 from dlog.aio.admin import verify_log
@@ -32,7 +32,7 @@ async def test_missing_replicas_that_were_found_are_made_good() -> None:
         assert (await verify_log("a", client=client, repair=True)).marked == 1
         assert await marked(client) == {first: {(cluster.bookies[1].name, Reason.MISSING)}}
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert worker.pace.entries == 10
         assert (await verify_log("a", client=client)).healthy
 
@@ -79,5 +79,5 @@ async def test_a_suspicion_that_is_none_is_unmarked_without_a_copy() -> None:
         await verify_log("a", client=client, repair=True)
         frames[3] = kept
         worker = Worker(client, AT_ONCE)
-        assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
+        assert (await worker.run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert worker.pace.entries == 0

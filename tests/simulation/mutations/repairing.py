@@ -1,43 +1,38 @@
 """Bugs of repair: of workers, of auditors, of those who empty bookies."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from bookie.autorecovery import decommission as leaving
-from bookie.autorecovery import marks, replica_check, replication
+from bookie.autorecovery import marks, repair_io, replica_check
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import (
     audit,
     audit_events,
-    copy_plan,
     decommission,
-    situation,
+    repair_plan,
 )
-from bookie.autorecovery.protocol import replication_events as protocol
+from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.protocol.audit import Auditor
-from bookie.autorecovery.protocol.replication import Replication, _Work
+from bookie.autorecovery.protocol.repair import _Repair, _Work
+from bookie.autorecovery.repair_io import _RepairIO
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim
 from bookie.server.authorizer import CopyEvidence
 from ledger import mark_nodes
+from ledger.clock import now_ms
 from ledger.environment import Environment
-from ledger.errors import NoSuchNode
+from ledger.errors import BadVersion, LogError, NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
 from ledger.protocol.answers import Found
-from ledger.protocol.common_events import (
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    ReplacementsChosen,
-)
-from ledger.protocol.procedure import Action
+from ledger.protocol.procedure import Action, Steps
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.registry import COOKIES
@@ -45,9 +40,30 @@ from ledger.requests import AddRun, HeldAnswer, ReadAnswer, Status
 from tests.simulation import writing
 from tests.simulation.mutations.mutation import Patch, mutation
 
+R = TypeVar("R")
+HOUR_MS: Final = 3_600_000
 _COPIES = "tests/bookie/server/test_copy_rights.py::test_a_copy_is_taken_if_it_is_settled_and_ours"
 _BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py"
 _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
+
+
+def answered(steps: Steps[R], is_meant: Callable[[Action[Any]], bool], answer: object) -> Steps[R]:
+    """Run *steps*, and answer what *is_meant* with *answer* without doing it."""
+    try:
+        action = next(steps)
+        while True:
+            if is_meant(action):
+                action = steps.send(answer)
+                continue
+            try:
+                reply = yield action
+            except LogError as error:
+                action = steps.throw(error)
+            else:
+                action = steps.send(reply)
+    except StopIteration as end:
+        result: R = end.value
+        return result
 
 
 # Readers, while copies move.
@@ -103,9 +119,9 @@ def swallows_marks_that_add_nothing(patch: Patch) -> None:
 @mutation("plan of repair", repair=True)
 def copies_the_open_fragment(patch: Patch) -> None:
     """What members have of it is taken for all that there is."""
-    honest = Replication._concerned
+    honest = _Repair._concerned
 
-    def concerned(self: Replication, metadata: LedgerMetadata) -> list[_Work]:
+    def concerned(self: _Repair, metadata: LedgerMetadata) -> list[_Work]:
         last = metadata.last_fragment
         works = honest(self, metadata)
         if metadata.settled_end(last) is None and self._situation.concerns(last):
@@ -117,38 +133,38 @@ def copies_the_open_fragment(patch: Patch) -> None:
             works.append(_Work(last, last.first_entry, EntryId(last.first_entry), gone))
         return works
 
-    patch.set(Replication, "_concerned", concerned)
+    patch.set(_Repair, "_concerned", concerned)
 
 
 @mutation("plan of repair", repair=True)
 def swaps_before_the_last_copy_is_durable(patch: Patch) -> None:
-    honest = Replication._frames_read
+    honest = _Repair._copy
 
-    def frames_read(self: Replication, event: protocol.FramesRead) -> protocol.ReplicationEffect:
-        effect = honest(self, event)
-        work = self._todo[0] if self._todo else None
-        if not isinstance(effect, protocol.SendFrames) or work is None or not work.copies:
-            return effect
-        return self._copy() if work.position > work.copies[0].last else effect
+    def copy(self: _Repair, work: _Work, made: repair_plan.Copy) -> Steps[None]:
+        def is_last(action: Action[Any]) -> bool:
+            if not isinstance(action, protocol.SendFrames):
+                return False
+            after = action.entries[-1] + 1
+            return made.next_from(after, self._situation.metadata.quorum) is None
 
-    patch.set(Replication, "_frames_read", frames_read)
+        return answered(honest(self, work, made), is_last, Status.OK)
+
+    patch.set(_Repair, "_copy", copy)
 
 
 @mutation("plan of repair", repair=True)
 def writes_over_what_others_wrote(patch: Patch) -> None:
     """The swap is not judged by what is there now."""
-    honest = Replication._swap_answered
+    honest = _RepairIO._write_swap
 
-    def answered(
-        self: Replication, event: MetadataWritten | MetadataRead | MetadataFailed
-    ) -> protocol.ReplicationEffect:
-        if isinstance(event, MetadataRead) and event.metadata is not None:
-            assert self._swapping is not None
-            leaving = self._situation.leaving
-            return protocol.WriteSwap(self._swapping, event.version, leaving.version)
-        return honest(self, event)
+    async def write_swap(self: _RepairIO, action: protocol.WriteSwap) -> int | None:
+        try:
+            return await honest(self, action)
+        except BadVersion:
+            _, version = await self._environment.ledgers.read(self._ledger_id)
+            return await write_swap(self, replace(action, version=version))
 
-    patch.set(Replication, "_swap_answered", answered)
+    patch.set(_RepairIO, "_write_swap", write_swap)
 
 
 @mutation("plan of repair", repair=True)
@@ -206,14 +222,14 @@ def takes_a_member_for_the_target(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def copies_what_the_place_does_not_hold(patch: Patch) -> None:
-    patch.set(copy_plan, "holds", lambda _index, _entry_id, _quorum: True)
+    patch.set(repair_plan, "holds", lambda _index, _entry_id, _quorum: True)
 
 
 @mutation("bk#3917", repair=True)
 def leaves_the_last_entry_out(patch: Patch) -> None:
-    honest = Replication._concerned
+    honest = _Repair._concerned
 
-    def concerned(self: Replication, metadata: LedgerMetadata) -> list[_Work]:
+    def concerned(self: _Repair, metadata: LedgerMetadata) -> list[_Work]:
         works = honest(self, metadata)
         if metadata.state is LedgerState.CLOSED:
             for work in works:
@@ -221,19 +237,17 @@ def leaves_the_last_entry_out(patch: Patch) -> None:
                     work.last -= 1
         return works
 
-    patch.set(Replication, "_concerned", concerned)
+    patch.set(_Repair, "_concerned", concerned)
 
 
 @mutation("bk#3692", repair=True)
 def leaves_empty_fragments_to_a_bookie_that_goes(patch: Patch) -> None:
-    honest = Replication._targets_chosen
+    honest = _Repair._mend
 
-    def chosen(self: Replication, event: ReplacementsChosen) -> protocol.ReplicationEffect:
-        if self._todo[0].is_empty:
-            return self._fragment_done()
-        return honest(self, event)
+    def mend(self: _Repair, work: _Work) -> Steps[bool]:
+        return (yield from honest(self, work)) if not work.is_empty else True
 
-    patch.set(Replication, "_targets_chosen", chosen)
+    patch.set(_Repair, "_mend", mend)
 
 
 @mutation("plan of repair", repair=True)
@@ -271,7 +285,7 @@ def copies_what_came_unverified(patch: Patch) -> None:
         headers: dict[int, Any] = dict.fromkeys(frames)
         return Found(answer.status, headers, frames, answer.considered, None, -1, answer.fenced)
 
-    patch.set(replication, "verified", unverified)
+    patch.set(repair_io, "verified", unverified)
 
 
 @mutation(
@@ -282,7 +296,7 @@ def copies_what_came_unverified(patch: Patch) -> None:
 )
 def unmarks_what_has_no_better_place(patch: Patch) -> None:
     """A mark for two reasons is worked off for one of them."""
-    patch.set(situation.Situation, "lacks_entries", lambda *_: False)
+    patch.set(repair_plan.Situation, "lacks_entries", lambda *_: False)
 
 
 @mutation(
@@ -292,24 +306,22 @@ def unmarks_what_has_no_better_place(patch: Patch) -> None:
 )
 def copies_what_it_can_before_it_knows_of_the_rest(patch: Patch) -> None:
     """No simulator loses an entry for good: that is what it looks for."""
-    honest = copy_plan.choose
+    honest = repair_plan.choose
 
-    def choose(*arguments: Any, **options: Any) -> copy_plan.Chosen:
+    def choose(*arguments: Any, **options: Any) -> repair_plan.Chosen:
         chosen = honest(*arguments, **options)
         first, last, quorum, shares = arguments
         copies = [
             copy
             for index in options["moving"]
-            for copy in copy_plan._copies_for(
+            for copy in repair_plan._copies_for(
                 index, first, last, quorum, shares, options["moving"]
             )[0]
         ]
         rest = [copy for copy in chosen.copies if copy.index not in options["moving"]]
         return replace(chosen, copies=(*rest, *copies))
 
-    from bookie.autorecovery.protocol import replication as machine
-
-    patch.set(machine, "choose", choose)
+    patch.set(protocol, "choose", choose)
 
 
 # Workers and writers.
@@ -317,42 +329,26 @@ def copies_what_it_can_before_it_knows_of_the_rest(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def counts_the_grace_from_the_lock(patch: Patch) -> None:
-    honest = Replication._after_fragments
-
-    def after(self: Replication) -> protocol.ReplicationEffect:
-        assert self._mark is not None
-        kept = self._mark
-        now = [replace(lack, since_ms=self._now_ms) for lack in kept.lacks]
-        self._mark = replace(kept, lacks=tuple(now))
-        try:
-            return honest(self)
-        finally:
-            self._mark = kept
-
-    patch.set(Replication, "_after_fragments", after)
+    patch.set(repair_plan.Situation, "marked_since_ms", lambda *_: now_ms())
 
 
 @mutation("plan of repair", repair=True)
 def fences_without_grace(patch: Patch) -> None:
-    honest = Replication._after_fragments
-
-    def after(self: Replication) -> protocol.ReplicationEffect:
-        kept = self._config
-        self._config = replace(kept, open_fragment_grace_ms=0)
-        try:
-            return honest(self)
-        finally:
-            self._config = kept
-
-    patch.set(Replication, "_after_fragments", after)
+    patch.set(repair_plan.Situation, "marked_since_ms", lambda *_: -HOUR_MS)
 
 
 @mutation("plan of repair", repair=True)
 def fences_though_there_is_no_spare(patch: Patch) -> None:
-    def chosen(self: Replication, _event: ReplacementsChosen) -> protocol.ReplicationEffect:
-        return self._recover()
+    honest = _Repair._settle_last
 
-    patch.set(Replication, "_spare_chosen", chosen)
+    def settle_last(self: _Repair) -> Steps[None]:
+        def is_choice(action: Action[Any]) -> bool:
+            return isinstance(action, protocol.ChooseReplacements)
+
+        nobody = ((0, BookieId("nobody")),)
+        return answered(honest(self), is_choice, nobody)
+
+    patch.set(_Repair, "_settle_last", settle_last)
 
 
 # Auditors.
@@ -469,17 +465,12 @@ def a_retired_name_serves_again(patch: Patch) -> None:
 def swaps_in_who_was_forgotten(patch: Patch) -> None:
     """Takes a worker that sleeps between its choice and the swap while just the bookie that it
     chose is emptied and forgotten."""
-    honest = Replication._next
+    honest = protocol.WriteSwap
 
-    def step(
-        self: Replication, event: protocol.ReplicationEvent
-    ) -> protocol.ReplicationEffect | None:
-        effect = honest(self, event)
-        if isinstance(effect, protocol.WriteSwap):
-            return replace(effect, leaving_version=ANY_VERSION)
-        return effect
+    def swap(metadata: LedgerMetadata, version: int, _: int) -> protocol.WriteSwap:
+        return honest(metadata, version, ANY_VERSION)
 
-    patch.set(Replication, "_next", step)
+    patch.set(protocol, "WriteSwap", swap)
 
 
 # Bookies: which copies they take of whom.

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bookie.autorecovery.protocol.situation import Situation
+from bookie.autorecovery.protocol.repair_plan import Situation
 from tests.simulation.__main__ import main
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations.judging import judge

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import MethodType
+from typing import Any
 
-from bookie.autorecovery import marks
-from bookie.autorecovery.protocol import replication_events as protocol
-from bookie.autorecovery.replication import _Repair
+from bookie.autorecovery import marks, repair_io
+from bookie.autorecovery.protocol import repair as protocol
+from bookie.autorecovery.repair_io import _RepairIO
 from ledger.clock import now_ms
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack
 from ledger.metastore.port import MetadataStore
+from ledger.procedures import Perform
+from ledger.protocol.procedure import Action, Steps
 from tests.simulation import writing
 from tests.simulation.logs.transport import SimTransport
 from tests.simulation.repair.oracle import Fenced, Repairs
@@ -41,33 +45,23 @@ def watched_marks(repairs: Repairs) -> Iterator[None]:
 @contextmanager
 def watched_repairs() -> Iterator[None]:
     """Report what repairs do, within the block."""
-    honest = _Repair._execute
+    honest, honest_run = _RepairIO.perform, vars(repair_io)["run"]
 
-    async def execute(
-        self: _Repair, effect: protocol.ReplicationEffect
-    ) -> protocol.ReplicationEvent | None:
-        transport = self._environment.transport
-        assert isinstance(transport, SimTransport)
-        process = transport.process
-        assert isinstance(process, RepairProcess)
-        ledger_id, name = self._ledger_id, type(effect).__name__
+    async def perform(self: _RepairIO, action: Action[Any]) -> object:
+        process, ledger_id, name = _process(self), self._ledger_id, type(action).__name__
         process.mark(f"repair_{name}")
         process.loop.step = name
-        if isinstance(effect, protocol.Finish):
-            process.targets.pop(ledger_id, None)
-            process.mark(f"repair_{effect.outcome.name.lower()}")
-            process.note(f"ends with {ledger_id}: {effect.outcome.value} {effect.why}")
-        if isinstance(effect, protocol.Look):
+        if isinstance(action, protocol.Look):
             history = process.world.repairs.history(ledger_id)
-            process.had[ledger_id, effect.bookie] = frozenset(
-                entry for entry, held in history.copies.items() if effect.bookie in held
+            process.had[ledger_id, action.bookie] = frozenset(
+                entry for entry, held in history.copies.items() if action.bookie in held
             )
-        if isinstance(effect, protocol.SendFrames):
+        if isinstance(action, protocol.SendFrames):
             assert self._metadata is not None, "it was read"
-            members = self._metadata.fragment_of(EntryId(effect.entries[0])).bookies
-            if effect.bookie not in members:  # as far as the worker knows: it may have slept
-                process.had.pop((ledger_id, effect.bookie), None)
-        if isinstance(effect, protocol.RecoverLedger):
+            members = self._metadata.fragment_of(EntryId(action.entries[0])).bookies
+            if action.bookie not in members:  # as far as the worker knows: it may have slept
+                process.had.pop((ledger_id, action.bookie), None)
+        if isinstance(action, protocol.RecoverLedger):
             process.recovering[ledger_id] = None
             writable = tuple(map(BookieId, self._environment.bookies.writable()))
             assert self._metadata is not None, "it was read"
@@ -76,13 +70,35 @@ def watched_repairs() -> Iterator[None]:
                 Fenced(ledger_id, process.name, now_ms(), members, writable)
             )
         try:
-            return await honest(self, effect)
+            return await honest(self, action)
         finally:
             process.loop.step = ""
             process.recovering.pop(ledger_id, None)
 
-    _Repair._execute = execute  # type: ignore[method-assign]
+    async def run(steps: Steps[protocol.RepairEnd], perform: Perform) -> protocol.RepairEnd:
+        end: protocol.RepairEnd = await honest_run(steps, perform)
+        method: object = perform
+        assert isinstance(method, MethodType)
+        repairing = method.__self__
+        assert isinstance(repairing, _RepairIO)
+        process, ledger_id = _process(repairing), repairing._ledger_id
+        process.targets.pop(ledger_id, None)
+        process.mark(f"repair_{end.outcome.name.lower()}")
+        process.note(f"ends with {ledger_id}: {end.outcome.value} {end.why}")
+        return end
+
+    _RepairIO.perform = perform  # type: ignore[method-assign]
+    vars(repair_io)["run"] = run
     try:
         yield
     finally:
-        _Repair._execute = honest  # type: ignore[method-assign]
+        _RepairIO.perform = honest  # type: ignore[method-assign]
+        vars(repair_io)["run"] = honest_run
+
+
+def _process(repairing: _RepairIO) -> RepairProcess:
+    transport = repairing._environment.transport
+    assert isinstance(transport, SimTransport)
+    process = transport.process
+    assert isinstance(process, RepairProcess)
+    return process

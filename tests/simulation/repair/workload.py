@@ -20,8 +20,8 @@ from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.decommission import Outcome as Left
-from bookie.autorecovery.protocol.replication import ReplicationConfig
-from bookie.autorecovery.replication import Pace
+from bookie.autorecovery.protocol.repair import RepairConfig
+from bookie.autorecovery.repair_io import Pace
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
@@ -188,7 +188,7 @@ class RepairSimulation(Simulation):
             look_s=self.repair.look_s,
             ledgers_max=self._random.choice((1, 4)),
             bytes_per_s=self._random.choice((0.0, 5000.0)),
-            replication=ReplicationConfig(open_fragment_grace_ms=round(self.repair.grace_s * 1000)),
+            repair=RepairConfig(open_fragment_grace_ms=round(self.repair.grace_s * 1000)),
         )
         await Worker(process.ledgers, config).run()
 
@@ -413,7 +413,7 @@ class RepairSimulation(Simulation):
 
     async def _moving(self, process: RepairProcess, ledger_ids: list[LedgerId]) -> None:
         await process.begin()
-        errands = Errands(process.ledgers, Pace(0.0), ReplicationConfig())
+        errands = Errands(process.ledgers, Pace(0.0), RepairConfig())
         for ledger_id in ledger_ids:
             with suppress(LogError):
                 metadata = await process.ledgers.describe(ledger_id)

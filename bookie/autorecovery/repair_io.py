@@ -1,28 +1,27 @@
-"""Drives `protocol.replication` against real bookies and a real metadata store."""
+"""Does the actions of `protocol.repair` on bookies and the metadata store."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, assert_never
+from typing import Any, Final, Protocol
 
-from bookie.autorecovery.marks import Ended
-from bookie.autorecovery.protocol import replication_events as protocol
-from bookie.autorecovery.protocol.replication import Replication, ReplicationConfig
-from bookie.autorecovery.repair_cache import Seen
+from bookie.autorecovery.marks import Ended, Marks
+from bookie.autorecovery.protocol import repair as protocol
+from bookie.autorecovery.protocol.repair_plan import Leaving, Share
 from bookie.autorecovery.replica_check import READ_BYTES_MAX, ask, look
 from ledger.backoff import Backoff
 from ledger.clock import now_ms
 from ledger.environment import Credentials, Environment, repair_credentials
-from ledger.errors import BadVersion, LogError, MetadataUnavailable, NoSuchLedger
+from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
-from ledger.machine_loop import Machine, read_metadata, run_in_turn
-from ledger.mark import Mark
+from ledger.mark import Mark, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import CheckOp
-from ledger.protocol import common_events
+from ledger.procedures import run
 from ledger.protocol.answers import verified
+from ledger.protocol.procedure import Action
 from ledger.recovery import recover_without_password
 from ledger.registry import DECOMMISSIONING
 from ledger.requests import AddRun, ReadQuery, Status
@@ -34,6 +33,7 @@ SENDS_MAX: Final = 6
 _SEND_AGAIN_S_MIN: Final = 0.1
 _SEND_AGAIN_S_MAX: Final = 3.0
 _UNLOCK_S_MAX: Final = 2.0
+CACHE_S: Final = 1.0
 COMPARED_MAX: Final = 2 * READ_BYTES_MAX
 """Bytes that a witness gives: more than what they are compared with, which is about one read."""
 
@@ -84,52 +84,91 @@ class MarksPort(Protocol):
     async def end(self, ledger_id: LedgerId, version: int) -> Ended: ...
 
 
+class RepairCache:
+    """What a worker reads for all of its repairs, and not anew for each one; never older than
+    `CACHE_S`.
+
+    Hints only, but for who is to be emptied: of a ledger that is marked for a bookie that was not
+    to be emptied when this was read, it is read again, as that is written before any mark."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._leaving = Leaving(frozenset(), -1)
+        self.urgent: tuple[LedgerId, ...] = ()
+        """Marked ledgers that come before others."""
+        self.locked: frozenset[LedgerId] = frozenset()
+        """Ledgers that are being repaired, also by this worker."""
+        self.revision = 0
+        """Grows each time that all of this was read."""
+        self._marks = marks
+        self._clock = asyncio.get_running_loop().time
+        self._read_at: float | None = None
+
+    async def refresh(self) -> None:
+        """Read all again if it is old. Raises `MetadataUnavailable`."""
+        now = self._clock()
+        if self._read_at is not None and now < self._read_at + CACHE_S:
+            return
+        self.urgent = await self._marks.urgent()
+        self.locked = await self._marks.locked_ledgers()
+        self._leaving = await self._marks.leaving()
+        self._read_at = now
+        self.revision += 1
+
+    def forget(self) -> None:
+        """Let all be read again: it has changed."""
+        self._read_at = None
+
+    async def leaving_for(self, mark: Mark) -> Leaving:
+        """Return who is to be emptied, for the repair of what *mark* says. Raises as `refresh`."""
+        emptied = {lack.bookie for lack in mark.lacks if lack.reason is Reason.DECOMMISSIONING}
+        await self.refresh()
+        if not emptied <= self._leaving.bookies:
+            self._leaving = await self._marks.leaving()
+        return self._leaving
+
+
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RepairContext:
     """What a repair works with."""
 
     environment: Environment
     marks: MarksPort
     pace: Pace
-    config: ReplicationConfig
-    seen: Seen
+    config: protocol.RepairConfig
+    cache: RepairCache
     wall_clock_ms: Callable[[], int] = now_ms
 
 
-async def replicate(
-    surroundings: Surroundings,
+async def repair_ledger(
+    context: RepairContext,
     ledger_id: LedgerId,
     *,
     eager: bool = False,
     came: frozenset[BookieId] = frozenset(),
-) -> protocol.Finish:
+) -> protocol.RepairEnd:
     """Repair the ledger, if it is marked and nobody else does; return how that ended.
 
-    *eager*, *came*: see `Begin`.
+    *eager*, *came*: see `protocol.repair`.
     What the metadata store or bookies refuse ends up in the mark, or in what is returned;
     nothing of it is raised. Safe to cancel at any moment: the lock is given back then."""
-    repair = _Repair(surroundings, ledger_id)
+    repairing = _RepairIO(context, ledger_id)
+    steps = protocol.repair(context.config, eager=eager, came=came)
     try:
-        machine: Machine[protocol.ReplicationEvent, protocol.ReplicationEffect]
-        machine = Replication(ledger_id, surroundings.config)
-        begin: protocol.ReplicationEvent = protocol.Begin(eager, came)
-        await run_in_turn(machine, begin, repair.execute, time_passed=common_events.TimePassed())
+        return await run(steps, repairing.perform)
     finally:
-        await repair.let_go()
-    assert repair.finish is not None, "the machine ends with Finish"
-    return repair.finish
+        await repairing.let_go()
 
 
-class _Repair:
-    def __init__(self, surroundings: Surroundings, ledger_id: LedgerId) -> None:
-        self.finish: protocol.Finish | None = None
-        self._environment = surroundings.environment
-        self._marks = surroundings.marks
-        self._seen = surroundings.seen
-        self._pace = surroundings.pace
-        self._now_ms = surroundings.wall_clock_ms
+class _RepairIO:
+    """Does the actions of one repair."""
+
+    def __init__(self, context: RepairContext, ledger_id: LedgerId) -> None:
+        self._environment = context.environment
+        self._marks = context.marks
+        self._cache = context.cache
+        self._pace = context.pace
+        self._now_ms = context.wall_clock_ms
         self._ledger_id = ledger_id
-        self._mark: Mark | None = None
         self._metadata: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
         self._silent: set[BookieId] = set()
@@ -137,62 +176,45 @@ class _Repair:
         self._locking = False
         """Whether a lock was asked for, and not given back."""
 
-    async def execute(self, effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent | None:
-        try:
-            return await self._execute(effect)
-        except LogError as error:
-            return protocol.EffectFailed(str(error))
-
-    async def _execute(  # noqa: C901, PLR0911, PLR0912 - one line for each effect
-        self, effect: protocol.ReplicationEffect
-    ) -> protocol.ReplicationEvent | None:
-        match effect:
+    async def perform(self, action: Action[Any]) -> object:  # noqa: C901, PLR0911, PLR0912 - one line each
+        match action:
             case protocol.TakeLock():
                 self._locking = True
-                taken = await self._marks.lock(self._ledger_id)
-                self._locking = taken
-                return protocol.LockTaken() if taken else protocol.LockRefused()
+                self._locking = await self._marks.lock(self._ledger_id)
+                return self._locking
             case protocol.ReadMark():
-                found = await self._marks.read(self._ledger_id)
-                self._mark, version = (None, -1) if found is None else found
-                return protocol.MarkRead(self._mark, version, self._now_ms())
-            case protocol.ReadLedger(fresh):
-                return await self._read_ledger(fresh=fresh)
+                mark, version = await self._marks.read(self._ledger_id) or (None, -1)
+                return protocol.MarkRead(mark, version, self._now_ms())
+            case protocol.ReadLedger():
+                return await self._read_ledger(action)
+            case protocol.ReadMetadata():
+                return await self._environment.ledgers.read(self._ledger_id)
             case protocol.Look():
-                return await self._look(effect)
-            case common_events.ChooseReplacements():
-                assert self._metadata is not None
-                return common_events.ReplacementsChosen(
-                    self._environment.replacements(
-                        self._metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
-                    )
-                )
+                return await self._look(action)
+            case protocol.ChooseReplacements(indexes, exclude, ensemble):
+                quorum = self._known()[0].quorum
+                return self._environment.replacements(quorum, ensemble, indexes, exclude)
             case protocol.ChooseBetter(exclude, ensemble):
-                assert self._metadata is not None
-                better = self._environment.better(self._metadata.quorum, ensemble, exclude)
-                return common_events.ReplacementsChosen(better)
+                quorum = self._known()[0].quorum
+                return self._environment.better(quorum, ensemble, exclude)
             case protocol.ReadFrames():
-                return await self._read_frames(effect)
+                return await self._read_frames(action)
             case protocol.SendFrames():
-                return await self._send_frames(effect)
+                return await self._send_frames(action)
             case protocol.WriteSwap():
-                return await self._write_swap(effect)
+                return await self._write_swap(action)
             case protocol.RecoverLedger():
-                return await self._recover()
+                await recover_without_password(self._environment, self._ledger_id)
             case protocol.WriteMark(mark, version):
-                stored = await self._marks.write(self._ledger_id, mark, version)
-                return protocol.MarkStored() if stored else protocol.MarkGrew()
+                return await self._marks.write(self._ledger_id, mark, version)
             case protocol.DeleteMark(version):
                 return await self._delete_mark(version)
             case protocol.Unlock():
                 await self._marks.unlock(self._ledger_id)
                 self._locking = False
-                return protocol.Unlocked()
-            case protocol.Finish():
-                self.finish = effect
-                return None
             case _:
-                assert_never(effect)
+                raise AssertionError(f"no action of a repair: {action}")
+        return None
 
     async def let_go(self) -> None:
         """Give back a lock that is still held, if the metadata store can be reached."""
@@ -202,22 +224,22 @@ class _Repair:
             async with asyncio.timeout(_UNLOCK_S_MAX):
                 await self._marks.unlock(self._ledger_id)
 
-    async def _delete_mark(self, version: int) -> protocol.ReplicationEvent:
+    async def _delete_mark(self, version: int) -> bool:
         match await self._marks.end(self._ledger_id, version):
             case Ended.GONE:
                 self._locking = False
-                return protocol.MarkStored()
+                return True
             case Ended.GREW:
-                return protocol.MarkGrew()
-            case Ended.LOCK_LOST as lost:
-                return protocol.EffectFailed(lost.value)
+                return False
+            case Ended.LOCK_LOST:
+                raise protocol.LockLost
 
-    async def _read_ledger(self, *, fresh: bool) -> protocol.LedgerRead:
-        leaving = await self._seen.leaving_for(self._mark)
+    async def _read_ledger(self, action: protocol.ReadLedger) -> protocol.LedgerRead:
+        leaving = await self._cache.leaving_for(action.mark)
         version = -1
         try:
             self._metadata, version = await self._environment.ledgers.read(
-                self._ledger_id, fresh=fresh
+                self._ledger_id, fresh=action.fresh
             )
         except NoSuchLedger:
             self._metadata = None
@@ -226,67 +248,58 @@ class _Repair:
         )
         return protocol.LedgerRead(self._metadata, version, registered, leaving, self._now_ms())
 
-    async def _write_swap(
-        self, effect: protocol.WriteSwap
-    ) -> common_events.MetadataEvent | protocol.MoreLeave:
-        check = CheckOp(DECOMMISSIONING, effect.leaving_version)
+    async def _write_swap(self, action: protocol.WriteSwap) -> int | None:
+        check = CheckOp(DECOMMISSIONING, action.leaving_version)
         try:
-            version = await self._environment.ledgers.write(
-                self._ledger_id, effect.metadata, effect.version, only_if=check
+            return await self._environment.ledgers.write(
+                self._ledger_id, action.metadata, action.version, only_if=check
             )
         except BadVersion as error:
-            if error.path == check.path:
-                self._seen.forget()
-                return protocol.MoreLeave()
-        except NoSuchLedger:
-            pass
-        except MetadataUnavailable:
-            return common_events.MetadataFailed()
-        else:
-            return common_events.MetadataWritten(version)
-        return await read_metadata(self._environment.ledgers, self._ledger_id)
+            if error.path != check.path:
+                raise
+            self._cache.forget()
+            return None
 
-    async def _look(self, effect: protocol.Look) -> protocol.Looked:
+    async def _look(self, action: protocol.Look) -> Share:
         metadata, credentials = self._known()
-        share = await look(
+        return await look(
             self._environment.transport,
             credentials,
-            effect.bookie,
-            effect.index,
+            action.bookie,
+            action.index,
             metadata.quorum,
-            effect.first,
-            effect.last,
-            thorough=effect.thorough,
+            action.first,
+            action.last,
+            thorough=action.thorough,
         )
-        return protocol.Looked(share)
 
-    async def _read_frames(self, effect: protocol.ReadFrames) -> protocol.FramesRead:
+    async def _read_frames(self, action: protocol.ReadFrames) -> protocol.FramesRead:
         metadata, credentials = self._known()
         query = ReadQuery(
             self._ledger_id,
             credentials.key,
-            effect.first,
-            effect.copy.last,
+            action.first,
+            action.copy.last,
             bytes_max=READ_BYTES_MAX,
             repairs=True,
         )
-        answer = await ask(self._environment.transport, effect.bookie, query)
+        answer = await ask(self._environment.transport, action.bookie, query)
         found = verified(answer, self._ledger_id, credentials.checks)
         self._frames = {
             entry_id: bytes(frame)
             for entry_id, frame in found.frames.items()
-            if effect.copy.takes(entry_id, metadata.quorum)
+            if action.copy.takes(entry_id, metadata.quorum)
         }
         entries = tuple(self._frames)
-        if effect.witness is None or not entries:
+        if action.witness is None or not entries:
             return protocol.FramesRead(found.status, entries, found.considered)
-        query = replace(query, last=min(found.considered, effect.copy.last), bytes_max=COMPARED_MAX)
-        differing = await self._differing(effect.witness, query, credentials)
+        query = replace(query, last=min(found.considered, action.copy.last), bytes_max=COMPARED_MAX)
+        differing = await self._differing(action.witness, query, credentials)
         if differing:
             _log.error(
                 "frames_differ",
                 ledger_id=self._ledger_id,
-                bookies=[effect.bookie, effect.witness],
+                bookies=[action.bookie, action.witness],
                 entries=differing,
             )
         return protocol.FramesRead(found.status, entries, found.considered, differing)
@@ -311,31 +324,28 @@ class _Repair:
             if entry_id in others and others[entry_id] != frame
         )
 
-    async def _send_frames(
-        self, effect: protocol.SendFrames
-    ) -> protocol.FramesStored | protocol.FramesRefused | protocol.EffectFailed:
+    async def _send_frames(self, action: protocol.SendFrames) -> Status:
         _, credentials = self._known()
-        if not await self._marks.name_target(self._ledger_id, effect.bookie):
-            return protocol.EffectFailed(Ended.LOCK_LOST.value)
+        if not await self._marks.name_target(self._ledger_id, action.bookie):
+            raise protocol.LockLost
         runs = runs_of(
-            effect.entries, self._frames, credentials, bytes_max=READ_BYTES_MAX, recovery=True
+            action.entries, self._frames, credentials, bytes_max=READ_BYTES_MAX, recovery=True
         )
         size_bytes = sum(len(run.frames) for run in runs)
         await self._pace.take(size_bytes)
-        refused = await self._send(effect.bookie, runs)
+        status = await self._send(action.bookie, runs)
         self._frames.clear()
-        if refused is not None:
-            return protocol.FramesRefused(refused)
-        self._pace.copied(len(effect.entries), size_bytes)
-        return protocol.FramesStored()
+        if status is Status.OK:
+            self._pace.copied(len(action.entries), size_bytes)
+        return status
 
-    async def _send(self, bookie: BookieId, runs: Sequence[AddRun]) -> Status | None:
-        """Add *runs*; return the first answer that is not OK."""
-        for run in runs:
-            status = await self._add_patiently(bookie, run)
+    async def _send(self, bookie: BookieId, runs: Sequence[AddRun]) -> Status:
+        """Add *runs*, up to the first answer that is not OK."""
+        for added in runs:
+            status = await self._add_patiently(bookie, added)
             if status is not Status.OK:
                 return status
-        return None
+        return Status.OK
 
     async def _add_patiently(self, bookie: BookieId, run: AddRun) -> Status:
         backoff = Backoff(_SEND_AGAIN_S_MIN, _SEND_AGAIN_S_MAX)
@@ -355,13 +365,6 @@ class _Repair:
 
         self._environment.transport.add(bookie, run, on_done)
         return await answered
-
-    async def _recover(self) -> protocol.Recovered | protocol.RecoveryRefused:
-        try:
-            await recover_without_password(self._environment, self._ledger_id)
-        except LogError as error:
-            return protocol.RecoveryRefused(str(error))
-        return protocol.Recovered()
 
     def _known(self) -> tuple[LedgerMetadata, Credentials]:
         assert self._metadata is not None, "the metadata were read first"
