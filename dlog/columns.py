@@ -1,17 +1,14 @@
 """Records as parallel columns: how they travel from a caller to the bytes of an entry."""
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Self, cast
 
-from dlog.headers import encode_headers
+from dlog.headers import HeadersGiven, Payload, encode_headers
 from dlog.position import timestamp_error
 from ledger.errors import InvalidValue
-
-Payload = bytes | bytearray | memoryview
-HeadersGiven = Mapping[str, Payload]
 
 Row = tuple[bytes, bytes | None, int | None, int | None, bytes | None]
 """One record: payload, key, txid, timestamp, headers as `Columns` have them."""

@@ -1,6 +1,6 @@
 """The envelope: a record batch with values, keys and headers encrypted, byte for byte.
 
-    header     that of `dlog.recordbatch`: version 4, flag ENCRYPTED, sizes as before encryption
+    header     that of `dlog.recordbatch`: flag ENCRYPTED, sizes as before encryption
     u32        bytes of *numbers*, as they are stored
     8 bytes    salt
     numbers    all columns before the values and, behind them, the receipt if there is one;
@@ -27,7 +27,6 @@ from dlog.recordbatch import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
-    VERSION,
     BatchFacts,
     BatchHeader,
     Codec,
@@ -39,6 +38,7 @@ from dlog.recordbatch import (
     decode_batch,
     decompress,
     parse_header,
+    version_of,
 )
 
 if TYPE_CHECKING:
@@ -179,8 +179,9 @@ def _joined(header: BatchHeader, numbers: memoryview, blobs: memoryview) -> Reco
 
 
 def _packed(header: BatchHeader, codec: Codec, stored_bytes: int) -> bytes:
+    flags = header.flags | Flag.ENCRYPTED
     return HEADER.pack(
-        MAGIC, VERSION, codec, header.flags | Flag.ENCRYPTED, 0,
+        MAGIC, version_of(flags), codec, flags,
         header.count, header.body_bytes, stored_bytes,
         header.value_bytes, header.key_bytes, header.headers_bytes,
         header.base_index, header.base_timestamp_ms, header.first_txid, header.last_txid,

@@ -5,7 +5,7 @@ by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, NamedTuple, Self, overload
@@ -172,7 +172,7 @@ class Record(NamedTuple):
     txid: int | None
     key: bytes | None
     value: bytes
-    headers: Mapping[str, bytes] = NO_HEADERS
+    headers: Headers = NO_HEADERS
 
     @property
     def dlsn(self) -> DLSN:

@@ -1,7 +1,7 @@
 """The record batch: many records as columns in one entry of a ledger, byte for byte.
 
     header   64 bytes, little endian:
-             4s magic "DLRB", u8 version, u8 codec, u8 flags, u8 zero,
+             4s magic "DLRB", u8 version, u8 codec, u16 flags,
              u32 count, u32 body bytes, u32 stored bytes (body after compression),
              u32 value bytes, u32 key bytes, u32 headers bytes,
              i64 base index, i64 base timestamp, i64 first txid, i64 last txid
@@ -18,7 +18,8 @@
              headers          headers bytes, each record's as in `dlog.headers`; none is empty
              receipt          16s origin, i64 number (RECEIPT)
 
-A batch is of version 4 iff it is encrypted (`dlog.envelope` has how its body is then), else of
+A batch is of version 5 iff one of its records has a header name twice or a null value (PAIRS),
+else of version 4 iff it is encrypted (`dlog.envelope` has how its body is then), else of
 version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
 else of version 1: the same without what it lacks. So nothing costs a byte where it is not, and an
 older program reads all that it can.
@@ -49,15 +50,15 @@ from typing import Final, assert_never
 
 from dlog.columns import Columns
 from dlog.errors import BatchEncrypted, BatchTooNew, CodecMissing, DamagedBatch
-from dlog.headers import NO_HEADERS, Headers, decode_headers
+from dlog.headers import NO_HEADERS, Headers, are_paired, decode_headers
 from dlog.position import NO_TXID, Place, Record, new_record
 from dlog.receipts import Receipt
 from ledger.entry import ENTRY_BYTES_MAX
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Newest one; what a batch does not need makes it older."""
 MAGIC: Final = b"DLRB"
-HEADER: Final = struct.Struct("<4sBBBBIIIIIIqqqq")
+HEADER: Final = struct.Struct("<4sBBHIIIIIIqqqq")
 HEADER_BYTES: Final = HEADER.size
 RECEIPT: Final = struct.Struct("<16sq")
 BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX - HEADER_BYTES
@@ -72,7 +73,7 @@ ZSTD_LEVEL_MAX: Final = 19
 _NUMPY_BYTES_MIN: Final = 1024
 """Columns from so much on are checked by numpy, 40 times as fast, where the process has loaded it
 anyway; to import it for this would cost more."""
-_CODEC_FIELD, _STORED_FIELD, _INDEX_FIELD = 2, 7, 11
+_CODEC_FIELD, _STORED_FIELD, _INDEX_FIELD = 2, 6, 10
 _INT32_MAX = 2**31 - 1
 _INT32_MIN = -(2**31)
 
@@ -96,6 +97,8 @@ class Flag(IntFlag):
     HEADERS = 32
     RECEIPT = 64
     ENCRYPTED = 128
+    PAIRS = 256
+    """Some record's headers have a name twice or a null value: none is a column more."""
 
 
 _ALL_FLAGS: Final = sum(Flag)
@@ -238,8 +241,12 @@ class RecordBatch(BatchFacts):
 
     def check_headers(self) -> None:
         """Look at the headers of all records. Raises `DamagedBatch`."""
-        for each in self.headers_list() or ():
-            decode_headers(each.encoded)
+        paired = False
+        for headers in self.headers_list() or ():
+            decode_headers(headers.encoded)
+            paired = paired or are_paired(headers.encoded)
+        if paired != bool(self.header.flags & Flag.PAIRS):
+            raise DamagedBatch("its flags do not tell which headers it has")
 
     def records(self, place: Place, *, skip: int = 0, take: int | None = None) -> Iterator[Record]:
         """Return an iterator of the records in the slots from *skip* on, *take* of them or all."""
@@ -302,6 +309,8 @@ def encode_batch(
         blobs.append((key_bytes, present_keys))
     if records.headers is not None and any(records.headers):
         present_headers = [each or b"" for each in records.headers]
+        if any(map(are_paired, present_headers)):
+            flags |= Flag.PAIRS
         headers_bytes = _add_offsets(columns, present_headers)
         flags |= Flag.HEADERS
         blobs.append((headers_bytes, present_headers))
@@ -321,7 +330,7 @@ def encode_batch(
         parts = [compress(b"".join(parts), codec, codec_level)]
         stored_bytes = len(parts[0])
     header = HEADER.pack(
-        MAGIC, _version(flags), codec, flags, 0,
+        MAGIC, version_of(flags), codec, flags,
         len(values), body_bytes, stored_bytes, value_bytes, key_bytes, headers_bytes,
         base_index, base_timestamp_ms, first_txid, last_txid,
     )  # fmt: skip
@@ -357,23 +366,23 @@ def parse_header(payload: bytes | memoryview) -> BatchHeader:
     if len(payload) < HEADER_BYTES:
         raise DamagedBatch(f"{len(payload)} bytes are shorter than a header")
     fields = HEADER.unpack_from(payload)
-    magic, version, codec, flags, zero, count, body, stored, value, key, headers = fields[:11]
+    magic, version, codec, flags, count, body, stored, value, key, headers = fields[:10]
     if magic == MAGIC and version > VERSION:
         raise BatchTooNew(version, VERSION)
-    if magic != MAGIC or zero:
+    if magic != MAGIC:
         raise DamagedBatch(f"it begins with {bytes(payload[:8]).hex()}")
     if codec not in Codec._value2member_map_ or flags & ~_ALL_FLAGS:
         raise DamagedBatch(f"unknown codec {codec} or flags {flags:#x}")
-    if version != _version(Flag(flags)):
+    if version != version_of(Flag(flags)):
         raise DamagedBatch(f"format version {version} with flags {flags:#x}")
     if count == 0 or body > BODY_BYTES_MAX:
         raise DamagedBatch(f"{count} records of {body} bytes are not possible")
     if body != _body_bytes(count, Flag(flags), value, key, headers):
         raise DamagedBatch(f"the columns of {count} records do not add up to {body} bytes")
-    if fields[11] < 0:
-        raise DamagedBatch(f"base index {fields[11]} is negative")
+    if fields[10] < 0:
+        raise DamagedBatch(f"base index {fields[10]} is negative")
     return BatchHeader(
-        Codec(codec), Flag(flags), count, body, stored, value, key, headers, *fields[11:]
+        Codec(codec), Flag(flags), count, body, stored, value, key, headers, *fields[10:]
     )
 
 
@@ -451,8 +460,10 @@ class _Columns:
         return self._body[start : self._end]
 
 
-def _version(flags: Flag) -> int:
-    """Return the oldest version that has these columns."""
+def version_of(flags: Flag) -> int:
+    """Return the oldest version of a batch that has these *flags*."""
+    if flags & Flag.PAIRS:
+        return 5
     if flags & Flag.ENCRYPTED:
         return 4
     if flags & Flag.RECEIPT:
@@ -464,7 +475,7 @@ def _body_bytes(
     count: int, flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int
 ) -> int | None:
     """Return how long a body of these columns is; None if they contradict each other."""
-    if headers_bytes and not flags & Flag.HEADERS:
+    if (headers_bytes or flags & Flag.PAIRS) and not flags & Flag.HEADERS:
         return None
     padded = _numbers(count, flags) + _blobs(flags, value_bytes, key_bytes, headers_bytes)
     if flags & Flag.RECEIPT:

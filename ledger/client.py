@@ -291,6 +291,11 @@ class LedgerClient:
         return self._environment.security
 
     @property
+    def level(self) -> int:
+        """The feature level of the cluster: which formats may be written."""
+        return self.bookies.level
+
+    @property
     def environment(self) -> Environment:
         """What all handles of this client share, for those who repair ledgers."""
         return self._environment

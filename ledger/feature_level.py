@@ -17,6 +17,7 @@ FIRST: Final = 1
 ENCRYPTION: Final = 2
 IDENTITIES: Final = 3
 OWNERS: Final = 4
+HEADER_PAIRS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
         ENCRYPTION: Level("0.1.0", "encrypted logs: record batch 4, manifest 3"),
         IDENTITIES: Level("0.1.0", "connections of version 2 only: both ends prove whose they are"),
         OWNERS: Level("0.1.0", "rights go by owner nodes: whose a ledger is, no client changes"),
+        HEADER_PAIRS: Level("0.1.0", "headers with a name twice or a null value: record batch 5"),
     }
 )
 LEVEL_MAX: Final = max(LEVELS)

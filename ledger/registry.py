@@ -42,7 +42,7 @@ REFRESH_RETRY_S: Final = 0.5
 REGISTER_TRIES_MAX: Final = 10
 REASON_CHARACTERS_MAX: Final = 200
 _PORT_MAX: Final = 65535
-_WATCHED: Final = (AVAILABLE, READ_ONLY, COOKIES, DECOMMISSIONING)
+_WATCHED: Final = (AVAILABLE, READ_ONLY, COOKIES, DECOMMISSIONING, INSTANCE)
 
 _log = get_logger(__name__)
 
@@ -311,6 +311,11 @@ class BookieDirectory:
 
         return end
 
+    @property
+    def level(self) -> int:
+        """The feature level of the cluster (`ledger.feature_level`), as last read."""
+        return self._level
+
     async def look_again(self) -> None:
         """Read the list as it is now. Raises `MetadataUnavailable`."""
         await self._store.sync(AVAILABLE)
@@ -399,8 +404,8 @@ class BookieDirectory:
             call()
 
     async def _read_level(self) -> None:
-        """Learn whether every bookie of the cluster says who it is."""
-        if self._level < IDENTITIES:
+        """Learn what the programs of the cluster can read; a level never falls."""
+        if self._level < LEVEL_MAX:
             with suppress(NoSuchNode):  # whoever opens the namespace says so
                 held = decode_instance((await self._store.get(INSTANCE)).value)[1]
                 self._level = held.level

@@ -26,7 +26,8 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
+from dlog.columns import Row, checked, checked_many
+from dlog.headers import HeadersGiven, Payload
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S

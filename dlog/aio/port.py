@@ -73,6 +73,10 @@ class Ledgers(Protocol):
     def security(self) -> Security | None:
         """What connections of this process are secured with; None: nothing."""
 
+    @property
+    def level(self) -> int:
+        """The feature level of the cluster (`ledger.feature_level`), as last read."""
+
     async def create(
         self,
         quorum: Quorum | None = None,

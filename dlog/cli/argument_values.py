@@ -40,23 +40,19 @@ def parse_size(text: str, option: str) -> int:
     return usage(lambda: size_bytes(text, option), option)
 
 
-def parse_headers(pairs: list[str], option: str = "--header") -> dict[str, bytes]:
-    """Return what *pairs* as ``name=value`` say, as headers of a record."""
+def parse_headers(pairs: list[str], option: str = "--header") -> list[tuple[str, bytes | None]]:
+    """Return *pairs* as headers of a record: ``name=value``, or ``name`` alone for a null value."""
     from dlog.headers import encode_headers
 
-    found: dict[str, bytes] = {}
+    headers: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
-        if name in found:
-            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
-        found[name] = os.fsencode(text)
+        headers.append((name, os.fsencode(text) if equals else None))
     try:
-        encode_headers(found)
+        encode_headers(headers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
-    return found
+    return headers
 
 
 def parse_codec(text: str, option: str) -> "tuple[Codec, int]":

@@ -14,12 +14,14 @@ from typing import Final
 
 from dlog.columns import Columns, Row
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
+from dlog.headers import PAIRED_RECORD, are_paired
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID, TXID_MAX
 from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
 from dlog.protocol.pending_batch import Gathering
 from dlog.receipts import Receipt
-from ledger.errors import LogError, TooManyPending
+from ledger.errors import LevelTooLow, LogError, TooManyPending
+from ledger.feature_level import HEADER_PAIRS, LEVEL_MAX
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which no other
@@ -47,10 +49,11 @@ class Intake:
         last_txid: int,
         now_ms: Callable[[], int],
         wake: Callable[[], object],
+        level: Callable[[], int] = lambda: LEVEL_MAX,
         told: Callable[[], None] | None = None,
     ) -> None:
-        """*told* is called when the application is given the error of a record that was not taken;
-        from any thread."""
+        """*level* returns the feature level of the cluster. *told* is called when the application
+        is given the error of a record that was not taken; from any thread."""
         self.packer = Packer()
         self.next_offset = next_offset
         """Offset of the next append, behind all that is settled."""
@@ -60,6 +63,7 @@ class Intake:
         """The highest one that was taken; `NO_TXID` if there is none."""
         self._now_ms = now_ms
         self._wake = wake
+        self._level = level
         self._told = told
         self._woken = False
         self._origin: bytes | None = None
@@ -153,6 +157,8 @@ class Intake:
         if headers is not None:
             size += len(headers)
         refusal = self._refusal(size, txid, expected_offset)
+        if refusal is None and are_paired(headers):
+            refusal = self._pairs_refusal()
         if refusal is not None:
             return Outcome.refused(refusal, self._told), 0
         if txid is not None:
@@ -226,6 +232,8 @@ class Intake:
             if refusal is None and txid is not None:
                 refusal = self._txid_refusal(txid, last_txid)
                 last_txid = txid
+        if refusal is None and any(map(are_paired, records.headers or ())):
+            refusal = self._pairs_refusal()
         return refusal
 
     def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:
@@ -236,6 +244,10 @@ class Intake:
         if expected_offset is not None and expected_offset != self.next_offset:
             return UnexpectedOffset(self._log, expected_offset, self.next_offset)
         return None if txid is None else self._txid_refusal(txid, self._last_txid)
+
+    def _pairs_refusal(self) -> LogError | None:
+        level = self._level()
+        return None if level >= HEADER_PAIRS else LevelTooLow(PAIRED_RECORD, HEADER_PAIRS, level)
 
     def _txid_refusal(self, txid: int, last_txid: int) -> LogError | None:
         if max(last_txid, NO_TXID + 1) <= txid <= TXID_MAX:

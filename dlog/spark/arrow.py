@@ -14,12 +14,14 @@ worker's processor.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dlog.headers import Pairs
 from dlog.position import NO_TXID, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import RecordBatch
 
@@ -130,11 +132,16 @@ def ends_of(lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
     return ends.astype(np.int32)
 
 
-def byte_strings(kind: pa.DataType, each: Sequence[bytes]) -> pa.Array:
-    """Return *each* as an array of strings or of bytes, as *kind* says."""
-    ends = ends_of(np.fromiter(map(len, each), dtype=np.int64, count=len(each)))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(each))]
-    return pa.Array.from_buffers(kind, len(each), buffers)
+def byte_strings(kind: pa.DataType, strings: Sequence[bytes | None]) -> pa.Array:
+    """Return *strings* as an array of strings or of bytes, as *kind* says; None as null."""
+    valid = None
+    if None in strings:
+        present = (value is not None for value in strings)
+        valid = _bitmap(np.fromiter(present, dtype=np.bool_, count=len(strings)))
+    whole = [value or b"" for value in strings]
+    ends = ends_of(np.fromiter(map(len, whole), dtype=np.int64, count=len(whole)))
+    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(whole))]
+    return pa.Array.from_buffers(kind, len(whole), buffers)
 
 
 def numbers(
@@ -148,18 +155,18 @@ def numbers(
     return pa.Array.from_buffers(kind, len(each), [known, pa.py_buffer(each)])
 
 
-def header_lists(
-    counts: npt.NDArray[np.int32], names: Sequence[str], values: Sequence[bytes]
-) -> pa.Array:
-    """Return the headers of records that have so many each, all of them one after the other."""
+def header_lists(counts: npt.NDArray[np.int32], pairs: Sequence[Pairs]) -> pa.Array:
+    """Return the headers of records: *counts* says how many each has, *pairs* has them of those
+    that have any."""
     ends = ends_of(counts)
-    pair = HEADERS.value_type
+    flat = [*chain.from_iterable(pairs)]
     columns = [
-        byte_strings(pa.string(), [name.encode() for name in names]),
-        byte_strings(pa.binary(), values),
+        byte_strings(pa.string(), [name.encode() for name, _ in flat]),
+        byte_strings(pa.binary(), [value for _, value in flat]),
     ]
-    pairs = pa.Array.from_buffers(pair, len(names), [None], children=columns)
-    return pa.Array.from_buffers(HEADERS, len(counts), [None, pa.py_buffer(ends)], children=[pairs])
+    structs = pa.Array.from_buffers(HEADERS.value_type, len(flat), [None], children=columns)
+    buffers = [None, pa.py_buffer(ends)]
+    return pa.Array.from_buffers(HEADERS, len(counts), buffers, children=[structs])
 
 
 def integers(column: pa.Array) -> npt.NDArray[np.int64]:
@@ -255,12 +262,9 @@ def _keys(batch: RecordBatch) -> pa.Array:
 def _headers(batch: RecordBatch) -> pa.Array:
     headers = batch.headers_list()
     if headers is None:
-        return header_lists(np.zeros(batch.count, dtype=np.int32), [], [])
-    return header_lists(
-        np.fromiter(map(len, headers), dtype=np.int32, count=batch.count),
-        [name for each in headers for name in each],
-        [value for each in headers for value in each.values()],
-    )
+        return header_lists(np.zeros(batch.count, dtype=np.int32), [])
+    pairs = [each.pairs() for each in headers]
+    return header_lists(np.fromiter(map(len, pairs), dtype=np.int32, count=batch.count), pairs)
 
 
 def _binary(

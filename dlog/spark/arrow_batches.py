@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dlog.chunk import Chunk
+from dlog.headers import Pairs
 from dlog.position import NO_TXID
 from dlog.recordbatch import RecordBatch
 from dlog.spark.arrow import (
@@ -123,19 +124,16 @@ def _keys(chunks: Sequence[Chunk]) -> pa.Array:
 def _headers(chunks: Sequence[Chunk]) -> pa.Array:
     """Return what `arrow.to_arrow` does; without a step for a record of an entry without any."""
     counts: list[npt.NDArray[np.int32]] = []
-    names: list[str] = []
-    values: list[bytes] = []
+    pairs: list[Pairs] = []
     for chunk in chunks:
-        found = chunk.batch.headers_list()
-        if found is None:
+        headers = chunk.batch.headers_list()
+        if headers is None:
             counts.append(np.zeros(chunk.take, dtype=np.int32))
             continue
-        taken = found[chunk.skip : chunk.skip + chunk.take]
+        taken = [each.pairs() for each in headers[chunk.skip : chunk.skip + chunk.take]]
         counts.append(np.fromiter(map(len, taken), dtype=np.int32, count=chunk.take))
-        for headers in taken:
-            names += headers.keys()
-            values += headers.values()
-    return header_lists(np.concatenate(counts), names, values)
+        pairs += taken
+    return header_lists(np.concatenate(counts), pairs)
 
 
 def _there(batch: RecordBatch) -> npt.NDArray[np.uint8]:

@@ -25,8 +25,9 @@ from dlog.aio.read.barriers import BARRIER_S
 from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
+from dlog.columns import Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
+from dlog.headers import HeadersGiven, Payload
 from dlog.position import BeyondEnd, Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
 from dlog.protocol.packer import RECORD_CHARGE

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ledger.entry import Digest, encode_frame, parse_header
 from ledger.errors import HandleClosed, LedgerFenced, LogError, NoSuchLedger
+from ledger.feature_level import LEVEL_MAX
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
@@ -96,6 +97,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, FakeLedger] = {}
         self.held = False
+        self.level = LEVEL_MAX
         self.keep_unconfirmed = True
         """Whether recovery keeps entries that were stored and not confirmed."""
         self.deleted: list[LedgerId] = []
@@ -285,6 +287,10 @@ class FakeLedgers:
         self.cluster = cluster
         self.store = store
         self.security: Security | None = None
+
+    @property
+    def level(self) -> int:
+        return self.cluster.level
 
     async def create(
         self,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlog.columns import Columns
 from dlog.errors import BatchTooNew, DamagedBatch
-from dlog.headers import encode_headers
+from dlog.headers import HeadersGiven, are_paired, encode_headers, pairs_of
 from dlog.position import DLSN, NO_TXID, TXID_MAX, Place, Record
 from dlog.recordbatch import (
     BODY_BYTES_MAX,
@@ -20,9 +20,11 @@ from dlog.recordbatch import (
     VERSION,
     ZSTD_LEVEL_MAX,
     Codec,
+    Flag,
     decode_batch,
     encode_batch,
     parse_header,
+    version_of,
 )
 from dlog.settings import RECORD_BYTES_LIMIT
 
@@ -31,7 +33,10 @@ KEPT = Path(__file__).parent / "kept" / "record_batches_v1.bin"
 
 TIMES = st.integers(-(2**40), 2**60)
 TXIDS = st.integers(NO_TXID + 1, TXID_MAX)
-HEADERS = st.dictionaries(st.text("abcä", min_size=1), st.binary(max_size=9), max_size=4)
+NAMES = st.text("abcä", min_size=1)
+HEADERS = st.dictionaries(NAMES, st.binary(max_size=9), max_size=4) | st.lists(
+    st.tuples(NAMES, st.none() | st.binary(max_size=9)), max_size=4
+)
 ROWS = st.lists(
     st.tuples(
         st.binary(max_size=20),
@@ -47,7 +52,7 @@ ROWS = st.lists(
 
 @given(rows=ROWS, codec=st.sampled_from(Codec), base=st.integers(0, 2**62), with_keys=st.booleans())
 def test_what_was_encoded_comes_back(
-    rows: list[tuple[bytes, bytes | None, int | None, int, dict[str, bytes] | None]],
+    rows: list[tuple[bytes, bytes | None, int | None, int, HeadersGiven | None]],
     codec: Codec,
     base: int,
     with_keys: bool,
@@ -72,10 +77,13 @@ def test_what_was_encoded_comes_back(
     assert batch.txid_list() == txids
     assert batch.key_list() == (keys if with_keys else None)
     records = list(batch.records(Place(0, 0, 0)))
-    assert [record.headers for record in records] == [each or {} for each in headers]
+    assert [[*record.headers.pairs()] for record in records] == [
+        pairs_of(given or ()) for given in headers
+    ]
     assert [batch.record(Place(0, 0, 0), slot) for slot in range(len(values))] == records
     batch.check_headers()
-    assert payload[4] == (2 if any(headers) else 1)
+    has_pairs = any(are_paired(record.headers.encoded) for record in records)
+    assert payload[4] == (5 if has_pairs else 2 if any(headers) else 1)
     present = [txid for txid in txids if txid is not None]
     assert batch.header.first_txid == (present[0] if present else NO_TXID)
     assert batch.header.last_txid == (present[-1] if present else 7)
@@ -195,7 +203,8 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
         (28, b"\x01", "do not add up"),
         (5, b"\x07", "unknown codec 7"),
         (6, b"\x80", "flags"),
-        (7, b"\x01", "begins with"),
+        (7, b"\x01", "format version 1 with flags 0x100"),
+        (7, b"\x02", "unknown codec 0 or flags 0x200"),
         (8, b"\0\0\0\0", "0 records"),
         (32, b"\xff" * 8, "negative"),
     ],
@@ -210,8 +219,22 @@ def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str)
 def test_a_batch_of_a_newer_program_is_no_damage_but_a_reason_to_upgrade() -> None:
     payload = bytearray(encode_batch(Columns([b"a"]), base_index=0, base_timestamp_ms=0))
     payload[4] = VERSION + 1
-    with pytest.raises(BatchTooNew, match="reads versions up to 4: upgrade it"):
+    with pytest.raises(BatchTooNew, match="reads versions up to 5: upgrade it"):
         decode_batch(bytes(payload))
+
+
+def test_flags_that_do_not_tell_which_headers_a_batch_has_are_damage() -> None:
+    """A reader of before would refuse the batch, or take its headers for damage."""
+    paired = encode_headers([("a", b"1"), ("a", b"2")])
+    for headers, flags in ((paired, Flag.HEADERS), (ONE_HEADER, Flag.HEADERS | Flag.PAIRS)):
+        payload = bytearray(
+            encode_batch(Columns([b"x"], headers=[headers]), base_index=0, base_timestamp_ms=0)
+        )
+        decode_batch(bytes(payload)).check_headers()
+        payload[4] = version_of(flags)
+        payload[6:8] = flags.to_bytes(2, "little")
+        with pytest.raises(DamagedBatch, match="flags do not tell"):
+            decode_batch(bytes(payload)).check_headers()
 
 
 def test_damaged_headers_are_told_by_who_looks_at_them_and_by_a_check() -> None:
@@ -279,7 +302,7 @@ def test_a_few_bytes_that_say_they_are_many_cost_no_memory(codec: Codec, value_b
     body = bytes(8) + bytes(64 * 2**20)
     stored = zstandard.compress(body) if codec is Codec.ZSTD else b"\x1f" * 8
     header = HEADER.pack(
-        b"DLRB", 1, codec, 0, 0, 1, 8 + value_bytes & 2**32 - 1, len(stored), value_bytes, 0, 0,
+        b"DLRB", 1, codec, 0, 1, 8 + value_bytes & 2**32 - 1, len(stored), value_bytes, 0, 0,
         0, 0, NO_TXID, NO_TXID,
     )  # fmt: skip
     tracemalloc.start()

@@ -14,7 +14,7 @@ from typing import Final
 
 from dlog.columns import Columns
 from dlog.envelope import seal
-from dlog.headers import encode_headers
+from dlog.headers import HeadersGiven, encode_headers
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
@@ -90,6 +90,8 @@ VALUES: Final = (b"one", b"", b"three" * 40)
 KEYS: Final = (b"k", None, b"")
 TXIDS: Final = (5, None, 9)
 TIMESTAMPS_MS: Final = (1000, 1001, 1_000_000_000_000)
+HEADERS: Final = {"h": b"v"}
+PAIRS: Final = (("h", b"v"), ("n", None), ("h", b""))
 RECEIPT: Final = Receipt(bytes(range(16)), 12)
 CIPHER_KEY: Final = bytes(range(32))
 
@@ -136,9 +138,11 @@ def values() -> Mapping[str, bytes]:
         "entry with HMAC, version 2": FRAME_2,
         "explicit LAC, version 2": LAC_2,
         "batch 1": batch(Codec.NONE),
-        "batch 2": batch(Codec.NONE, headers=True),
+        "batch 2": batch(Codec.NONE, headers=HEADERS),
         "batch 3": _full(Codec.NONE),
         "batch 4": sealed(Codec.NONE),
+        "batch 5": batch(Codec.NONE, headers=PAIRS, receipt=RECEIPT),
+        "batch 5, encrypted": sealed(Codec.NONE, PAIRS),
     }
 
 
@@ -149,15 +153,15 @@ def compressed() -> Mapping[str, bytes]:
 
 
 def _full(codec: Codec) -> bytes:
-    return batch(codec, headers=True, receipt=RECEIPT)
+    return batch(codec, headers=HEADERS, receipt=RECEIPT)
 
 
-def sealed(codec: Codec) -> bytes:
+def sealed(codec: Codec, headers: HeadersGiven = HEADERS) -> bytes:
     """Return an encrypted batch; there is no chance in it."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return seal(
-        _full(Codec.NONE),
+        batch(Codec.NONE, headers=headers, receipt=RECEIPT),
         AESGCM(CIPHER_KEY),
         incarnation="a" * 16,
         ledger_id=7,
@@ -171,13 +175,18 @@ def framed(kind: Kind, body: bytes) -> bytes:
     return frame_header(kind, 17, len(body)) + body
 
 
-def batch(codec: Codec, *, headers: bool = False, receipt: Receipt | None = None) -> bytes:
+def batch(
+    codec: Codec,
+    *,
+    headers: HeadersGiven | None = None,
+    receipt: Receipt | None = None,
+) -> bytes:
     records = Columns(
         values=list(VALUES),
         keys=list(KEYS),
         txids=list(TXIDS),
         timestamps_ms=list(TIMESTAMPS_MS),
-        headers=[encode_headers({"h": b"v"}), None, None] if headers else None,
+        headers=None if headers is None else [encode_headers(headers), None, None],
     )
     return encode_batch(
         records, base_index=3, base_timestamp_ms=1000, previous_txid=4, codec=codec, receipt=receipt

@@ -10,7 +10,7 @@ import pytest
 from ledger import registry
 from ledger.cluster import encode_instance
 from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
-from ledger.feature_level import IDENTITIES, Held
+from ledger.feature_level import IDENTITIES, LEVEL_MAX, Held
 from ledger.ids import NOBODY, BookieIdentity
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.nodes import create_node
@@ -244,6 +244,18 @@ async def test_below_the_level_a_bookie_that_does_not_say_who_it_is_is_meant_by_
     await come(store, B1)
     async with following(open_memory()) as directory:
         assert directory.identity("b1") is None
+
+
+async def test_the_directory_follows_the_level_of_the_cluster() -> None:
+    """So a program that is running may write what a level brings as soon as the cluster rises."""
+    store = open_memory()
+    await namespace(store, IDENTITIES - 1)
+    async with following(open_memory()) as directory:
+        assert directory.level == IDENTITIES - 1
+        node = await store.get(INSTANCE)
+        raised = encode_instance("instance", Held(LEVEL_MAX))
+        await store.set(INSTANCE, raised, node.version)
+        await until(lambda: directory.level == LEVEL_MAX)
 
 
 async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:

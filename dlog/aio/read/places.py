@@ -161,7 +161,7 @@ async def last_records(
 
 
 def _size_of(record: Record) -> int:
-    headers = sum(len(name) + len(value) for name, value in record.headers.items())
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers.pairs())
     return len(record.value) + len(record.key or b"") + headers
 
 

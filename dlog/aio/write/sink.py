@@ -26,6 +26,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
+from dlog.headers import PAIRED_RECORD
 from dlog.manifest import FULL_BYTES, Manifest, Sealed
 from dlog.names import check_name
 from dlog.position import NO_TXID
@@ -35,10 +36,11 @@ from dlog.protocol.orphans import StagedFor
 from dlog.protocol.pending_batch import Gathering
 from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, decode_batch, parse_header, placed
+from dlog.recordbatch import Codec, Flag, decode_batch, parse_header, placed
 from dlog.settings import LogSettings
 from ledger.clock import now_ms as wall_clock_ms
-from ledger.errors import LogError
+from ledger.errors import LevelTooLow, LogError
+from ledger.feature_level import HEADER_PAIRS
 from ledger.ids import EntryId
 from ledger.log_events import get_logger
 from ledger.procedures import run
@@ -382,10 +384,12 @@ class Stager:
     the log, and the janitor deletes it."""
 
     def __init__(
-        self, ledger: LedgerAppender, assignment: Assignment, sealer: Sealer | None
+        self, ledger: LedgerAppender, assignment: Assignment, sealer: Sealer | None, level: int
     ) -> None:
+        """*level*: the feature level of the cluster."""
         self._ledger = ledger
         self._sealer = sealer
+        self._level = level
         self._assignment = assignment
         self._adding: deque[asyncio.Future[EntryId]] = deque()
         self._first: bytes | None = None
@@ -408,14 +412,16 @@ class Stager:
             degraded_writes=settings.degraded_writes,
         )
         sealer = Sealer.of(data_key, assignment.incarnation, ledger.ledger_id)
-        return cls(ledger, assignment, sealer)
+        return cls(ledger, assignment, sealer, ledgers.level)
 
     async def add(self, payload: bytes) -> None:
         """Add an encoded batch that is not compressed; wait while too many are under way.
 
-        Raises `DamagedBatch`, and what ended the ledger: then begin another one."""
+        Raises `DamagedBatch`, `LevelTooLow`, and what ended the ledger: then begin another one."""
         settings = self._assignment.settings
         header = parse_header(payload)
+        if header.flags & Flag.PAIRS and self._level < HEADER_PAIRS:
+            raise LevelTooLow(PAIRED_RECORD, HEADER_PAIRS, self._level)
         while len(self._adding) >= STAGED_AT_ONCE_MAX:
             await self._adding.popleft()
         entry = placed(

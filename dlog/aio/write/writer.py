@@ -92,6 +92,7 @@ class LogWriter:
             last_txid=manifest.sealed_last_txid,
             now_ms=now_ms,
             wake=partial(self._loop.call_soon, self._gathered),
+            level=lambda: ledgers.level,
             told=self.tell,
         )
         self.gather = self._intake.gather

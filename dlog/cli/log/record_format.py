@@ -13,7 +13,8 @@ Part = Callable[["Record"], bytes]
 
 FORMAT_HELP: Final = (
     "%s value, %S its length, %k key, %K its length (-1: none), %o offset, %d DLSN, %x txid, "
-    "%T time in milliseconds, %h headers as a=1,b=2, %t log, %% a percent sign"
+    "%T time in milliseconds, %h headers as a=1,b=2 (the name alone is a null), "
+    "%t log, %% a percent sign"
 )
 
 
@@ -56,7 +57,8 @@ def _escaped(part: Part, escape: Callable[[bytes], bytes]) -> Part:
 
 
 def _headers(record: "Record") -> bytes:
-    return b",".join([name.encode() + b"=" + value for name, value in record.headers.items()])
+    pairs = record.headers.pairs()
+    return b",".join([n.encode() if v is None else n.encode() + b"=" + v for n, v in pairs])
 
 
 _PARTS: Final[dict[str, Part]] = {

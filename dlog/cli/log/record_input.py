@@ -4,16 +4,19 @@ import base64
 import binascii
 import codecs
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from dlog.headers import HeadersGiven
 from dlog.settings import RECORD_BYTES_LIMIT
 from ledger.errors import InvalidValue
 
 _FIELDS: Final = ("value", "key", "txid", "timestamp_ms", "headers")
 _PLACES: Final = ("offset", "dlsn", "log")
 """What ``tail --json`` prints of where a record was; a copy has places of its own."""
+
+_HEADERS_FORM: Final = "headers are an object of names and values, or a list of [name, value]"
 
 
 class Row(NamedTuple):
@@ -23,7 +26,7 @@ class Row(NamedTuple):
     key: bytes | None = None
     txid: int | None = None
     timestamp_ms: int | None = None
-    headers: Mapping[str, bytes] | None = None
+    headers: HeadersGiven | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Messages:
     key_delimiter: bytes | None = None
     bytes_max: int = 2 * RECORD_BYTES_LIMIT
     """Without a delimiter so far, no more is taken."""
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
     def row(self, message: bytes) -> Row:
         """Return the record; without the delimiter in it, it has no key."""
@@ -49,8 +52,8 @@ class Messages:
 class JsonLines:
     """Each line is a record as ``tail --json`` prints it."""
 
-    headers: Mapping[str, bytes] = field(default_factory=dict)
-    """For each record, beside its own."""
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    """For each record, before its own; where names are the same, its own alone."""
     delimiter: bytes = b"\n"
     bytes_max: int = 8 * RECORD_BYTES_LIMIT
     """Of one line: a character may take six in JSON."""
@@ -67,10 +70,9 @@ class JsonLines:
             if name not in _FIELDS and name not in _PLACES:
                 known = ", ".join(_FIELDS)
                 raise _refused(message, f"{name!r} is unknown; a record has {known}")
-        headers = found.get("headers") or {}
-        if not isinstance(headers, dict):
-            raise _refused(message, "headers are an object of names and values")
-        own = {name: _bytes(value, message) for name, value in headers.items()}
+        own = _headers(found.get("headers"), message)
+        names = {name for name, _ in own}
+        given = [pair for pair in self.headers if pair[0] not in names]
         value = _bytes(found["value"], message)
         key = None if found.get("key") is None else _bytes(found["key"], message)
         return Row(
@@ -78,7 +80,7 @@ class JsonLines:
             key,
             _number(found, "txid", message),
             _number(found, "timestamp_ms", message),
-            {**self.headers, **own} or None,
+            [*given, *own] or None,
         )
 
 
@@ -104,6 +106,21 @@ def _bytes(value: object, message: bytes) -> bytes:
         except (binascii.Error, TypeError, ValueError):
             pass
     raise _refused(message, f'{value!r} is neither text nor {{"base64": "..."}}')
+
+
+def _headers(headers: object, message: bytes) -> list[tuple[str, bytes | None]]:
+    """Return headers as ``tail --json`` prints them: an object of names and values, or pairs of
+    them in a list."""
+    pairs = headers.items() if isinstance(headers, dict) else headers or ()
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str):
+        raise _refused(message, _HEADERS_FORM)
+    found: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise _refused(message, _HEADERS_FORM)
+        name, value = pair
+        found.append((name, None if value is None else _bytes(value, message)))
+    return found
 
 
 def _number(found: Mapping[str, object], name: str, message: bytes) -> int | None:

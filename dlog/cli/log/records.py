@@ -67,7 +67,8 @@ def append(
             "--header",
             "-H",
             metavar="NAME=VALUE",
-            help="A header for each record, as text; may be given several times.",
+            help="A header for each record, as text; NAME alone is a null one. Repeat it for "
+            "several, also of one name.",
             show_default=False,
         ),
     ] = None,

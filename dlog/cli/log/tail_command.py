@@ -20,6 +20,7 @@ from ledger.option_parsers import usage
 
 if TYPE_CHECKING:
     from dlog.aio import Consumer, Reader
+    from dlog.headers import Pairs
     from dlog.position import BeyondEnd, Record, Start
     from ledger.client import LedgerClient
 
@@ -160,8 +161,15 @@ def record_facts(record: "Record") -> dict[str, object]:
         "txid": record.txid,
         "key": json_bytes(record.key),
         "value": json_bytes(record.value),
-        "headers": {name: json_bytes(value) for name, value in record.headers.items()},
+        "headers": _headers_facts(record.headers.pairs()),
     }
+
+
+def _headers_facts(pairs: "Pairs") -> object:
+    """Return an object of names and values, or a list of both where a name comes twice."""
+    facts = [(name, json_bytes(value)) for name, value in pairs]
+    named = dict(facts)
+    return named if len(named) == len(facts) else facts
 
 
 def _start(start: str | None, from_time: str | None) -> "Start":

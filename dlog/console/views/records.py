@@ -69,7 +69,10 @@ def record_row(record: Record, form: Form, *, whole: bool = False) -> RecordRow:
         str(record.dlsn),
         UNKNOWN if record.key is None else brief(record.key, 200),
         size(len(record.value)),
-        [(plain(name.encode(), 100), brief(value, 500)) for name, value in record.headers.items()],
+        [
+            (plain(name.encode(), 100), "null" if value is None else brief(value, 500))
+            for name, value in record.headers.pairs()
+        ],
         text,
         tree,
     )

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dlog.errors import InvalidHeaders, RecordTooLarge
-from dlog.headers import encode_headers
+from dlog.errors import RecordTooLarge
+from dlog.headers import are_paired, encode_headers
 from dlog.position import NO_TXID, timestamp_error
-from dlog.recordbatch import HEADER, MAGIC, Codec, Flag
+from dlog.recordbatch import HEADER, MAGIC, Codec, Flag, version_of
 from dlog.spark.arrow import are_valid, integers, same
 from dlog.spark.errors import InvalidRow, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
@@ -75,8 +75,9 @@ class Encoder:
             keys = _blob(given)
             blobs.append(keys)
             validity = are_valid(given)
-        headers = None if columns.headers is None else _headers(rows.column(columns.headers))
-        if headers is not None:
+        headers = paired = None
+        if columns.headers is not None and rows.column(columns.headers).flatten():
+            headers, paired = _headers(rows.column(columns.headers))
             blobs.append(headers)
         times = None if columns.timestamp is None else _times(rows.column(columns.timestamp))
         txids = None if self._has_no_txids(rows) else self._txids(rows)
@@ -86,6 +87,7 @@ class Encoder:
                 keys and keys.cut(begin, end),
                 None if validity is None else validity[begin:end],
                 headers and headers.cut(begin, end),
+                paired is not None and bool(paired[begin:end].any()),
                 None if times is None else _deltas(times, begin, end, now_ms),
                 None if txids is None else txids[begin:end],
                 now_ms,
@@ -134,6 +136,7 @@ def _batch(
     keys: _Blob | None,
     validity: npt.NDArray[np.bool_] | None,
     headers: _Blob | None,
+    has_pairs: bool,  # noqa: FBT001 - a column's, beside the others
     deltas: npt.NDArray[np.int64] | None,
     txids: npt.NDArray[np.int64] | None,
     base_timestamp_ms: int,
@@ -160,7 +163,7 @@ def _batch(
             columns.append(np.packbits(validity, bitorder="little").data.cast("B"))
         blobs.append(keys.data)
     if headers is not None and len(headers.data):
-        flags |= Flag.HEADERS
+        flags |= Flag.HEADERS | (Flag.PAIRS if has_pairs else Flag(0))
         columns.append(headers.ends.data.cast("B"))
         blobs.append(headers.data)
     parts: list[memoryview | bytes] = []
@@ -171,7 +174,7 @@ def _batch(
         body_bytes += padding + len(column)
     count = len(values.ends) - 1
     header = HEADER.pack(
-        MAGIC, 2 if flags & Flag.HEADERS else 1, Codec.NONE, flags, 0,
+        MAGIC, version_of(flags), Codec.NONE, flags,
         count, body_bytes, body_bytes, len(values.data),
         len(keys.data) if keys is not None and flags & Flag.KEYS else 0,
         len(headers.data) if headers is not None and flags & Flag.HEADERS else 0,
@@ -235,24 +238,18 @@ def _deltas(
     return deltas
 
 
-def _headers(column: pa.Array) -> _Blob | None:
-    """Return the headers of each row as they are stored; None: no row has any."""
-    if not len(column.flatten()):
-        return None
+def _headers(column: pa.Array) -> tuple[_Blob, npt.NDArray[np.bool_]]:
+    """Return the headers of each row as they are stored, and of which rows a name comes twice or a
+    value is null."""
     encoded: list[bytes] = []
-    for pairs in column.to_pylist():
-        if not pairs:
-            encoded.append(b"")
-            continue
-        named: dict[str, bytes] = {}
-        for pair in pairs:
-            name, value = (None, None) if pair is None else (pair["key"], pair["value"])
-            if name is None or value is None:
-                raise InvalidRow("headers", f"has a header {name!r} without a name or a value")
-            if name in named:
-                raise InvalidHeaders(f"name {name!r} is there twice")
-            named[name] = value
-        encoded.append(encode_headers(named) or b"")
+    for headers in column.to_pylist():
+        pairs: list[tuple[str, bytes | None]] = []
+        for header in headers or ():
+            if header is None or header["key"] is None:
+                raise InvalidRow("headers", "has a header without a name")
+            pairs.append((header["key"], header["value"]))
+        encoded.append(encode_headers(pairs) or b"")
     ends = np.zeros(len(encoded) + 1, dtype=np.int32)
     np.cumsum([len(each) for each in encoded], out=ends[1:])
-    return _Blob(ends, memoryview(b"".join(encoded)))
+    paired = np.fromiter(map(are_paired, encoded), dtype=np.bool_, count=len(encoded))
+    return _Blob(ends, memoryview(b"".join(encoded))), paired

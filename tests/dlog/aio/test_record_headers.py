@@ -9,10 +9,12 @@ from dlog.errors import InvalidHeaders, RecordTooLarge
 from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
 from dlog.recordbatch import parse_header
 from dlog.settings import LogSettings
+from ledger.errors import LevelTooLow
+from ledger.feature_level import HEADER_PAIRS
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
-async def headers_of(client: FakeLedgers) -> list[dict[str, bytes]]:
+async def headers_of(client: FakeLedgers) -> list[dict[str, bytes | None]]:
     async with await Log.tail("log", follow=False, client=client) as reader:
         return [dict(record.headers) async for record in reader]
 
@@ -75,6 +77,55 @@ async def test_only_entries_with_headers_are_of_the_format_that_has_them() -> No
     assert [parse_header(each).headers_bytes for each in payloads] == [0, 14, 0]
 
 
+Pairs = tuple[tuple[str, bytes | None], ...]
+PAIRS: Pairs = (("a", b"1"), ("b", None), ("a", b""), ("a", None))
+
+
+async def test_names_that_come_twice_and_null_values_travel_as_they_were_given() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"one", headers=PAIRS)
+        await log.append_many([b"a", b"b"], headers=[iter(PAIRS), {"x": None}])
+        first = await Log.last("log", 3, client=client)
+        await log.append(b"copy", headers=first[0].headers)
+    pairs: list[Pairs] = [PAIRS, PAIRS, (("x", None),), PAIRS]
+    async with await Log.tail("log", follow=False, client=client) as reader:
+        records = [record async for record in reader]
+    assert [record.headers.pairs() for record in records] == pairs
+    assert records[0].headers["a"] is None
+    assert records[0].headers["b"] is None
+
+
+async def test_only_batches_that_need_it_are_of_the_format_with_pairs() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"a", headers={"name": b"value"})
+        await log.append(b"a", headers=PAIRS)
+        await log.append(b"a", headers=(("b", b""), ("a", b"")))
+    (ledger,) = cluster.ledgers.values()
+    assert [bytes(each)[4] for each in ledger.entries] == [2, 5, 2]
+
+
+async def test_a_cluster_whose_programs_may_not_read_pairs_refuses_them_alone() -> None:
+    """The writer goes on, and takes them as soon as the cluster has risen."""
+    cluster = FakeCluster()
+    cluster.level = HEADER_PAIRS - 1
+    client = cluster.client()
+    async with await Log.open("log", client=client) as log:
+        with pytest.raises(LevelTooLow, match=r"name twice.* needs level 5 .* cluster upgrade"):
+            await log.append(b"x", headers=PAIRS)
+        with pytest.raises(LevelTooLow):
+            await log.append_many([b"", b"x"], headers=[{}, PAIRS])
+        pending = [log.append_async(b"y"), log.append_async(b"x", headers=PAIRS)]
+        await pending[0]
+        with pytest.raises(LevelTooLow):
+            await pending[1]
+        cluster.level = HEADER_PAIRS
+        await log.append(b"x", headers=PAIRS)
+        assert log.last_offset == 1
+
+
 async def test_headers_count_as_bytes_of_their_record() -> None:
     client = FakeCluster().client()
     settings = LogSettings(record_bytes_max=100)
@@ -94,7 +145,7 @@ async def test_what_is_no_header_is_refused_before_anything_is_appended() -> Non
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
         with pytest.raises(TypeError, match="header 'a' must be bytes"):
-            log.append_async(b"x", headers={"a": "text"})  # type: ignore[dict-item]
+            log.append_async(b"x", headers={"a": "text"})  # type: ignore[arg-type]
         with pytest.raises(InvalidHeaders, match="0 bytes"):
             await log.append(b"x", headers={"": b""})
         with pytest.raises(InvalidHeaders, match="65; give a record 64 at most"):

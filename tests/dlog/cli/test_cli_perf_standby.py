@@ -32,7 +32,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliShell]:
 
 
 def record(offset: int, number: int) -> Record:
-    return Record(offset, Place(1, 0, 0), 0, None, None, numbered(number, 20), {})
+    return Record(offset, Place(1, 0, 0), 0, None, None, numbered(number, 20))
 
 
 @pytest.mark.integration

@@ -12,12 +12,14 @@ import dlog
 from dlog.cli.log.record_format import compile_format
 from dlog.cli.log.record_input import JsonLines, Messages, Row, parse_delimiter
 from dlog.cli.perf import Times, percentile
+from dlog.headers import Headers, encode_headers
 from dlog.position import Place, Record
 from ledger.errors import InvalidValue
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
-RECORD = Record(7, Place(2, 3, 5), 1700, 9, b"k", b"v\xff", {"a": b"1", "b": b"2"})
-BARE = Record(8, Place(2, 3, 5), 1700, None, None, b"", {})
+HEADERS = Headers(encode_headers([("a", b"1"), ("b", None), ("a", b"2")]) or b"")
+RECORD = Record(7, Place(2, 3, 5), 1700, 9, b"k", b"v\xff", HEADERS)
+BARE = Record(8, Place(2, 3, 5), 1700, None, None, b"")
 
 
 @pytest.fixture(scope="module")
@@ -30,27 +32,45 @@ def test_what_tail_prints_as_json_is_appended_as_a_copy(shell: CliShell, tmp_pat
     with dlog.Log.open("original", uri=shell.uri) as log:
         log.append(b"one", key=b"k", txid=5, timestamp_ms=1000, headers={"h": b"\xff"})
         log.append(b"\xfe", key=b"", timestamp_ms=2000)
-        log.append("größe\n".encode(), txid=7, timestamp_ms=3000, headers={"a": b"1", "b": b""})
+        log.append("größe\n".encode(), txid=7, timestamp_ms=3000, headers={"a": b"1", "b": None})
+        log.append(b"pairs", timestamp_ms=4000, headers=[("a", b"\xff"), ("b", None), ("a", b"")])
     (tmp_path / "lines").write_text(shell.run("log", "tail", "original", "--json"))
     given = ("--input", "json", "--file", str(tmp_path / "lines"))
     done = shell.json("log", "append", "copy", *given)
-    assert (done["records"], done["last_offset"]) == (3, 2)
+    assert (done["records"], done["last_offset"]) == (4, 3)
     original, copy = (shell.json_lines("log", "tail", log) for log in ("original", "copy"))
     for each in (*original, *copy):
         del each["dlsn"]
     assert copy == original
+    assert copy[2]["headers"] == {"a": "1", "b": None}
+    assert copy[3]["headers"] == [["a", {"base64": "/w=="}], ["b", None], ["a", ""]]
 
 
 def test_keys_and_other_ends_than_the_lines_are_taken_as_kcat_takes_them(
     shell: CliShell, tmp_path: Path
 ) -> None:
     (tmp_path / "in").write_bytes(b"k1:v1;k2:v:2;none;:empty")
-    options = ("-K", ":", "-D", ";", "-H", "a=b", "--file", str(tmp_path / "in"))
+    options = (
+        "-K",
+        ":",
+        "-D",
+        ";",
+        "-H",
+        "a=b",
+        "-H",
+        "null",
+        "-H",
+        "a=",
+        "--file",
+        str(tmp_path / "in"),
+    )
     assert shell.run("log", "append", "keyed", *options) == "3\n"
     with dlog.Log.tail("keyed", uri=shell.uri, follow=False) as reader:
-        found = [(record.key, record.value, dict(record.headers)) for record in reader]
+        found = [(record.key, record.value, record.headers.pairs()) for record in reader]
     keyed = [(b"k1", b"v1"), (b"k2", b"v:2"), (None, b"none"), (b"", b"empty")]
-    assert found == [(key, value, {"a": b"b"}) for key, value in keyed]
+    assert found == [
+        (key, value, (("a", b"b"), ("null", None), ("a", b""))) for key, value in keyed
+    ]
 
 
 def test_a_format_prints_what_kcat_would(shell: CliShell) -> None:
@@ -64,7 +84,7 @@ def test_a_format_prints_what_kcat_would(shell: CliShell) -> None:
 
 def test_a_format_shows_no_sentinel_for_what_a_record_has_not() -> None:
     assert compile_format("%x|%k|%h|%K", "log")(BARE) == b"|||-1"
-    assert compile_format("%x|%k|%h|%s", "log")(RECORD) == b"9|k|a=1,b=2|v\xff"
+    assert compile_format("%x|%k|%h|%s", "log")(RECORD) == b"9|k|a=1,b,a=2|v\xff"
 
 
 def test_the_namespace_may_be_named_before_the_command(shell: CliShell) -> None:
@@ -137,6 +157,10 @@ def test_nothing_that_was_appended_has_no_last_offset(shell: CliShell, tmp_path:
         ('{"value": "x", "txid": "5"}', "txid is a whole number"),
         ('{"value": "x", "timestamp_ms": true}', "timestamp_ms is a whole number"),
         ('{"value": "x", "headers": [1]}', "headers are an object"),
+        ('{"value": "x", "headers": [["a"]]}', "headers are an object"),
+        ('{"value": "x", "headers": 5}', "headers are an object"),
+        ('{"value": "x", "headers": "ab"}', "headers are an object"),
+        ('{"value": "x", "headers": [[1, "a"]]}', "headers are an object"),
         ('{"value": "x", "colour": 1}', "'colour' is unknown; a record has value, key"),
     ],
 )
@@ -149,8 +173,8 @@ def test_a_line_of_json_may_leave_out_all_but_the_value() -> None:
     encoded = base64.b64encode(b"\xff").decode()
     line = json.dumps({"value": {"base64": encoded}, "offset": 5, "dlsn": "1:0:0"})
     assert JsonLines().row(line.encode()) == Row(b"\xff")
-    assert JsonLines({"a": b"1"}).row(b'{"value": "", "headers": {"b": "2"}}') == Row(
-        b"", headers={"a": b"1", "b": b"2"}
+    assert JsonLines([("a", b"1")]).row(b'{"value": "", "headers": {"b": "2"}}') == Row(
+        b"", headers=[("a", b"1"), ("b", b"2")]
     )
 
 

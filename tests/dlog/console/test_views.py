@@ -38,6 +38,7 @@ from dlog.console.wording import (
     short,
     size,
 )
+from dlog.headers import Headers, encode_headers
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
@@ -288,15 +289,17 @@ def test_what_is_no_text_is_shown_as_bytes_by_itself() -> None:
         assert is_text(value)
     for value in (b"\xff\x00", b"\x08\x96\x01", b"caf\xe9", b"\x1b[2J", b"half \xc3"):
         assert not is_text(value)
+    pairs = [("trace", b"\xfe\xff"), ("kind", b"plain"), ("kind", None)]
+    headers = Headers(encode_headers(pairs) or b"")
     record = Record(
         offset=7, place=Place(1, 0, 7), txid=None, timestamp_ms=1, key=b"\x00\x01",
-        value=b"\x08\x96\x01", headers={"trace": b"\xfe\xff", "kind": b"plain"},
+        value=b"\x08\x96\x01", headers=headers,
     )  # fmt: skip
     for form in (Form.TEXT, Form.JSON, Form.HEX):
         shown = record_row(record, form)
         assert shown.text.startswith("00000000  08 96 01 ")
         assert shown.key == "0x0001"
-        assert shown.headers == [("trace", "0xfeff"), ("kind", "plain")]
+        assert shown.headers == [("trace", "0xfeff"), ("kind", "plain"), ("kind", "null")]
     assert record_row(record._replace(value=b"text"), Form.TEXT).text == "text"
     assert record_row(record._replace(key=b"\xff" * 500), Form.TEXT).key.endswith("ff …")
 

@@ -88,14 +88,22 @@ def test_optional_columns_keep_their_gaps() -> None:
 
 
 def test_headers_are_a_column_of_pairs_in_their_order_if_they_are_asked_for() -> None:
-    given = [{"b": b"\xff", "a": b""}, {}, {"größe": b"3"}]
+    given: list[list[tuple[str, bytes | None]]] = [
+        [("b", b"\xff"), ("a", b"")],
+        [],
+        [("größe", b"3"), ("größe", None), ("größe", b"")],
+    ]
     batch = batch_of(VALUES, headers=[encode_headers(each) for each in given])
     made = arrow(batch, include_headers=True)
     assert made.schema.equals(ARROW_SCHEMA_WITH_HEADERS)
     assert made["headers"].to_pylist() == [
         [{"key": "b", "value": b"\xff"}, {"key": "a", "value": b""}],
         [],
-        [{"key": "größe", "value": b"3"}],
+        [
+            {"key": "größe", "value": b"3"},
+            {"key": "größe", "value": None},
+            {"key": "größe", "value": b""},
+        ],
     ]
     assert arrow(batch).schema.equals(ARROW_SCHEMA)
 

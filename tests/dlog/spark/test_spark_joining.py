@@ -22,6 +22,7 @@ KINDS: tuple[dict[str, list[object]], ...] = (
     {"timestamps_ms": [1000, 1000 + 2**40, 7, 8]},
     {"headers": [encode_headers({"a": b"1", "b": b""}), None, None, encode_headers({"ü": b"x"})]},
     {"headers": [None, None, None, encode_headers({"a": b"2"})], "keys": [None, b"k", None, b""]},
+    {"headers": [encode_headers([("a", b"2"), ("a", None)]), None, None, None]},
 )
 
 
