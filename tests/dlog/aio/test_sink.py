@@ -22,12 +22,14 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnitSuperseded,
 )
+from dlog.headers import encode_headers
 from dlog.manifest import Manifest
 from dlog.protocol import unit_commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
 from dlog.settings import LogSettings
-from ledger.errors import LogError, NotEnoughBookies
+from ledger.errors import LevelTooLow, LogError, NotEnoughBookies
+from ledger.feature_level import HEADER_PAIRS
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import Fault, FaultyStore
@@ -102,6 +104,25 @@ async def test_a_unit_of_several_batches_keeps_their_columns_and_is_one_entry() 
         (b"b", b"k", 7, 5, 0),
         (b"c", None, 8, 6, 0),
     ]
+
+
+async def test_units_with_header_pairs_are_taken_from_the_level_on_that_brings_them() -> None:
+    cluster = FakeCluster()
+    cluster.level = HEADER_PAIRS - 1
+    client = cluster.client()
+    headers = (("a", b"1"), ("a", None))
+    records = Columns([b"x"], headers=[encode_headers(headers)])
+    payload = encode_batch(records, base_index=0, base_timestamp_ms=0)
+    async with await Sink.open("log", client=client) as sink:
+        with pytest.raises(LevelTooLow, match="needs level 5"):
+            await sink.commit(Receipt(QUERY, 0), [payload])
+        with pytest.raises(LevelTooLow, match="needs level 5"):
+            await staged(client, sink, 0, payload)
+        cluster.level = HEADER_PAIRS
+        await sink.commit(Receipt(QUERY, 0), [payload])
+        await sink.commit(Receipt(QUERY, 1), [await staged(client, sink, 1, payload)])
+    async with await Log.tail("log", client=client, follow=False) as reader:
+        assert [record.headers.pairs() async for record in reader] == [headers, headers]
 
 
 async def test_staged_ledgers_become_segments_by_one_swap_in_their_order() -> None:

@@ -50,20 +50,8 @@ def test_keys_and_other_ends_than_the_lines_are_taken_as_kcat_takes_them(
     shell: CliShell, tmp_path: Path
 ) -> None:
     (tmp_path / "in").write_bytes(b"k1:v1;k2:v:2;none;:empty")
-    options = (
-        "-K",
-        ":",
-        "-D",
-        ";",
-        "-H",
-        "a=b",
-        "-H",
-        "null",
-        "-H",
-        "a=",
-        "--file",
-        str(tmp_path / "in"),
-    )
+    options = ["-K", ":", "-D", ";", "--file", str(tmp_path / "in")]
+    options += [f"--header={header}" for header in ("a=b", "null", "a=")]
     assert shell.run("log", "append", "keyed", *options) == "3\n"
     with dlog.Log.tail("keyed", uri=shell.uri, follow=False) as reader:
         found = [(record.key, record.value, record.headers.pairs()) for record in reader]
