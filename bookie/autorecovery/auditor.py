@@ -1,4 +1,4 @@
-"""Drives `protocol.audit`: elected, it watches the bookies and marks what lacks copies.
+"""The auditor: elected, it watches the bookies and marks what lacks copies (`protocol.audit`).
 
 All processes of repair stand for election; the others wait. There being one auditor only saves
 work: marks merge, so that two of them do no harm.
@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Final, assert_never
+from typing import Any, Final
 
 from bookie.autorecovery.ledger_check import Scrub, check_all, record
 from bookie.autorecovery.ledger_scan import Part, parts_of
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.metadata_checks import check_placement, check_replicas
-from bookie.autorecovery.protocol import audit_events as protocol
+from bookie.autorecovery.protocol import audit as protocol
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.audit import Auditor as Auditing
 from bookie.autorecovery.protocol.ledger_check import bounded_share
 from bookie.autorecovery.repair_io import Pace
 from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
@@ -29,12 +28,12 @@ from ledger.concurrently import for_each
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
-from ledger.machine_loop import MachineLoop
 from ledger.mark import Lack
 from ledger.metastore.nodes import children_of
 from ledger.metastore.port import MetadataStore, Watch
+from ledger.procedures import run
 from ledger.process import this_process
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.procedure import Action
 from ledger.registry import (
     AVAILABLE,
     COOKIES,
@@ -117,15 +116,11 @@ async def audit(
     counts: AuditCounts | None = None,
 ) -> None:
     """Be the auditor until *lost* is set."""
-    auditing = _Auditing(client, config, wall_clock_ms, counts)
-    try:
-        await auditing.until(lost)
-    finally:
-        await auditing.stop()
+    await _Auditing(client, config, wall_clock_ms, counts).until(lost)
 
 
 class _Auditing:
-    """One term."""
+    """One term: does the actions of the audit."""
 
     def __init__(
         self,
@@ -140,79 +135,106 @@ class _Auditing:
         self._ledgers = client.ledgers
         self._marks = Marks(client.store)
         self._now_ms = wall_clock_ms
+        self._clock = asyncio.get_running_loop().time
         self._parts: AsyncIterator[Part] | None = None
         self._emptied: set[BookieId] = set()
         """Names that are retired and emptied, and stay so. A ledger that names one nevertheless is
         found by `check_replicas`."""
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._run: MachineLoop[protocol.AuditEvent, protocol.AuditEffect] = MachineLoop(
-            Auditing(config),
-            self._execute,
-            time_passed=TimePassed(),
-            broken=self._break,
-        )
-        self._watching: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+        """The list of bookies may have changed."""
+        self._check: asyncio.Task[protocol.CheckEnded] | None = None
+        """Under way, or ended and not yet told."""
 
     async def until(self, lost: asyncio.Event) -> None:
+        auditing = asyncio.ensure_future(run(protocol.audit(self._config), self.perform))
+        losing = asyncio.ensure_future(lost.wait())
+        tasks: list[asyncio.Future[Any]] = [auditing, losing]
         with ExitStack() as watches:
             # Watched before it is read: what changes in between is read again.
             for path in (COOKIES, AVAILABLE, READ_ONLY, DECOMMISSIONING):
                 watch = self._store.watch(path)
                 watches.callback(watch.close)
-                self._watching.append(asyncio.ensure_future(self._watch(watch)))
-            self._run.post(protocol.AuditBegun())
-            losing = asyncio.ensure_future(_set(lost))
+                tasks.append(asyncio.ensure_future(self._watch(watch)))
             try:
-                await asyncio.wait({losing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({losing, auditing}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                losing.cancel()
-            if self._broken.done():
-                self._broken.result()
-
-    async def stop(self) -> None:
-        self._run.stop()
-        for task in self._watching:
-            task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
-
-    def _break(self, error: BaseException) -> None:
-        if not self._broken.done():
-            self._broken.set_exception(error)
+                if self._check is not None:
+                    tasks.append(self._check)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            if not auditing.cancelled():
+                auditing.result()
 
     async def _watch(self, watch: Watch) -> None:
         while True:
             await watch.changed()
-            self._run.post(protocol.BookiesChanged())
+            self._changed.set()
 
-    def _execute(self, effect: protocol.AuditEffect) -> None:
-        self._run.spawn(self._answered(effect))
-
-    async def _answered(self, effect: protocol.AuditEffect) -> protocol.AuditEvent:
+    async def perform(self, action: Action[Any]) -> object:
         try:
-            match effect:
-                case protocol.ReadBookies():
-                    return await self._see()
-                case protocol.ReadLedgers(begin):
-                    return await self._read(begin=begin)
-                case protocol.MarkLedgers():
-                    return await self._mark(effect)
-                case protocol.RecordPass():
-                    return await self._record(effect)
-                case protocol.CheckLedgers(kind):
-                    return await self._check(kind)
-                case _:
-                    assert_never(effect)
+            return await self._perform(action)
         except LogError as error:
-            if isinstance(effect, protocol.CheckLedgers):
-                self._counts.failures["check"] += 1
-                _log.warning("check_interrupted", reason=str(error))
-                return protocol.CheckFailed(str(error))
             self._parts = None
             self._counts.failures["pass"] += 1
             _log.warning("audit_interrupted", reason=str(error))
-            return protocol.AuditFailed(str(error))
+            raise
 
-    async def _see(self) -> protocol.BookiesSeen:
+    async def _perform(self, action: Action[Any]) -> object:
+        match action:
+            case protocol.ReadBookies():
+                return await self._see()
+            case protocol.ReadLedgers(begin):
+                return await self._read(begin=begin)
+            case protocol.MarkLedgers():
+                return await self._mark(action)
+            case protocol.RecordPass():
+                await self._record(action)
+            case protocol.TakeNews():
+                return self._take_news()
+            case protocol.BeginCheck(kind):
+                assert self._check is None, "one check at a time"
+                self._check = asyncio.ensure_future(self._ended(kind))
+            case protocol.Await(until):
+                return await self._await(until)
+            case _:
+                raise AssertionError(f"no action of an audit: {action}")
+        return None
+
+    def _take_news(self) -> bool:
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
+
+    async def _await(self, until: float) -> protocol.CheckEnded | None:
+        check = self._check
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait(
+                {changed} if check is None else {changed, check},
+                timeout=max(until - self._clock(), 0.0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changed.cancel()
+        if check is None or not check.done():
+            self._take_news()
+            return None
+        self._check = None
+        return check.result()
+
+    async def _ended(self, kind: protocol.CheckKind) -> protocol.CheckEnded:
+        """Make a check, and tell how it ended."""
+        failed = False
+        try:
+            await self._make_check(kind)
+        except LogError as error:
+            failed = True
+            self._counts.failures["check"] += 1
+            _log.warning("check_interrupted", reason=str(error))
+        return protocol.CheckEnded(self._clock(), failed=failed)
+
+    async def _see(self) -> protocol.BookiesKnown:
         await self._store.sync(COOKIES)
         checked_ms = await self._checked_ms()
         known = await self._names(COOKIES)
@@ -224,7 +246,7 @@ class _Auditing:
                 self._emptied.add(bookie)
             elif retirement is Retirement.RETIRED:
                 retired.add(bookie)
-        return protocol.BookiesSeen(
+        return protocol.BookiesKnown(
             known=known - self._emptied,
             retired=frozenset(retired),
             registered=registered,
@@ -250,7 +272,7 @@ class _Auditing:
             share = bounded_share(share, copies_bytes=last.bytes, bytes_max=config.scrub_bytes_max)
         return Scrub(share, Pace(config.scrub_bytes_per_s))
 
-    async def _check(self, kind: protocol.CheckKind) -> protocol.LedgersChecked:
+    async def _make_check(self, kind: protocol.CheckKind) -> None:
         match kind:
             case protocol.CheckKind.LEDGERS:
                 check = await check_all(self._client, scrub=await self._scrub())
@@ -266,56 +288,50 @@ class _Auditing:
                 report = _log.warning if replicas.urgent else _log.info
                 report("replicas_counted", **asdict(replicas))
         self._counts.checks[kind.name.lower()] += 1
-        return protocol.LedgersChecked()
 
     async def _names(self, path: str) -> frozenset[BookieId]:
         return frozenset(map(BookieId, await children_of(self._store, path)))
 
-    async def _read(self, *, begin: bool) -> protocol.LedgersRead:
+    async def _read(self, *, begin: bool) -> protocol.LedgersPart | None:
         if begin or self._parts is None:
             self._parts = parts_of(self._ledgers)
         async for part in self._parts:
-            return protocol.LedgersRead(tuple(part), is_last=False)
+            return tuple(part)
         self._parts = None
-        return protocol.LedgersRead((), is_last=True)
+        return None
 
-    async def _mark(self, effect: protocol.MarkLedgers) -> protocol.LedgersMarked:
+    async def _mark(self, action: protocol.MarkLedgers) -> int:
         marked = 0
 
         async def write(found: tuple[LedgerId, tuple[Lack, ...]]) -> None:
             nonlocal marked
             ledger_id, lacks = found
-            urgent = ledger_id in effect.urgent
+            urgent = ledger_id in action.urgent
             is_new = await self._marks.add(ledger_id, lacks, urgent=urgent)
             marked += is_new  # what others counted meanwhile stays
 
-        await for_each(effect.lacks, write, at_once=WRITES_MAX)
+        await for_each(action.lacks, write, at_once=WRITES_MAX)
         if marked:
             self._counts.marked += marked
             await self._marks.ring()
-        return protocol.LedgersMarked(marked)
+        return marked
 
-    async def _record(self, effect: protocol.RecordPass) -> protocol.PassRecorded:
-        if effect.alarm:
-            _log.error("audit_alarm", reason=effect.alarm)
-        elif effect.ledgers:
-            _log.info("audit_pass", ledgers=effect.ledgers, marked=effect.marked, lost=effect.lost)
+    async def _record(self, action: protocol.RecordPass) -> None:
+        if action.alarm:
+            _log.error("audit_alarm", reason=action.alarm)
+        elif action.ledgers:
+            _log.info("audit_pass", ledgers=action.ledgers, marked=action.marked, lost=action.lost)
         audit = Audit(
             at_ms=self._now_ms(),
-            ledgers=effect.ledgers,
-            marked=effect.marked,
-            damaged=effect.damaged,
-            lost=effect.lost,
-            alarm=effect.alarm,
+            ledgers=action.ledgers,
+            marked=action.marked,
+            damaged=action.damaged,
+            lost=action.lost,
+            alarm=action.alarm,
             auditor=this_process(),
         )
         await audit.write(self._store)
         counts = self._counts
         counts.passes += 1
-        counts.last_pass_ms, counts.lost = audit.at_ms, len(effect.lost)
-        counts.alarm = bool(effect.alarm)
-        return protocol.PassRecorded()
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
+        counts.last_pass_ms, counts.lost = audit.at_ms, len(action.lost)
+        counts.alarm = bool(action.alarm)

@@ -189,8 +189,8 @@ mutant(
 mutant(
     "asks who is there before it reads the ledgers",
     _AUDITING,
-    old="                self._learn(event, now)\n",
-    new="                _ = self.phase is Phase.JUDGING or self._learn(event, now)\n",
+    old="            now_ms = yield from self._see()\n",
+    new="            now_ms = 0\n",
     test=_AUDIT + "who_is_back_when_a_part_of_the_ledgers_was_read_is_not_marked",
 )
 mutant(
@@ -224,8 +224,8 @@ mutant(
 mutant(
     "never audits again when a pass failed",
     _AUDITING,
-    old="                self._retry_at = now + self._config.retry_s\n",
-    new="                self._retry_at = None\n",
+    old="            yield from Wait(config.retry_s)",
+    new="            yield from Wait(1e9)",
     test=_AUDIT + "a_pass_that_failed_begins_again[ReadLedgers]",
 )
 mutant(
@@ -238,8 +238,8 @@ mutant(
 mutant(
     "does nothing else while it checks all ledgers",
     _AUDITING,
-    old="        self._checking = kind\n",
-    new="        self._checking = kind\n        self.phase = Phase.MARKING\n",
+    old="            yield from BeginCheck(kind)\n",
+    new="            yield from BeginCheck(kind)\n            yield from Wait(1e9)\n",
     test=_AUDIT + "lost_bookies_are_marked_while_all_ledgers_are_checked",
 )
 mutant(

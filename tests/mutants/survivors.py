@@ -121,35 +121,6 @@ _judged(
 _judged(_QUICKER, "bookie/identity/restore.py", "_end_life", "return")
 
 _AUDITING = "bookie/autorecovery/protocol/audit.py"
-_judged(
-    _UNSEEN,
-    *(_AUDITING, "Auditor.__init__"),
-    "self._delay_s = self._config.delay_s",
-    "self._due: dict[BookieId, Reason] = {}",
-    'self._alarm = self._recorded_alarm = ""',
-    "self._lost = NO_BOOKIES",
-    "self._news = False",
-    "self._retry_at: float | None = None",
-    "self._named: set[BookieId] = set()",
-    "self._batch: LedgersRead | None = None",
-    "self._ledgers = self._marked = self._damaged = self._urgent = 0",
-)
-_judged(
-    "gives up memory; the next part replaces it",
-    *(_AUDITING, "Auditor.step"),
-    "self._batch = None",
-)
-_judged(
-    _QUICKER,
-    *(_AUDITING, "Auditor._judge"),
-    "if not self._due and not self._alarm:  # all are back: the rest is of no interest",
-    "return self._record()",
-)
-_judged(
-    "until the answer no phase but IDLE takes anything else",
-    *(_AUDITING, "Auditor._record"),
-    "self.phase, self._batch = Phase.RECORDING, None",
-)
 _judged("None is as false", _AUDITING, "_lacks", "return False")
 
 _CHECKING = "bookie/autorecovery/protocol/ledger_check.py"

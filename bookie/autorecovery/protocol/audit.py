@@ -1,4 +1,6 @@
-"""The auditor: which bookies are lost, and which ledgers lack a copy because of that.
+"""The audit: which bookies are lost, and which ledgers lack a copy because of that.
+
+    see who is there -> [a pass over all ledgers, that marks] -> record -> [begin a check] -> wait
 
 *Known* is every bookie with a cookie, not only those that this auditor has seen: who was lost
 before the auditor was elected is lost all the same. *Lost* is who is known and not registered. It
@@ -11,40 +13,26 @@ process that is cut off, or something that no copying mends: nothing is marked, 
 Those that no ledger names any more are not counted: dead bookies leave their names behind. Who they
 are is found out by a pass that marks nothing.
 
+Checks of all ledgers take hours, so they run beside everything else, one at a time: the driver has
+the one that was begun last, and `Await` tells when it has ended.
+
 Invariants:
     nothing is marked for a bookie within its delay
     nothing is marked while more than half of the bookies that count are lost
     at most one part of the list of ledgers is in memory
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Never
 
-from bookie.autorecovery.protocol.audit_events import (
-    AuditBegun,
-    AuditEffect,
-    AuditEvent,
-    AuditFailed,
-    BookiesChanged,
-    BookiesSeen,
-    CheckFailed,
-    CheckKind,
-    CheckLedgers,
-    LedgersChecked,
-    LedgersMarked,
-    LedgersRead,
-    MarkLedgers,
-    PassRecorded,
-    ReadBookies,
-    ReadLedgers,
-    RecordPass,
-)
 from bookie.autorecovery.protocol.ledger_check import is_urgent
+from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.procedure import Action, Now, Steps, Wait
 
 DELAY_S: Final = 300.0
 CHECK_S: Final = 86_400.0
@@ -55,6 +43,17 @@ SCRUB_BYTES_PER_S: Final = 4.0 * 1024 * 1024
 URGENT_MAX: Final = 10_000
 """So many ledgers of a pass come before others: where most are urgent, none is."""
 NO_BOOKIES: Final[frozenset[BookieId]] = frozenset()
+
+
+class CheckKind(Enum):
+    """What is checked from time to time though nothing has happened; one at a time."""
+
+    LEDGERS = "what bookies hold"
+    """All bookies are asked what they hold of all ledgers, and some entries are read."""
+    PLACEMENT = "placement"
+    """Whether ensembles span as many racks as they could."""
+    REPLICAS = "living replicas"
+    """How many ledgers have entries on bookies that are away, by their metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +101,115 @@ class AuditConfig:
                 return self.replicas_s
 
 
-class Phase(Enum):
-    NEW = "new"
-    IDLE = "idle"
-    SEEING = "reading who is there"
-    READING = "reading ledgers"
-    JUDGING = "reading who is there, after ledgers"
-    MARKING = "marking"
-    RECORDING = "recording the pass"
+# Answers.
 
 
-class Auditor:
-    def __init__(self, config: AuditConfig | None = None) -> None:
-        self.phase = Phase.NEW
-        self._config = config or AuditConfig()
-        self._delay_s = self._config.delay_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookiesKnown:
+    """Who there is, read after it was asked for."""
+
+    known: frozenset[BookieId]
+    """All that have a cookie, retired ones too."""
+    retired: frozenset[BookieId]
+    """Whose data were given up."""
+    registered: frozenset[BookieId]
+    leaving: frozenset[BookieId]
+    """Bookies that are to be emptied."""
+    delay_s: float | None
+    """What an operator has set; None: nothing."""
+    checked_ms: Mapping[CheckKind, int]
+    """When the last check of each kind ended, by whichever auditor; none if there was none."""
+    now_ms: int
+
+
+LedgersPart = tuple[tuple[LedgerId, LedgerMetadata | None], ...]
+"""Some ledgers of all; metadata None: they cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEnded:
+    """The check that was begun last has ended, and that is written down; or it has failed."""
+
+    at: float
+    """By the clock of `Now`."""
+    failed: bool
+
+
+# Actions.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBookies(Action[BookiesKnown]):
+    """Read who there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedgers(Action[LedgersPart | None]):
+    """Read the first ledgers of all (*begin*), or those that follow. Answer: None after the last
+    ones."""
+
+    begin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MarkLedgers(Action[int]):
+    """Add these lacks to the ledgers' marks. Answer: how many marks are new or say more."""
+
+    lacks: tuple[tuple[LedgerId, tuple[Lack, ...]], ...]
+    """Urgent ones first."""
+    urgent: frozenset[LedgerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPass(Action[None]):
+    """Write down how a pass ended."""
+
+    ledgers: int
+    marked: int
+    damaged: int
+    lost: tuple[BookieId, ...]
+    alarm: str
+    """Why nothing was marked; empty if nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeNews(Action[bool]):
+    """Answer: whether the list of bookies may have changed since this was asked last, or since
+    `Await` told so. Raises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCheck(Action[None]):
+    """Begin to look at all ledgers, beside everything else, and to mark what a check of *kind*
+    finds. Raises nothing."""
+
+    kind: CheckKind = CheckKind.LEDGERS
+
+
+@dataclass(frozen=True, slots=True)
+class Await(Action[CheckEnded | None]):
+    """Wait until the check has ended. Answer: None if the list of bookies may have changed before,
+    or at *until* by the clock of `Now`. Raises nothing."""
+
+    until: float
+
+
+def audit(config: AuditConfig) -> Steps[Never]:
+    """Be the auditor until stopped; what the metadata store refuses is tried again."""
+    auditing = _Audit(config)
+    while True:
+        try:
+            yield from auditing.look()
+        except LogError:
+            yield from Wait(config.retry_s)  # what was due before is due still
+        else:
+            yield from auditing.rest()
+
+
+class _Audit:
+    def __init__(self, config: AuditConfig) -> None:
+        self._config = config
+        self._delay_s = config.delay_s
         self._missing_since: dict[BookieId, float] = {}
         """Lost bookies, and since when by this auditor's clock."""
         self._due: dict[BookieId, Reason] = {}
@@ -129,10 +222,7 @@ class Auditor:
         """Lost bookies of which it is known whether a ledger names them."""
         self._audited = NO_BOOKIES
         """Whose ledgers were all marked, and who were due ever since."""
-        self._news = False
-        """The list of bookies has changed while something else was under way."""
         self._check_at = 0.0
-        self._retry_at: float | None = None
         self._checks: dict[CheckKind, float] = {}
         """When to begin the next check of each kind."""
         self._not_again: dict[CheckKind, float] = {}
@@ -147,70 +237,48 @@ class Auditor:
         """Who was lost in all of it."""
         self._named: set[BookieId] = set()
         """Who of them is named by a ledger."""
-        self._batch: LedgersRead | None = None
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self._ledgers = self._marked = self._damaged = self._urgent = 0
 
-    def deadline(self) -> float | None:
-        if self.phase is not Phase.IDLE:
-            return None
-        if self._retry_at is not None:
-            return self._retry_at  # what was due before is due still
-        times = [self._check_at]
-        if not self._alarm:
-            times += [
-                since + self._delay_s
-                for bookie, since in self._missing_since.items()
-                if bookie not in self._due
-            ]
-        if self._checking is None and not self._alarm:
-            times += self._checks.values()
-        return min(times)
+    def look(self) -> Steps[None]:
+        """See who is there, and pass over all ledgers, as often as there is a reason to."""
+        again = True
+        while again:
+            yield from self._see()
+            now = yield from Now()
+            checking = now >= self._check_at
+            self._count_anew()
+            again = False
+            if self._wants_pass(checking=checking):
+                again = yield from self._pass_over()
+                yield from self._record()
+            elif checking or self._alarm != self._recorded_alarm:
+                yield from self._record()
+            now = yield from Now()
+            if now >= self._check_at:
+                self._check_at = now + self._config.check_s
+            # Also for who became due in the middle of a pass.
+            again |= (yield from TakeNews()) or not self._audited.issuperset(self._due)
 
-    def step(self, event: AuditEvent, *, now: float) -> list[AuditEffect]:
-        """Apply *event*; return what the driver must do: one thing, or nothing."""
-        match event:
-            case AuditBegun():
-                assert self.phase is Phase.NEW, "it begins once"
-                return self._see()
-            case LedgersChecked() | CheckFailed():
-                return self._checked(now, failed=isinstance(event, CheckFailed))
-            case BookiesChanged() | TimePassed():
-                if self.phase is Phase.IDLE:
-                    return self._see()
-                self._news |= isinstance(event, BookiesChanged)
-                return []
-            case BookiesSeen():
-                self._learn(event, now)
-                if self.phase is Phase.JUDGING:
-                    return self._judge(event.now_ms)
-                assert self.phase is Phase.SEEING, f"{event} while {self.phase.value}"
-                return self._decide(now)
-            case LedgersRead():
-                assert self.phase is Phase.READING, f"{event} while {self.phase.value}"
-                self._batch = event
-                self.phase = Phase.JUDGING
-                return [ReadBookies()]
-            case LedgersMarked(count):
-                assert self.phase is Phase.MARKING, f"{event} while {self.phase.value}"
-                self._marked += count
-                return self._go_on()
-            case PassRecorded():
-                self._recorded_alarm = self._alarm
-                return self._rest(now)
-            case AuditFailed():
-                self._retry_at = now + self._config.retry_s
-                self._batch = None
-                self.phase = Phase.IDLE
-                return []
+    def _wants_pass(self, *, checking: bool) -> bool:
+        """Return whether somebody is due whose ledgers are not all marked, or it is to be found out
+        who counts for an alarm."""
+        if self._due and (checking or not self._audited.issuperset(self._due)):
+            return True
+        return bool(self._alarm) and not self._surveyed.issuperset(self._lost)
 
     # Who is there.
 
-    def _see(self) -> list[AuditEffect]:
-        self.phase, self._news, self._retry_at = Phase.SEEING, False, None
-        return [ReadBookies()]
+    def _see(self) -> Steps[int]:
+        """Record who is lost since when, and who is due; return the time by the wall clock."""
+        seen = yield from ReadBookies()
+        now = yield from Now()
+        self._learn(seen, now)
+        return seen.now_ms
 
-    def _learn(self, seen: BookiesSeen, now: float) -> None:
-        """Take note of who is lost since when, and who is due."""
+    def _learn(self, seen: BookiesKnown, now: float) -> None:
         self._delay_s = self._config.delay_s if seen.delay_s is None else seen.delay_s
         lost = seen.known - seen.registered
         before = self._missing_since
@@ -236,8 +304,8 @@ class Auditor:
         self._audited &= self._due.keys()
         self._covered &= self._due.keys()
 
-    def _learn_checks(self, seen: BookiesSeen, now: float) -> None:
-        """Take note of when the next checks are due: others may have made the last ones."""
+    def _learn_checks(self, seen: BookiesKnown, now: float) -> None:
+        """Record when the next checks are due: others may have made the last ones."""
         for kind in CheckKind:
             due = now
             if kind in seen.checked_ms:
@@ -246,42 +314,37 @@ class Auditor:
                 due = now + max(0.0, left_ms / 1000)
             self._checks[kind] = max(due, self._not_again.get(kind, due))
 
-    def _decide(self, now: float) -> list[AuditEffect]:
-        """Begin a pass if somebody is due whose ledgers are not all marked."""
-        checking = now >= self._check_at
-        if self._due and (checking or not self._audited.issuperset(self._due)):
-            return self._begin_pass()
-        if self._alarm and not self._surveyed.issuperset(self._lost):
-            return self._begin_pass()
-        self._ledgers = self._marked = self._damaged = 0
-        if checking or self._alarm != self._recorded_alarm:
-            return self._record()
-        return self._rest(now)
-
     # A pass over all ledgers.
 
-    def _begin_pass(self) -> list[AuditEffect]:
+    def _pass_over(self) -> Steps[bool]:
+        """Mark what lacks copies on those who are due; return whether the alarm may be none."""
         self._covered, self._watched = frozenset(self._due), self._lost
         self._named = set()
-        self._ledgers = self._marked = self._damaged = self._urgent = 0
-        self.phase = Phase.READING
-        return [ReadLedgers(begin=True)]
+        part = yield from ReadLedgers(begin=True)
+        while part is not None:
+            now_ms = yield from self._see()
+            if not self._due and not self._alarm:  # all are back: the rest is of no interest
+                return False
+            marking = self._judge(part, now_ms)
+            if marking.lacks:
+                self._marked += yield from marking
+            part = yield from ReadLedgers(begin=False)
+        self._audited |= self._covered
+        self._surveyed = self._watched
+        self._empty = self._watched - self._named
+        return bool(self._alarm and self._empty)
 
-    def _judge(self, now_ms: int) -> list[AuditEffect]:
-        batch = self._batch
-        assert batch is not None, "ledgers were read"
-        if not self._due and not self._alarm:  # all are back: the rest is of no interest
-            return self._record()
-        for _, metadata in batch.ledgers:
+    def _judge(self, part: LedgersPart, now_ms: int) -> MarkLedgers:
+        """Count a part of the ledgers; return what is to be marked of it."""
+        self._ledgers += len(part)
+        lacks: list[tuple[LedgerId, tuple[Lack, ...]]] = []
+        urgent: set[LedgerId] = set()
+        for ledger_id, metadata in part:
             self._named |= {
                 bookie
                 for bookie in self._watched - self._named
                 if metadata is None or _lacks(metadata, bookie, Reason.LOST)
             }
-        self._ledgers += len(batch.ledgers)
-        lacks: list[tuple[LedgerId, tuple[Lack, ...]]] = []
-        urgent: set[LedgerId] = set()
-        for ledger_id, metadata in batch.ledgers:
             if metadata is None:
                 self._damaged += 1
                 continue
@@ -295,61 +358,48 @@ class Auditor:
                 if self._urgent < URGENT_MAX and is_urgent(metadata, self._lost):
                     urgent.add(ledger_id)
                     self._urgent += 1
-        if not lacks:
-            return self._go_on()
-        self.phase = Phase.MARKING
-        lacks.sort(key=lambda each: each[0] not in urgent)
-        return [MarkLedgers(tuple(lacks), frozenset(urgent))]
+        lacks.sort(key=lambda lacking: lacking[0] not in urgent)
+        return MarkLedgers(tuple(lacks), frozenset(urgent))
 
-    def _go_on(self) -> list[AuditEffect]:
-        batch, self._batch = self._batch, None
-        assert batch is not None, "ledgers were read"
-        if not batch.is_last:
-            self.phase = Phase.READING
-            return [ReadLedgers(begin=False)]
-        self._audited |= self._covered
-        self._surveyed = self._watched
-        self._empty = self._watched - self._named
-        self._news |= bool(self._alarm and self._empty)  # the alarm may be none
-        return self._record()
+    def _record(self) -> Steps[None]:
+        yield from RecordPass(
+            ledgers=self._ledgers,
+            marked=self._marked,
+            damaged=self._damaged,
+            lost=tuple(sorted(self._due)),
+            alarm=self._alarm,
+        )
+        self._recorded_alarm = self._alarm
 
-    def _record(self) -> list[AuditEffect]:
-        self.phase, self._batch = Phase.RECORDING, None
-        return [
-            RecordPass(
-                ledgers=self._ledgers,
-                marked=self._marked,
-                damaged=self._damaged,
-                lost=tuple(sorted(self._due)),
-                alarm=self._alarm,
-            )
-        ]
+    # Between passes.
 
-    def _rest(self, now: float) -> list[AuditEffect]:
-        if now >= self._check_at:
-            self._check_at = now + self._config.check_s
-        if self._news or not self._audited.issuperset(self._due):
-            return self._see()  # also for who became due in the middle of a pass
-        self.phase = Phase.IDLE
-        return self._check(now)
-
-    # Checks, one at a time.
-
-    def _check(self, now: float) -> list[AuditEffect]:
-        if self._checking is not None or self._alarm:
-            return []
+    def rest(self) -> Steps[None]:
+        """Wait until there is a reason to look; begin the check that is due."""
+        now = yield from Now()
         kind = min(self._checks, key=lambda kind: self._checks[kind])
-        if now < self._checks[kind]:
-            return []
-        self._checking = kind
-        return [CheckLedgers(kind)]
+        if self._checking is None and not self._alarm and now >= self._checks[kind]:
+            self._checking = kind
+            yield from BeginCheck(kind)
+        while (ended := (yield from Await(self._next_look()))) is not None:
+            self._checked(ended)
 
-    def _checked(self, now: float, *, failed: bool) -> list[AuditEffect]:
+    def _next_look(self) -> float:
+        times = [self._check_at]
+        if not self._alarm:
+            times += [
+                since + self._delay_s
+                for bookie, since in self._missing_since.items()
+                if bookie not in self._due
+            ]
+        if self._checking is None and not self._alarm:
+            times += self._checks.values()
+        return min(times)
+
+    def _checked(self, ended: CheckEnded) -> None:
         kind, self._checking = self._checking, None
         assert kind is not None, "a check was under way"
-        pause_s = self._config.check_again_s if failed else self._config.pause_s(kind)
-        self._checks[kind] = self._not_again[kind] = now + pause_s
-        return []
+        pause_s = self._config.check_again_s if ended.failed else self._config.pause_s(kind)
+        self._checks[kind] = self._not_again[kind] = ended.at + pause_s
 
 
 def _lacks(metadata: LedgerMetadata, bookie: BookieId, reason: Reason) -> bool:

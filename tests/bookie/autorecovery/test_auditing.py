@@ -1,19 +1,15 @@
 """The auditor's decisions: who is lost, when, and what is marked then."""
 
+from typing import Any
+
 import pytest
 
 from bookie.autorecovery.protocol import audit
-from bookie.autorecovery.protocol.audit import RETRY_S, AuditConfig, Auditor, Phase
-from bookie.autorecovery.protocol.audit_events import (
-    AuditBegun,
-    AuditEffect,
-    AuditEvent,
-    AuditFailed,
-    BookiesChanged,
-    CheckFailed,
+from bookie.autorecovery.protocol.audit import (
+    RETRY_S,
+    AuditConfig,
+    BeginCheck,
     CheckKind,
-    CheckLedgers,
-    LedgersChecked,
     MarkLedgers,
     ReadBookies,
     ReadLedgers,
@@ -21,13 +17,13 @@ from bookie.autorecovery.protocol.audit_events import (
 )
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.procedure import Action
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, LEDGERS, Cluster
-from tests.bookie.autorecovery.repair_world import ledger, names
+from tests.bookie.autorecovery.repair_world import LOST, ledger, names
 
 
 def recorded(cluster: Cluster) -> RecordPass:
-    return [effect for effect in cluster.effects if isinstance(effect, RecordPass)][-1]
+    return [action for action in cluster.actions if isinstance(action, RecordPass)][-1]
 
 
 def test_a_bookie_that_is_away_for_the_delay_has_its_ledgers_marked() -> None:
@@ -46,7 +42,7 @@ def test_a_mark_says_why_and_when() -> None:
     cluster = Cluster().begin()
     cluster.lose("a")
     cluster.run(DELAY_S)
-    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    [marking] = cluster.markings()
     assert marking.lacks[0] == (
         1,
         (Lack(BookieId("a"), Reason.LOST, round((1000 + DELAY_S) * 1000)),),
@@ -95,10 +91,11 @@ def test_while_more_than_half_are_away_nothing_is_marked_and_an_alarm_is_recorde
     cluster = Cluster().begin()
     cluster.lose("abc")
     cluster.run(CHECK_S / 2)
-    cluster.post(BookiesChanged())
+    cluster.change()
+    cluster.run(0)
     assert cluster.marked() == {}
     assert recorded(cluster).alarm == "3 of 4 bookies are away"
-    assert sum(isinstance(effect, RecordPass) for effect in cluster.effects) == 2
+    assert sum(isinstance(action, RecordPass) for action in cluster.actions) == 2
     cluster.bring_back("bc")
     assert set(cluster.marked()) == {1, 4}
     assert recorded(cluster).alarm == ""
@@ -170,7 +167,8 @@ def test_a_retired_name_is_given_no_time_and_counts_for_no_alarm() -> None:
 def test_a_bookie_that_is_to_be_emptied_is_marked_at_once_wherever_it_is_named() -> None:
     cluster = Cluster().begin()
     cluster.leaving = "a"
-    cluster.post(BookiesChanged())
+    cluster.change()
+    cluster.run(0)
     assert set(cluster.marked()) == {1, 3, 4, 5}
 
 
@@ -213,18 +211,19 @@ def test_who_becomes_due_in_the_middle_of_a_pass_gets_one_of_his_own() -> None:
 
 
 @pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
-def test_a_pass_that_failed_begins_again(kind: type[AuditEffect]) -> None:
+def test_a_pass_that_failed_begins_again(kind: type[Action[Any]]) -> None:
     cluster = Cluster().begin()
-    answer = cluster._answer
-    failed: list[AuditEffect] = []
+    answer = cluster.answer
+    failed: list[Action[Any]] = []
 
-    def failing(effect: AuditEffect) -> AuditEvent:
-        if isinstance(effect, kind) and cluster.auditor.phase is not Phase.SEEING and not failed:
-            failed.append(effect)
-            return AuditFailed("the store is away")
-        return answer(effect)
+    def failing(action: Action[Any]) -> object:
+        in_a_pass = cluster.passes() > 0
+        if isinstance(action, kind) and (in_a_pass or kind is ReadLedgers) and not failed:
+            failed.append(action)
+            raise LOST
+        return answer(action)
 
-    cluster._answer = failing  # type: ignore[method-assign]
+    cluster.answer = failing  # type: ignore[method-assign]
     cluster.lose("a")
     cluster.run(DELAY_S + 60)
     assert failed
@@ -235,60 +234,66 @@ def test_a_pass_that_failed_begins_again(kind: type[AuditEffect]) -> None:
 def test_a_store_that_fails_is_not_asked_all_the_time(after_s: float) -> None:
     """Neither at the beginning, nor when the daily check is due."""
     cluster = Cluster()
-    answer = cluster._answer
+    answer = cluster.answer
     if after_s:
         cluster.begin().run(after_s - 1)
-    asked: list[AuditEffect] = []
+    asked: list[Action[Any]] = []
 
-    def failing(effect: AuditEffect) -> AuditEvent:
-        asked.append(effect)
-        return AuditFailed("the store is away")
+    def failing(action: Action[Any]) -> object:
+        asked.append(action)
+        raise LOST
 
-    cluster._answer = failing  # type: ignore[method-assign]
+    cluster.answer = failing  # type: ignore[method-assign]
     if after_s:
         cluster.run(1)
     else:
         cluster.begin()
-    assert cluster.auditor.deadline() == cluster.now + RETRY_S
+    assert cluster.wakes_at() == cluster.now + RETRY_S
     cluster.run(20 * RETRY_S)
     assert len(asked) == 21
-    cluster._answer = answer  # type: ignore[method-assign]
+    cluster.answer = answer  # type: ignore[method-assign]
     cluster.run(RETRY_S)
     assert recorded(cluster).alarm == ""
 
 
-def test_only_an_auditor_that_is_idle_has_a_deadline_and_takes_up_what_changes() -> None:
+def test_bookies_that_change_after_a_failure_are_read_when_that_is_tried_again() -> None:
+    """A store that comes and goes is not asked each time."""
     cluster = Cluster()
-    auditor = cluster.auditor
-    assert auditor.deadline() is None
-    [effect] = auditor.step(AuditBegun(), now=0.0)
-    assert auditor.deadline() is None
-    for event in (BookiesChanged(), TimePassed()):
-        assert auditor.step(event, now=0.0) == []
-    assert auditor.step(AuditFailed("away"), now=0.0) == []
-    assert effect == ReadBookies()
-    assert auditor.phase is Phase.IDLE
+    answer, asked = cluster.answer, list[Action[Any]]()
+
+    def failing(action: Action[Any]) -> object:
+        asked.append(action)
+        raise LOST
+
+    cluster.answer = failing  # type: ignore[method-assign]
+    cluster.begin()
+    for _ in range(10):
+        cluster.change()
+        cluster.run(RETRY_S / 20)
+    assert len(asked) == 1
+    cluster.answer = answer  # type: ignore[method-assign]
+    cluster.leaving = "a"
+    cluster.run(RETRY_S)
+    assert set(cluster.marked()) == {1, 3, 4, 5}
 
 
 @pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
-def test_bookies_that_change_while_it_is_busy_are_read_again(kind: type[AuditEffect]) -> None:
+def test_bookies_that_change_while_it_is_busy_are_read_again(kind: type[Action[Any]]) -> None:
     cluster = Cluster("abcdefgh").begin()
     cluster.lose("a")
-    answer, changed = cluster._answer, list[AuditEffect]()
+    answer, changed = cluster.answer, list[Action[Any]]()
 
-    def changing(effect: AuditEffect) -> AuditEvent:
-        event = answer(effect)
-        if isinstance(effect, kind) and not changed and cluster.auditor.phase is not Phase.IDLE:
-            changed.append(effect)
-            assert cluster.auditor.step(BookiesChanged(), now=cluster.now) == []
+    def changing(action: Action[Any]) -> object:
+        found = answer(action)
+        if isinstance(action, kind) and not changed:
+            changed.append(action)
+            cluster.change()
             cluster.leaving = "c"
-        return event
+        return found
 
-    cluster._answer = changing  # type: ignore[method-assign]
-    cluster.now += DELAY_S
-    cluster.post(TimePassed())
+    cluster.answer = changing  # type: ignore[method-assign]
+    cluster.run(DELAY_S)
     assert changed
-    assert cluster.auditor.phase is Phase.IDLE
     assert cluster.marked()[2] == {"c"}
 
 
@@ -308,18 +313,18 @@ def test_who_was_back_within_a_pass_is_not_marked_by_it() -> None:
     cluster.parts = 5
     cluster.lose("a")
     cluster.leaving = ""
-    answer, parts = cluster._answer, list[AuditEffect]()
+    answer, parts = cluster.answer, list[Action[Any]]()
 
-    def moving(effect: AuditEffect) -> AuditEvent:
-        if isinstance(effect, ReadLedgers):
-            parts.append(effect)
+    def moving(action: Action[Any]) -> object:
+        if isinstance(action, ReadLedgers):
+            parts.append(action)
             cluster.away = "h" if len(parts) == 1 else "a"
             cluster.leaving = "h" if len(parts) == 1 else ""
             if len(parts) == 2:
                 cluster.retired = "a"
-        return answer(effect)
+        return answer(action)
 
-    cluster._answer = moving  # type: ignore[method-assign]
+    cluster.answer = moving  # type: ignore[method-assign]
     cluster.run(DELAY_S)
     assert cluster.passes() == 2, "one of all ledgers since then"
     assert set(cluster.marked()) == {1, 4}
@@ -349,15 +354,15 @@ def test_who_was_back_while_it_was_asked_who_is_named_is_not_taken_for_nameless(
     cluster = Cluster("abcdefgh")
     cluster.parts = 2
     cluster.away = "cdefgh"
-    answer, parts = cluster._answer, list[AuditEffect]()
+    answer, parts = cluster.answer, list[Action[Any]]()
 
-    def moving(effect: AuditEffect) -> AuditEvent:
-        if isinstance(effect, ReadLedgers):
-            parts.append(effect)
+    def moving(action: Action[Any]) -> object:
+        if isinstance(action, ReadLedgers):
+            parts.append(action)
             cluster.away = "cdfgh" if len(parts) == 1 else "cdefgh"
-        return answer(effect)
+        return answer(action)
 
-    cluster._answer = moving  # type: ignore[method-assign]
+    cluster.answer = moving  # type: ignore[method-assign]
     cluster.begin()
     assert cluster.passes() == 2, "another finds out of the one that came back"
 
@@ -373,9 +378,9 @@ def test_each_pass_counts_for_itself_and_one_that_found_nobody_marks_nothing() -
             ledgers=4, marked=1, damaged=1, lost=names("a"), alarm=""
         )
     del cluster.ledgers[1]
-    markings = sum(isinstance(effect, MarkLedgers) for effect in cluster.effects)
+    markings = len(cluster.markings())
     cluster.run(CHECK_S)
-    assert sum(isinstance(effect, MarkLedgers) for effect in cluster.effects) == markings
+    assert len(cluster.markings()) == markings
     assert recorded(cluster).ledgers == 3
     cluster.bring_back("a")
     cluster.run(CHECK_S)
@@ -387,7 +392,7 @@ def test_no_more_than_some_ledgers_of_a_pass_are_urgent(monkeypatch: pytest.Monk
     cluster = Cluster("abcdefgh").begin()
     cluster.lose("abc")
     cluster.run(DELAY_S)
-    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    [marking] = cluster.markings()
     assert len(marking.urgent) == 1
 
 
@@ -398,16 +403,29 @@ def test_a_check_reads_what_takes_an_eighth_of_the_time_until_the_next() -> None
 WEEK_S = 604_800.0
 
 
+def slow_checks(cluster: Cluster) -> list[CheckKind]:
+    """Let checks begin, and end only by `end_check`; return those that have begun."""
+    answer, begun = cluster.answer, list[CheckKind]()
+
+    def slow(action: Action[Any]) -> object:
+        if isinstance(action, BeginCheck):
+            begun.append(action.kind)
+            return None
+        return answer(action)
+
+    cluster.answer = slow  # type: ignore[method-assign]
+    return begun
+
+
 def checks(cluster: Cluster, kind: CheckKind = CheckKind.LEDGERS) -> int:
-    return cluster.effects.count(CheckLedgers(kind))
+    return cluster.actions.count(BeginCheck(kind))
 
 
 def test_all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_hour() -> None:
     cluster = Cluster().begin()
     for _ in range(2 * 7 * 24 + 1):
         cluster.run(3600.0)
-        cluster.auditor = Auditor()
-        cluster.begin()
+        cluster.begin(AuditConfig())
     assert checks(cluster) == 2
     assert checks(cluster, CheckKind.PLACEMENT) == checks(cluster, CheckKind.REPLICAS) == 14
 
@@ -415,22 +433,13 @@ def test_all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_h
 def test_checks_that_are_due_are_made_one_after_the_other() -> None:
     cluster = Cluster()
     cluster.checked_ms.clear()
-    answer = cluster._answer
-    under_way: list[CheckKind] = []
-
-    def slow(effect: AuditEffect) -> AuditEvent:
-        if isinstance(effect, CheckLedgers):
-            under_way.append(effect.kind)
-            return BookiesChanged()
-        return answer(effect)
-
-    cluster._answer = slow  # type: ignore[method-assign]
+    under_way = slow_checks(cluster)
     cluster.begin()
     for done in range(1, len(CheckKind) + 1):
         cluster.run(CHECK_S / 10)
         assert under_way == list(CheckKind)[:done]
         cluster.checked_ms[under_way[-1]] = round(cluster.now * 1000)
-        cluster.post(LedgersChecked())
+        cluster.end_check()
     cluster.run(1)
     assert len(under_way) == len(CheckKind)
 
@@ -440,7 +449,8 @@ def test_what_was_read_before_a_check_ended_does_not_begin_it_again() -> None:
     cluster.run(WEEK_S)
     done = checks(cluster)
     cluster.checked_ms = dict.fromkeys(CheckKind, 1_000_000)
-    cluster.post(BookiesChanged())
+    cluster.change()
+    cluster.run(0)
     assert checks(cluster) == done
 
 
@@ -448,7 +458,7 @@ def test_ledgers_with_fewer_than_qa_copies_left_are_marked_first_as_urgent() -> 
     cluster = Cluster("abcdef").begin()
     cluster.lose("ad")
     cluster.run(DELAY_S)
-    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    [marking] = cluster.markings()
     assert marking.urgent == {4}  # of abd two are away; 3 is empty
     assert marking.lacks[0][0] == 4
     assert len(marking.lacks) > 1
@@ -460,7 +470,7 @@ def test_a_bookie_that_is_only_away_for_a_moment_counts_for_what_is_urgent() -> 
     cluster.run(DELAY_S - 1)
     cluster.lose("d")
     cluster.run(1)
-    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    [marking] = cluster.markings()
     assert marking.urgent == {4}
     assert {lack.bookie for _, lacks in marking.lacks for lack in lacks} == {"a"}
 
@@ -477,34 +487,35 @@ def test_where_nobody_has_checked_all_ledgers_it_is_done_at_once() -> None:
 def test_a_check_that_failed_is_begun_again_after_a_while() -> None:
     cluster = Cluster()
     del cluster.checked_ms[CheckKind.LEDGERS]
-    answer = cluster._answer
-    failing = [CheckFailed("the store is away")]
-
-    def failing_once(effect: AuditEffect) -> AuditEvent:
-        return failing.pop() if effect == CheckLedgers() and failing else answer(effect)
-
-    cluster._answer = failing_once  # type: ignore[method-assign]
+    under_way = slow_checks(cluster)
     cluster.begin()
-    cluster.post(BookiesChanged())
-    assert checks(cluster) == 1
-    cluster.run(600)
-    assert checks(cluster) == 2
-    assert CheckKind.LEDGERS in cluster.checked_ms
+    cluster.end_check(failed=True)
+    cluster.change()
+    cluster.run(599)
+    assert under_way == [CheckKind.LEDGERS]
+    cluster.run(1)
+    assert under_way == [CheckKind.LEDGERS] * 2
+
+
+def test_the_pause_after_a_check_counts_from_its_end_also_if_that_was_in_a_pass() -> None:
+    cluster = Cluster()
+    del cluster.checked_ms[CheckKind.LEDGERS]
+    under_way = slow_checks(cluster)
+    cluster.begin()
+    cluster.end_check(failed=True)
+    cluster.now += 500
+    cluster.run(100)
+    assert under_way == [CheckKind.LEDGERS] * 2
 
 
 def test_lost_bookies_are_marked_while_all_ledgers_are_checked() -> None:
     cluster = Cluster()
     del cluster.checked_ms[CheckKind.LEDGERS]
-    answer = cluster._answer
-
-    def never_ending(effect: AuditEffect) -> AuditEvent:
-        return BookiesChanged() if effect == CheckLedgers() else answer(effect)
-
-    cluster._answer = never_ending  # type: ignore[method-assign]
+    under_way = slow_checks(cluster)
     cluster.begin()
     cluster.lose("a")
     cluster.run(DELAY_S)
-    assert checks(cluster) == 1
+    assert under_way == [CheckKind.LEDGERS]
     assert set(cluster.marked()) == {1, 4}
 
 

@@ -16,8 +16,7 @@ from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.ledger_check import check_all
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.metadata_checks import check_placement, check_replicas
-from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.audit_events import CheckKind, CheckLedgers
+from bookie.autorecovery.protocol.audit import AuditConfig, BeginCheck, CheckKind
 from bookie.autorecovery.protocol.decommission import Outcome as Emptied
 from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.reports import Audit, CheckRecord
@@ -343,9 +342,8 @@ def test_1578_one_auditor_checks_again_and_auditors_that_change_every_hour_check
         for _ in range(2 * 7 * 24 + 1):
             cluster.run(3600.0)
             if changes:
-                cluster.auditor = type(cluster.auditor)()
-                cluster.begin()
-        made = Counter(each.kind for each in cluster.effects if isinstance(each, CheckLedgers))
+                cluster.begin(AuditConfig())
+        made = Counter(each.kind for each in cluster.actions if isinstance(each, BeginCheck))
         assert made == {CheckKind.LEDGERS: 2, CheckKind.PLACEMENT: 14, CheckKind.REPLICAS: 14}
 
 

@@ -144,7 +144,6 @@ async def test_an_auditor_reads_no_more_than_ends_in_time() -> None:
             report = CheckRecord(at_ms=1, ledgers=1, lacking=0, unsure=0, unreadable=0, bytes=held)
             await report.write(client.store)
             assert (await auditing._scrub()).share == share
-        await auditing.stop()
 
 
 async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:

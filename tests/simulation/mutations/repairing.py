@@ -10,12 +10,11 @@ from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import (
     audit,
-    audit_events,
     decommission,
     repair_plan,
 )
 from bookie.autorecovery.protocol import repair as protocol
-from bookie.autorecovery.protocol.audit import Auditor
+from bookie.autorecovery.protocol.audit import _Audit
 from bookie.autorecovery.protocol.repair import _Repair, _Work
 from bookie.autorecovery.repair_io import _RepairIO
 from bookie.errors import BookieSuperseded
@@ -356,20 +355,29 @@ def fences_though_there_is_no_spare(patch: Patch) -> None:
 
 @mutation("bk#1197, plan of repair", repair=True)
 def asks_who_is_there_before_it_reads_the_ledgers(patch: Patch) -> None:
-    honest = Auditor._learn
+    honest = _Audit._pass_over
 
-    def learn(self: Auditor, seen: audit_events.BookiesSeen, now: float) -> None:
-        if self.phase is not audit.Phase.JUDGING:
-            honest(self, seen, now)
+    def pass_over(self: _Audit) -> Steps[bool]:
+        def is_question(action: Action[Any]) -> bool:
+            return isinstance(action, audit.ReadBookies)
 
-    patch.set(Auditor, "_learn", learn)
+        return answered(honest(self), is_question, self.__dict__["seen"])
+
+    learn = _Audit._learn
+
+    def remember(self: _Audit, seen: audit.BookiesKnown, now: float) -> None:
+        self.__dict__["seen"] = seen
+        learn(self, seen, now)
+
+    patch.set(_Audit, "_learn", remember)
+    patch.set(_Audit, "_pass_over", pass_over)
 
 
 @mutation("bk#4419", repair=True)
 def knows_only_whom_it_has_seen(patch: Patch) -> None:
     honest = _Auditing._see
 
-    async def see(self: _Auditing) -> audit_events.BookiesSeen:
+    async def see(self: _Auditing) -> audit.BookiesKnown:
         seen = await honest(self)
         met = self.__dict__.setdefault("met", set())
         met |= seen.registered
