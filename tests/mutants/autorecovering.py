@@ -120,8 +120,8 @@ mutant(
 mutant(
     "reads the same rotten source again and again",
     _REPLICATING,
-    old="        self._thorough = self._unseen = True\n",
-    new="        self._unseen = True\n",
+    old="            self._thorough = self._unseen = True\n",
+    new="            self._unseen = True\n",
     test=_REPAIR + "a_rotten_entry_of_the_source_is_read_elsewhere_and_made_good_too",
 )
 mutant(

@@ -61,6 +61,31 @@ _judged(
 _judged(_NEVER, _WRITE_BACK, "WriteBacks.chosen", "if not self._choosing:", "return []")
 
 _REPAIR = "bookie/autorecovery/protocol/repair.py"
+_judged(
+    _UNSEEN,
+    *(_REPAIR, "_Repair.__init__"),
+    "self._mark = Mark(())",
+    "self._now_ms = 0",
+    "self._new_round()",
+)
+_judged(_UNSEEN, _REPAIR, "_Repair._new_round", 'self._wait_why = ""')
+_judged(
+    _QUICKER,
+    *(_REPAIR, "_Repair._mend"),
+    "if work.is_empty:",
+    "return (yield from self._swap(work, tuple(work.targets)))",
+)
+_judged(
+    "the answer that led here has said so already",
+    *(_REPAIR, "_Repair._swap"),
+    "self._unseen = True",
+)
+_judged(
+    "None is as false; and what is tried again is refused again",
+    *(_REPAIR, "_Repair._swap"),
+    "return False",
+)
+_judged("None is what comes back anyway", _REPAIR, "_Repair._left", "return None")
 _WRITER = "ledger/protocol/writer.py"
 _judged(_NAMES, _WRITER, "Writer.__init__", "self.ledger_id = ledger_id")
 _judged(_ASSERTS, _WRITER, "Writer.step", "self.check(confirmed_before=confirmed_before)")
@@ -121,6 +146,21 @@ _judged(
 _judged(_QUICKER, "bookie/identity/restore.py", "_end_life", "return")
 
 _AUDITING = "bookie/autorecovery/protocol/audit.py"
+_judged(
+    _UNSEEN,
+    *(_AUDITING, "_Audit.__init__"),
+    "self._due: dict[BookieId, Reason] = {}",
+    'self._alarm = self._recorded_alarm = ""',
+    "self._lost = NO_BOOKIES",
+    "self._named: set[BookieId] = set()",
+    "self._count_anew()",
+)
+_judged(
+    _QUICKER,
+    *(_AUDITING, "_Audit._pass_over"),
+    "if not self._due and not self._alarm:  # all are back: the rest is of no interest",
+    "return False",
+)
 _judged("None is as false", _AUDITING, "_lacks", "return False")
 
 _CHECKING = "bookie/autorecovery/protocol/ledger_check.py"

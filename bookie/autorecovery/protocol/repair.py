@@ -528,9 +528,9 @@ class _Repair:
         another bookie chosen as the source, and this one repaired."""
         if self._thorough:
             self._copy_failed(work, copy, "a source has not any more what it had")
-            return
-        self._thorough = self._unseen = True
-        work.failed.add(copy.index)
+        else:
+            self._thorough = self._unseen = True
+            work.failed.add(copy.index)
 
     def _copy_failed(self, work: _Work, copy: Copy, why: str) -> None:
         work.failed.add(copy.index)

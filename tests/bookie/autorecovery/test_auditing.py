@@ -79,6 +79,24 @@ def test_the_daily_check_marks_again_as_long_as_a_bookie_is_lost() -> None:
     assert cluster.passes() == 4
 
 
+def test_a_daily_check_that_becomes_due_within_a_pass_is_made_by_it() -> None:
+    cluster = Cluster().begin()
+    answer, parts = cluster.answer, list[Action[Any]]()
+
+    def slow(action: Action[Any]) -> object:
+        if isinstance(action, ReadLedgers):
+            parts.append(action)
+            cluster.now += 10
+        return answer(action)
+
+    cluster.answer = slow  # type: ignore[method-assign]
+    cluster.run(CHECK_S - DELAY_S - 5)
+    cluster.lose("a")
+    cluster.run(DELAY_S + 60)
+    assert parts
+    assert cluster.passes() == 1
+
+
 def test_one_pass_serves_all_bookies_that_are_lost() -> None:
     cluster = Cluster("abcde").begin()
     cluster.lose("ab")

@@ -654,6 +654,17 @@ def test_a_marked_bookie_that_is_away_and_not_lost_is_waited_for() -> None:
     assert world.copied == 1
 
 
+def test_where_no_marked_bookie_can_be_asked_nobody_is() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a", Reason.MISSING)
+    assert repair(world).outcome is RepairOutcome.DEFERRED
+    assert "Look" not in world.written
+
+
+def test_what_has_no_entries_lacks_none_of_a_bookie_that_is_away() -> None:
+    world = World(ledger((0, "abc"), last=-1), "bc").lacks("a", Reason.MISSING)
+    assert repair(world) == RepairEnd(RepairOutcome.DONE)
+
+
 def test_a_marked_bookie_that_does_not_say_what_it_has_is_named() -> None:
     world = World(ledger((0, "abc"), last=9), "abc").lacks("b", Reason.MISSING)
     world.silent = set(names("b"))
