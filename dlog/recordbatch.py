@@ -44,7 +44,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Final, assert_never
 
@@ -73,9 +73,10 @@ ZSTD_LEVEL_MAX: Final = 19
 _NUMPY_BYTES_MIN: Final = 1024
 """Columns from so much on are checked by numpy, 40 times as fast, where the process has loaded it
 anyway; to import it for this would cost more."""
-_CODEC_FIELD, _STORED_FIELD, _INDEX_FIELD = 2, 6, 10
-_INT32_MAX = 2**31 - 1
-_INT32_MIN = -(2**31)
+Buffer = bytes | memoryview
+
+INT32_MAX: Final = 2**31 - 1
+INT32_MIN: Final = -(2**31)
 
 
 class Codec(IntEnum):
@@ -86,22 +87,24 @@ class Codec(IntEnum):
     LZ4 = 2
 
 
-class Flag(IntFlag):
-    """Which optional columns a body has. Persisted: keep the numbers."""
+class Flag:
+    """Which optional columns a body has. Persisted: keep the numbers.
 
-    TIMES = 1
-    WIDE_TIMES = 2
-    TXIDS = 4
-    KEYS = 8
-    KEY_NULLS = 16
-    HEADERS = 32
-    RECEIPT = 64
-    ENCRYPTED = 128
-    PAIRS = 256
+    Plain numbers: each operation on an `IntFlag` takes a microsecond, and an entry takes twenty."""
+
+    TIMES: Final = 1
+    WIDE_TIMES: Final = 2
+    TXIDS: Final = 4
+    KEYS: Final = 8
+    KEY_NULLS: Final = 16
+    HEADERS: Final = 32
+    RECEIPT: Final = 64
+    ENCRYPTED: Final = 128
+    PAIRS: Final = 256
     """Some record's headers have a name twice or a null value: none is a column more."""
 
 
-_ALL_FLAGS: Final = sum(Flag)
+_ALL_FLAGS: Final = 0x1FF
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class BatchHeader:
     """What the header alone says; enough to seek."""
 
     codec: Codec
-    flags: Flag
+    flags: int
     count: int
     body_bytes: int
     stored_bytes: int
@@ -120,6 +123,11 @@ class BatchHeader:
     base_timestamp_ms: int
     first_txid: int
     last_txid: int
+
+    @property
+    def records_bytes(self) -> int:
+        """Bytes of all values, keys and headers."""
+        return self.value_bytes + self.key_bytes + self.headers_bytes
 
     @property
     def end_index(self) -> int:
@@ -284,8 +292,8 @@ def encode_batch(
     ZSTD_LEVEL_MAX; 0 for ZSTD_LEVEL. It is not stored: readers need not know it."""
     values, keys, txids = records.values, records.keys, records.txids
     assert values, "an entry holds at least one record"
-    flags = Flag(0)
-    columns: list[bytes] = []
+    flags = 0
+    columns: list[Buffer] = []
     value_bytes = _add_offsets(columns, values)
     if records.timestamps_ms is not None:
         flags |= _add_times(columns, records.timestamps_ms, base_timestamp_ms)
@@ -297,8 +305,7 @@ def encode_batch(
         if present:
             first_txid, last_txid = present[0], present[-1]
         flags |= Flag.TXIDS
-    blobs = [(value_bytes, values)]
-    key_bytes = headers_bytes = 0
+    blobs: list[tuple[int, Iterable[Buffer]]] = [(value_bytes, values)]
     if keys is not None:
         present_keys = [b"" if key is None else key for key in keys]
         key_bytes = _add_offsets(columns, present_keys)
@@ -314,51 +321,65 @@ def encode_batch(
         headers_bytes = _add_offsets(columns, present_headers)
         flags |= Flag.HEADERS
         blobs.append((headers_bytes, present_headers))
+    return assemble(
+        flags,
+        len(values),
+        columns,
+        blobs,
+        base_index=base_index,
+        base_timestamp_ms=base_timestamp_ms,
+        first_txid=first_txid,
+        last_txid=last_txid,
+        codec=codec,
+        codec_level=codec_level,
+        receipt=receipt,
+    )
+
+
+def assemble(  # noqa: PLR0913 - all that a header says
+    flags: int,
+    count: int,
+    columns: Sequence[Buffer],
+    blobs: Sequence[tuple[int, Iterable[Buffer]]],
+    *,
+    base_index: int,
+    base_timestamp_ms: int,
+    first_txid: int,
+    last_txid: int,
+    codec: Codec = Codec.NONE,
+    codec_level: int = 0,
+    receipt: Receipt | None = None,
+) -> bytes:
+    """Return the batch of *count* records with these *columns* of numbers and these *blobs*, in the
+    order of the body: values, then keys and headers as *flags* say, each with its bytes."""
+    sizes = [size for size, _ in blobs]
+    value_bytes, *others = sizes
+    key_bytes = others.pop(0) if flags & Flag.KEYS else 0
+    headers_bytes = others.pop(0) if flags & Flag.HEADERS else 0
     if receipt is not None:
         flags |= Flag.RECEIPT
-        blobs.append((RECEIPT.size, [RECEIPT.pack(receipt.origin, receipt.number)]))
-    parts: list[bytes] = []
+        blobs = [*blobs, (RECEIPT.size, [RECEIPT.pack(receipt.origin, receipt.number)])]
+    parts: list[Buffer] = []
+    body_bytes = 0
     for column in columns:
-        parts += (column, bytes(-len(column) % 8))
-    body_bytes = sum(map(len, parts))
+        padding = -len(column) % 8
+        parts += (column, bytes(padding))
+        body_bytes += len(column) + padding
     for size, blob in blobs:
-        parts.append(bytes(-body_bytes % 8))
+        padding = -body_bytes % 8
+        parts.append(bytes(padding))
         parts += blob
-        body_bytes += -body_bytes % 8 + size
+        body_bytes += padding + size
     stored_bytes = body_bytes
     if codec is not Codec.NONE:  # what is not compressed is not joined either
         parts = [compress(b"".join(parts), codec, codec_level)]
         stored_bytes = len(parts[0])
     header = HEADER.pack(
         MAGIC, version_of(flags), codec, flags,
-        len(values), body_bytes, stored_bytes, value_bytes, key_bytes, headers_bytes,
+        count, body_bytes, stored_bytes, value_bytes, key_bytes, headers_bytes,
         base_index, base_timestamp_ms, first_txid, last_txid,
     )  # fmt: skip
     return b"".join((header, *parts))
-
-
-def placed(
-    payload: bytes | memoryview,
-    *,
-    base_index: int,
-    previous_txid: int,
-    codec: Codec = Codec.NONE,
-    codec_level: int = 0,
-) -> bytes:
-    """Return *payload*, a batch that is not compressed, as it is at another place of a ledger.
-
-    For what was encoded before it was known where it goes. Raises `DamagedBatch`, `BatchTooNew`."""
-    header = parse_header(payload)
-    if header.codec is not Codec.NONE or header.flags & Flag.ENCRYPTED:
-        raise DamagedBatch("what gets its place must not be compressed or encrypted")
-    fields = list(HEADER.unpack_from(payload))
-    body: bytes | memoryview = memoryview(payload)[HEADER_BYTES:]
-    if codec is not Codec.NONE:
-        body = compress(bytes(body), codec, codec_level)
-    last_txid = previous_txid if header.first_txid == NO_TXID else header.last_txid
-    fields[_CODEC_FIELD], fields[_STORED_FIELD] = codec, len(body)
-    fields[_INDEX_FIELD], fields[-1] = base_index, last_txid
-    return b"".join((HEADER.pack(*fields), body))
 
 
 def parse_header(payload: bytes | memoryview) -> BatchHeader:
@@ -373,17 +394,15 @@ def parse_header(payload: bytes | memoryview) -> BatchHeader:
         raise DamagedBatch(f"it begins with {bytes(payload[:8]).hex()}")
     if codec not in Codec._value2member_map_ or flags & ~_ALL_FLAGS:
         raise DamagedBatch(f"unknown codec {codec} or flags {flags:#x}")
-    if version != version_of(Flag(flags)):
+    if version != version_of(flags):
         raise DamagedBatch(f"format version {version} with flags {flags:#x}")
     if count == 0 or body > BODY_BYTES_MAX:
         raise DamagedBatch(f"{count} records of {body} bytes are not possible")
-    if body != _body_bytes(count, Flag(flags), value, key, headers):
+    if body != _body_bytes(count, flags, value, key, headers):
         raise DamagedBatch(f"the columns of {count} records do not add up to {body} bytes")
     if fields[10] < 0:
         raise DamagedBatch(f"base index {fields[10]} is negative")
-    return BatchHeader(
-        Codec(codec), Flag(flags), count, body, stored, value, key, headers, *fields[10:]
-    )
+    return BatchHeader(Codec(codec), flags, count, body, stored, value, key, headers, *fields[10:])
 
 
 def decode_batch(payload: bytes | memoryview) -> RecordBatch:
@@ -460,7 +479,7 @@ class _Columns:
         return self._body[start : self._end]
 
 
-def version_of(flags: Flag) -> int:
+def version_of(flags: int) -> int:
     """Return the oldest version of a batch that has these *flags*."""
     if flags & Flag.PAIRS:
         return 5
@@ -472,7 +491,7 @@ def version_of(flags: Flag) -> int:
 
 
 def _body_bytes(
-    count: int, flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int
+    count: int, flags: int, value_bytes: int, key_bytes: int, headers_bytes: int
 ) -> int | None:
     """Return how long a body of these columns is; None if they contradict each other."""
     if (headers_bytes or flags & Flag.PAIRS) and not flags & Flag.HEADERS:
@@ -491,7 +510,7 @@ def blobs_of(header: BatchHeader) -> tuple[int, int]:
     return begin, begin + _laid_out(blobs)
 
 
-def _numbers(count: int, flags: Flag) -> list[int]:
+def _numbers(count: int, flags: int) -> list[int]:
     """Return the bytes of the columns of numbers, in order."""
     sizes = [4 * (count + 1)]
     if flags & Flag.TIMES:
@@ -507,7 +526,7 @@ def _numbers(count: int, flags: Flag) -> list[int]:
     return sizes
 
 
-def _blobs(flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int) -> list[int]:
+def _blobs(flags: int, value_bytes: int, key_bytes: int, headers_bytes: int) -> list[int]:
     sizes = [value_bytes]
     if flags & Flag.KEYS:
         sizes.append(key_bytes)
@@ -530,17 +549,17 @@ def _receipt(column: memoryview) -> Receipt:
         raise DamagedBatch(f"its receipt: {error}") from error
 
 
-def _add_offsets(columns: list[bytes], values: Sequence[bytes]) -> int:
+def _add_offsets(columns: list[Buffer], values: Sequence[bytes]) -> int:
     offsets = array("i", accumulate(map(len, values), initial=0))
     columns.append(offsets.tobytes())
     return offsets[-1]
 
 
-def _add_times(columns: list[bytes], timestamps_ms: Sequence[int | None], base_ms: int) -> Flag:
+def _add_times(columns: list[Buffer], timestamps_ms: Sequence[int | None], base_ms: int) -> int:
     deltas = [0 if time is None else time - base_ms for time in timestamps_ms]
     if not any(deltas):
-        return Flag(0)
-    if min(deltas) < _INT32_MIN or max(deltas) > _INT32_MAX:
+        return 0
+    if min(deltas) < INT32_MIN or max(deltas) > INT32_MAX:
         columns.append(array("q", deltas).tobytes())
         return Flag.TIMES | Flag.WIDE_TIMES
     columns.append(array("i", deltas).tobytes())

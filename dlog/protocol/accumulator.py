@@ -9,10 +9,11 @@ append fails too.
 Hot path: no object per record beyond what the caller gave.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dlog.columns import Columns, Row
+from dlog.encoded_batch import joined, largest_record_bytes, parse_encoded
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.headers import PAIRED_RECORD, are_paired
 from dlog.outcome import Outcome
@@ -20,6 +21,7 @@ from dlog.position import NO_TXID, TXID_MAX
 from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
 from dlog.protocol.pending_batch import Gathering
 from dlog.receipts import Receipt
+from dlog.recordbatch import BatchHeader, Flag
 from ledger.errors import LevelTooLow, LogError, TooManyPending
 from ledger.feature_level import HEADER_PAIRS, LEVEL_MAX
 
@@ -34,7 +36,7 @@ APPEND_MANY_BYTES_MAX: Final = 32 * 1024 * 1024
 
 UNIT_BYTES_MAX: Final = 8 * 1024 * 1024
 UNIT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX
-"""Of the records of one unit (`submit_unit`), which is one entry."""
+"""Of the records of one unit (`submit_encoded`), which is one entry."""
 
 
 class Intake:
@@ -186,23 +188,45 @@ class Intake:
         self._call()
         return parts
 
-    def submit_unit(self, records: Columns, receipt: Receipt) -> Outcome:
-        """Append records as one entry, all or none; return the outcome they will have.
+    def submit_encoded(self, payloads: Sequence[bytes], receipt: Receipt) -> Outcome:
+        """Append the records of encoded batches, which have no place yet, as one entry, all or
+        none; return the outcome they will have. They go by their headers, and are not decoded.
 
-        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units.
-        Raises why they are refused."""
+        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units; who
+        encoded them has kept the order of txids in each. Raises why they are refused, and
+        `DamagedBatch`, `BatchTooNew`."""
         assert self._origin in {None, receipt.origin}, "an entry has one receipt"
-        assert records.total_bytes() <= UNIT_BYTES_MAX, "a unit is one entry"
-        assert records.count <= UNIT_RECORDS_MAX
+        headers = [parse_encoded(payload) for payload in payloads]
+        assert sum(header.records_bytes for header in headers) <= UNIT_BYTES_MAX, "one entry"
+        assert sum(header.count for header in headers) <= UNIT_RECORDS_MAX
         self.settle()
-        refusal = self._refusal_of_all(records, None)
-        if refusal is not None:
-            raise refusal
-        self._origin = receipt.origin
-        self._advance(records)
-        group = self.packer.add_unit(records, receipt, self._now_ms)
+        last_txid = self._last_txid
+        for header, payload in zip(headers, payloads, strict=True):
+            refusal = self._refusal_of_encoded(header, payload, last_txid)
+            if refusal is not None:
+                raise refusal
+            if header.first_txid != NO_TXID:
+                last_txid = header.last_txid
+        group = self.packer.add_encoded(joined(payloads), receipt)
+        self._origin, self._last_txid = receipt.origin, last_txid
+        self.next_offset += group.count
         self._call()
         return group.outcome
+
+    def _refusal_of_encoded(
+        self, header: BatchHeader, payload: bytes, last_txid: int
+    ) -> LogError | None:
+        size = header.records_bytes
+        if size > self._record_bytes_max:  # of all its records together
+            size = largest_record_bytes(payload)
+        refusal = self._refusal(size, None, None)
+        if refusal is None and header.flags & Flag.PAIRS:
+            refusal = self._pairs_refusal()
+        if refusal is None and header.first_txid != NO_TXID:
+            refusal = self._txid_refusal(header.first_txid, last_txid)
+            if refusal is None:
+                refusal = self._txid_refusal(header.last_txid, header.first_txid)
+        return refusal
 
     def _call(self) -> None:
         if not self._woken:

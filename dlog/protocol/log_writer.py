@@ -102,7 +102,6 @@ from dlog.protocol.log_writer_events import (
     WritingEffect,
     WritingEvent,
 )
-from dlog.protocol.packer import Group
 from dlog.protocol.roll import Roll
 from dlog.receipts import Receipt
 from ledger.backoff import Backoff
@@ -386,7 +385,7 @@ class Writing:
             self._receipt = group.receipt or self._receipt
             entries.append(Entry(group, base_index, self._sent_txid, self._receipt))
             self._sent_offset += group.count
-            self._sent_txid = _last_txid(group, self._sent_txid)
+            self._sent_txid = group.last_txid(self._sent_txid)
         return [SendEntries(self._ledger_id, tuple(entries))] if entries else []
 
     def _hears(self, ledger_id: LedgerId) -> bool:
@@ -417,7 +416,7 @@ class Writing:
         offset = self.confirmed_offset
         self._confirmed_entry += 1
         self.confirmed_offset = offset + group.count
-        self.confirmed_txid = _last_txid(group, self.confirmed_txid)
+        self.confirmed_txid = group.last_txid(self.confirmed_txid)
         return Confirm(group, offset, self.segment, self._confirmed_entry)
 
     def _send_refused(self, event: SendRefused, now: float) -> list[WritingEffect]:
@@ -746,9 +745,3 @@ def _is_due(at: float | None, now: float) -> bool:
 def _closed_empty(error: LogError) -> bool:
     """Whether *error* says that nothing which was sent to the ledger is kept."""
     return isinstance(error, KeyDiffers) and error.closed_empty
-
-
-def _last_txid(group: Group, before: int) -> int:
-    if group.txids is None:
-        return before
-    return next((txid for txid in reversed(group.txids) if txid is not None), before)

@@ -20,8 +20,11 @@ from itertools import repeat
 from typing import Final, TypeVar
 
 from dlog.columns import Columns
+from dlog.encoded_batch import placed
 from dlog.outcome import Outcome
+from dlog.position import NO_TXID
 from dlog.receipts import Receipt
+from dlog.recordbatch import BatchHeader, Codec, encode_batch, parse_header
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
 ENTRY_RECORDS_MAX: Final = 64 * 1024
@@ -52,7 +55,64 @@ class Group(Columns):
 
     @property
     def charge(self) -> int:
-        return self.size_bytes + RECORD_CHARGE * len(self.values)
+        return self.size_bytes + RECORD_CHARGE * self.count
+
+    def last_txid(self, before: int) -> int:
+        """Return the last txid up to here, if that is *before* ahead of these records."""
+        return next((txid for txid in reversed(self.txids or ()) if txid is not None), before)
+
+    def encode(
+        self,
+        *,
+        base_index: int,
+        previous_txid: int,
+        codec: Codec,
+        codec_level: int,
+        receipt: Receipt | None,
+    ) -> bytes:
+        """Return the entry of these records at its place; the arguments are `encode_batch`'s."""
+        return encode_batch(
+            self,
+            base_index=base_index,
+            base_timestamp_ms=self.base_timestamp_ms,
+            previous_txid=previous_txid,
+            codec=codec,
+            codec_level=codec_level,
+            receipt=receipt,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class EncodedGroup(Group):
+    """Records that were encoded before they came in; there are no columns of them here."""
+
+    payload: bytes
+    header: BatchHeader
+
+    @property
+    def count(self) -> int:
+        return self.header.count
+
+    def last_txid(self, before: int) -> int:
+        return before if self.header.first_txid == NO_TXID else self.header.last_txid
+
+    def encode(
+        self,
+        *,
+        base_index: int,
+        previous_txid: int,
+        codec: Codec,
+        codec_level: int,
+        receipt: Receipt | None,
+    ) -> bytes:
+        return placed(
+            self.payload,
+            base_index=base_index,
+            previous_txid=previous_txid,
+            codec=codec,
+            codec_level=codec_level,
+            receipt=receipt,
+        )
 
 
 @dataclass(slots=True)
@@ -158,19 +218,18 @@ class Packer:
                 parts.append(Part(group, group.count - 1, 1))
         return parts
 
-    def add_unit(self, records: Columns, receipt: Receipt, now_ms: Callable[[], int]) -> Group:
-        """Put records behind those before, as one entry that holds nothing else."""
+    def add_encoded(self, payload: bytes, receipt: Receipt | None) -> Group:
+        """Put the records of an encoded batch without a place behind those before, as one entry
+        that holds nothing else."""
         if self._open is not None:
             self._full.append(self._open)
             self._open = None
-        group = Group(
-            values=records.values,
-            keys=records.keys,
-            txids=records.txids,
-            timestamps_ms=records.timestamps_ms,
-            headers=records.headers,
-            base_timestamp_ms=now_ms(),
-            size_bytes=records.total_bytes(),
+        header = parse_header(payload)
+        group = EncodedGroup(
+            payload=payload,
+            header=header,
+            base_timestamp_ms=header.base_timestamp_ms,
+            size_bytes=header.records_bytes,
             receipt=receipt,
         )
         self.pending_bytes += group.charge

@@ -6,12 +6,13 @@ from typing import Any, Final
 import pytest
 
 from dlog.columns import Columns
+from dlog.encoded_batch import placed
 from dlog.envelope import FIXED, decode_facts, new_cipher, seal, unseal
 from dlog.errors import BatchEncrypted, BatchTooNew, DamagedBatch
 from dlog.headers import encode_headers
 from dlog.position import Place
 from dlog.receipts import Receipt
-from dlog.recordbatch import HEADER_BYTES, Codec, decode_batch, encode_batch, parse_header, placed
+from dlog.recordbatch import HEADER_BYTES, Codec, decode_batch, encode_batch, parse_header
 
 KEY: Final = bytes(range(32))
 SALT: Final = b"saltsalt"

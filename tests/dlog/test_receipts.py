@@ -5,11 +5,12 @@ from typing import Final
 import pytest
 
 from dlog.columns import Columns
+from dlog.encoded_batch import placed
 from dlog.errors import DamagedBatch
 from dlog.manifest import PLAIN_VERSION, RECEIPTS_VERSION, Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.receipts import NUMBER_MAX, ORIGINS_MAX, Receipt, Receipts
-from dlog.recordbatch import Codec, decode_batch, encode_batch, parse_header, placed
+from dlog.recordbatch import Codec, decode_batch, encode_batch, parse_header
 from dlog.wire import log_pb2 as pb
 from ledger.ids import EntryId, LedgerId
 

@@ -158,9 +158,9 @@ mutant(
 )
 mutant(
     "drops the keys of what travels in several batches",
-    _SINK,
-    old="        columns.keys = []\n",
-    new="        columns.keys = []\n        batches = batches[1:]\n",
+    "dlog/encoded_batch.py",
+    old='        blobs.append(_blob([batch.keys or b"" for batch in batches]))\n',
+    new="        blobs.append((0, []))\n",
     test=_UNIT + "a_unit_of_several_batches_keeps_their_columns_and_is_one_entry",
 )
 mutant(

@@ -23,7 +23,7 @@ from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import Columns
+from dlog.encoded_batch import largest_record_bytes, placed
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.headers import PAIRED_RECORD
@@ -36,7 +36,7 @@ from dlog.protocol.orphans import StagedFor
 from dlog.protocol.pending_batch import Gathering
 from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, Flag, decode_batch, parse_header, placed
+from dlog.recordbatch import Codec, Flag, decode_batch, parse_header
 from dlog.settings import LogSettings
 from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LevelTooLow, LogError
@@ -269,7 +269,8 @@ class Sink:
             if isinstance(part, Staged):
                 found.append(part)
                 continue
-            found.append(Inline(len(payloads), parse_header(part).count, _bytes(part)))
+            header = parse_header(part)
+            found.append(Inline(len(payloads), header.count, header.records_bytes))
             payloads.append(part)
         return Unit(receipt, tuple(found), entry_bytes_max), payloads
 
@@ -314,18 +315,19 @@ class Sink:
         writer = self._writer
         if writer is None:
             raise AppendFailed(self.log, "no segment is open")
-        records = _columns(payloads)
-        outcome = writer.submit_unit(records, receipt)
+        count = sum(parse_header(payload).count for payload in payloads)
+        outcome = writer.submit_encoded(payloads, receipt)
         first = (
             await AppendFuture(Gathering.placed(outcome), 0, asyncio.get_running_loop())
         ).offset
         last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
-        return unit_commit.UnitAppended(first, first + records.count, last_txid)
+        return unit_commit.UnitAppended(first, first + count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
         most = self._settings.record_bytes_max
         for payload in payloads:  # whoever encoded it may not have known the log
-            if _bytes(payload) > most and (size := max(_columns([payload]).sizes())) > most:
+            size = parse_header(payload).records_bytes
+            if size > most and (size := largest_record_bytes(payload)) > most:
                 raise RecordTooLarge(self.log, size, most)
         stager = await Stager.begin(self._ledgers, self.assignment, receipt)
         try:
@@ -472,33 +474,3 @@ class Stager:
         self._adding.clear()
         with suppress(LogError):
             await self._ledger.abandon()
-
-
-def _bytes(payload: bytes) -> int:
-    """Return the bytes of the records of an encoded batch."""
-    header = parse_header(payload)
-    return header.value_bytes + header.key_bytes + header.headers_bytes
-
-
-def _columns(payloads: Sequence[bytes]) -> Columns:
-    """Return the records of encoded batches behind each other."""
-    batches = [decode_batch(payload) for payload in payloads]
-    values: list[bytes] = []
-    for batch in batches:
-        values += batch.value_list()
-    columns = Columns(values)
-    if any(batch.key_offsets is not None for batch in batches):
-        columns.keys = []
-        for batch in batches:
-            columns.keys += batch.key_list() or [None] * batch.count
-    if any(batch.txids is not None for batch in batches):
-        columns.txids = []
-        for batch in batches:
-            columns.txids += batch.txid_list() or [None] * batch.count
-    if any(batch.headers_offsets is not None for batch in batches):
-        columns.headers = []
-        for batch in batches:
-            each = batch.headers_list() or ()
-            columns.headers += [h.encoded or None for h in each] or [None] * batch.count
-    columns.timestamps_ms = [time for batch in batches for time in batch.timestamps_ms()]
-    return columns

@@ -27,7 +27,7 @@ from dlog.protocol import log_writer_events as protocol
 from dlog.protocol.accumulator import Intake
 from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S, Writing
-from dlog.recordbatch import Codec, encode_batch
+from dlog.recordbatch import Codec
 from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
@@ -98,7 +98,7 @@ class LogWriter:
         self.gather = self._intake.gather
         self.submit_gathered = self._intake.submit_gathered
         self.submit_many = self._intake.submit_many
-        self.submit_unit = self._intake.submit_unit
+        self.submit_encoded = self._intake.submit_encoded
         self._machine = Writing(
             node.log,
             manifest,
@@ -352,10 +352,8 @@ class LogWriter:
         sealer = self._sealers.get(effect.ledger_id)
         for sent, entry in enumerate(effect.entries):
             group = entry.group
-            payload = encode_batch(
-                group,
+            payload = group.encode(
                 base_index=entry.base_index,
-                base_timestamp_ms=group.base_timestamp_ms,
                 previous_txid=entry.previous_txid,
                 codec=codec if sealer is None else Codec.NONE,
                 codec_level=codec_level,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dlog.errors import RecordTooLarge
 from dlog.headers import are_paired, encode_headers
 from dlog.position import NO_TXID, timestamp_error
-from dlog.recordbatch import HEADER, MAGIC, Codec, Flag, version_of
+from dlog.recordbatch import Buffer, Flag, assemble
 from dlog.spark.arrow import are_valid, integers, same
 from dlog.spark.errors import InvalidRow, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
@@ -141,9 +141,9 @@ def _batch(
     txids: npt.NDArray[np.int64] | None,
     base_timestamp_ms: int,
 ) -> Encoded:
-    """Return the batch: columns in the order of `dlog.recordbatch`, each at a multiple of 8."""
-    flags = Flag(0)
-    columns: list[memoryview] = [values.ends.data.cast("B")]
+    """Return the batch: columns in the order of `dlog.recordbatch`."""
+    flags = 0
+    columns: list[Buffer] = [values.ends.data.cast("B")]
     if deltas is not None and deltas.any():
         flags |= Flag.TIMES
         if deltas.min() < _INT32.min or deltas.max() > _INT32.max:
@@ -163,26 +163,21 @@ def _batch(
             columns.append(np.packbits(validity, bitorder="little").data.cast("B"))
         blobs.append(keys.data)
     if headers is not None and len(headers.data):
-        flags |= Flag.HEADERS | (Flag.PAIRS if has_pairs else Flag(0))
+        flags |= Flag.HEADERS | (Flag.PAIRS if has_pairs else 0)
         columns.append(headers.ends.data.cast("B"))
         blobs.append(headers.data)
-    parts: list[memoryview | bytes] = []
-    body_bytes = 0
-    for column in (*columns, *blobs):
-        padding = -body_bytes % 8
-        parts += (bytes(padding), column)
-        body_bytes += padding + len(column)
     count = len(values.ends) - 1
-    header = HEADER.pack(
-        MAGIC, version_of(flags), Codec.NONE, flags,
-        count, body_bytes, body_bytes, len(values.data),
-        len(keys.data) if keys is not None and flags & Flag.KEYS else 0,
-        len(headers.data) if headers is not None and flags & Flag.HEADERS else 0,
-        0, base_timestamp_ms,
-        NO_TXID if txids is None else int(txids[0]),
-        NO_TXID if txids is None else int(txids[-1]),
-    )  # fmt: skip
-    return Encoded(b"".join((header, *parts)), count)
+    payload = assemble(
+        flags,
+        count,
+        columns,
+        [(len(blob), [blob]) for blob in blobs],
+        base_index=0,
+        base_timestamp_ms=base_timestamp_ms,
+        first_txid=NO_TXID if txids is None else int(txids[0]),
+        last_txid=NO_TXID if txids is None else int(txids[-1]),
+    )
+    return Encoded(payload, count)
 
 
 def _required(rows: pa.RecordBatch, place: int, name: str) -> pa.Array:

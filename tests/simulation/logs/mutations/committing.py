@@ -9,6 +9,7 @@ from dlog.aio.read.segments import seal_of
 from dlog.aio.write import segment_roll, sink, takeover_driver
 from dlog.aio.write import writer as writing_driver
 from dlog.aio.write.sink import Sink, Stager
+from dlog.encoded_batch import placed
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import log_writer, orphans, unit_commit
@@ -18,7 +19,7 @@ from dlog.protocol.manifest_steps import ManifestSteps
 from dlog.protocol.orphans import StagedFor, Stamp, Standing
 from dlog.protocol.unit_commit import AppendUnit, Committed, Tenure, Unit
 from dlog.receipts import Receipt, Receipts
-from dlog.recordbatch import decode_batch, placed
+from dlog.recordbatch import decode_batch
 from ledger.ids import LedgerId
 from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
