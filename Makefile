@@ -27,6 +27,7 @@ TLS ?=
 STORE ?=
 UPGRADE ?=
 MODULES ?=
+KINDS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -47,9 +48,10 @@ help:
 	@echo 'make fix               format and repair what can be repaired'
 	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
 	@echo '                       repair: one seed, or those from a up to b'
-	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
-	@echo 'make mutations MODULES="ledger/protocol ..."   statements of these modules, deleted one at a time:'
-	@echo '                       those that no quick test misses'
+	@echo 'make mutations         bugs, put in one at a time: deleted statements that no quick test notices, and'
+	@echo '                       how many seeds of the simulators find each known bug'
+	@echo 'make mutations MODULES="dlog/aio ..." [KINDS="delete negate compare connect number truth"]'
+	@echo '                       bugs of these kinds in these modules, and which of them no quick test notices'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n] [TLS=1]   real processes under real trouble, on three ZooKeepers;'
 	@echo '                       with TLS and roles, certificates are renewed every 30 s'
 	@echo 'make chaos-jepsen [CHAOS_S=600] [SEED=n] [ZK=1]   power failures with lost page caches, flipped bits,'
@@ -203,12 +205,8 @@ sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
-ifneq ($(MODULES),)
-	$(PY) -m tests.mutants.deletion $(MODULES)
-else
-	$(PY) -m tests.mutants
-	$(PY) -m tests.simulation.mutations
-endif
+	$(PY) -m tests.mutants $(MODULES) $(if $(KINDS),--kinds $(KINDS))
+	$(if $(MODULES),,$(PY) -m tests.simulation.mutations)
 
 transcripts: $(STAMP)
 	$(PY) -m tests.transcripts

@@ -1,8 +1,8 @@
-"""Statements whose deletion no quick test notices, each with the reason why that is right.
+"""Bugs that no quick test notices, each with the reason why that is right.
 
-Found and checked by `python -m tests.mutants.deletion`. A statement is named by its file, its
-function and its first line, so that it is still the same when others come before it. What the
-simulators alone would miss does not belong here: it wants a test.
+Found and checked by `python -m tests.mutants`. A bug is named by its file, its function and its
+line, so that it is still the same when others come before it; the line alone stands for its
+deletion. What the simulators alone would miss does not belong here: it wants a test.
 """
 
 from typing import Final
