@@ -13,10 +13,8 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_VARIABLE: Final = "DLOG_TEST_PATIENCE_S"
-PATIENCE_S: Final = float(os.environ.get(PATIENCE_VARIABLE, "30"))
-"""How long a test waits for what ought to happen at once. Less where tests are to fail:
-`tests.mutants`."""
+PATIENCE_S: Final = 30.0
+"""How long a test waits for what ought to happen at once."""
 SESSION_S: Final = 60.0
 """A session that shall not end by itself, however long the machine stands still."""
 TURNS_MAX: Final = 100_000
