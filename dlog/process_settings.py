@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -40,6 +41,8 @@ _NEAR_MISS: Final = 0.65
 """Names of variables this similar (`difflib`) are taken for one that was misspelt."""
 
 _WARNED_MAX: Final = 100
+_READINGS_MAX: Final = 16
+"""Readings that are kept: of one environment and file, with what different calls give."""
 
 _log = get_logger(__name__)
 _warned: set[str] = set()
@@ -113,18 +116,38 @@ class ProcessSettings(BaseSettings):
 
 def read_settings(given: Mapping[str, str] | None = None) -> ProcessSettings:
     """Return the settings of this process; *given* ones, by their names, come before all others.
+    They are read again only where the environment, the file or *given* changed.
     Raises `InvalidConfig`."""
-    _check_names(os.environ)
+    environment = {name: text for name, text in os.environ.items() if name.startswith(ENV_PREFIX)}
+    path = _file()
+    version: tuple[int, ...] = ()
+    if path is not None:
+        with suppress(OSError):  # reading it says what is wrong
+            found = path.stat()
+            version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _read_settings(
+        tuple(sorted(environment.items())), path, version, tuple(sorted((given or {}).items()))
+    )
+
+
+@lru_cache(maxsize=_READINGS_MAX)
+def _read_settings(
+    environment: tuple[tuple[str, str], ...],
+    path: Path | None,
+    version: tuple[int, ...],  # noqa: ARG001 - of the file: another one is read
+    given: tuple[tuple[str, str], ...],
+) -> ProcessSettings:
+    _check_names(name for name, _ in environment)
     try:
-        return ProcessSettings(**cast("Mapping[str, Any]", given or {}))
+        return ProcessSettings(**cast("Mapping[str, Any]", dict(given)))
     except ValidationError as error:
         reasons = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )
-        where = f"the environment ({ENV_PREFIX}*) or {_file() or 'the arguments'}"
+        where = f"the environment ({ENV_PREFIX}*) or {path or 'the arguments'}"
         raise InvalidConfig(where, reasons) from error
     except (SettingsError, ValueError, OSError) as error:
-        raise InvalidConfig(str(_file()), str(error)) from error
+        raise InvalidConfig(str(path), str(error)) from error
 
 
 def _file() -> Path | None:

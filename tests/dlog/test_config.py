@@ -1,10 +1,13 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlog import process_settings
 from dlog.aio.namespace_connection import connect
 from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_uri
+from dlog.process_settings import ProcessSettings
 from ledger import ClientConfig, LedgerClient
 from ledger.errors import InvalidUri
 from ledger.metastore.uri import FileUri, parse_uri
@@ -36,6 +39,33 @@ def test_the_environment_wins_over_the_file(home: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("DLOG_URI", "file:///from-environment")
     settings = load()
     assert (settings.uri, settings.timeout_s) == ("file:///from-environment", 3.5)
+
+
+def test_settings_are_read_again_where_something_changed_and_only_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading takes two milliseconds, and each open of a log asks for it."""
+    readings: list[object] = []
+
+    class Counted(ProcessSettings):
+        def __init__(self, **given: Any) -> None:
+            readings.append(given)
+            super().__init__(**given)
+
+    monkeypatch.setattr(process_settings, "ProcessSettings", Counted)
+    file = home / "config.toml"
+    file.write_text("timeout_s = 3\n")
+    monkeypatch.setenv("DLOG_CONFIG", str(file))
+    assert [load().timeout_s for _ in range(3)] == [3.0, 3.0, 3.0]
+    assert len(readings) == 1
+    file.write_text("timeout_s = 3.5\n")
+    assert load().timeout_s == 3.5
+    monkeypatch.setenv("DLOG_TIMEOUT_S", "4")
+    assert load().timeout_s == 4.0
+    assert load({"timeout_s": "5"}).timeout_s == 5.0
+    monkeypatch.delenv("DLOG_TIMEOUT_S")
+    assert load().timeout_s == 3.5
+    assert len(readings) == 4
 
 
 def test_time_outs_are_those_that_the_manual_names() -> None:
