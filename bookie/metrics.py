@@ -76,28 +76,28 @@ METRICS: Final[Declarations[Running]] = Declarations()
 
 METRICS.counter(
     "dlog_bookie_adds_total",
-    "Runs of entries that clients asked to add, by the answer.",
+    "Runs of entries that clients asked to add, by status of the reply.",
     lambda bookie: _by_status(bookie.core.adds),
     "status",
 )
 METRICS.counter(
     "dlog_bookie_added_entries_total",
-    "Entries that were taken, those of recovery among them.",
+    "Entries that were accepted, including those of recovery.",
     lambda bookie: bookie.core.added_entries,
 )
 METRICS.counter(
     "dlog_bookie_added_bytes_total",
-    "Bytes of entries that were taken.",
+    "Bytes of entries that were accepted.",
     lambda bookie: bookie.core.added_bytes,
 )
 METRICS.counter(
     "dlog_bookie_recovery_entries_total",
-    "Entries that were taken from those who recover or repair a ledger.",
+    "Entries that were accepted from recovery or repair of a ledger.",
     lambda bookie: bookie.core.recovery_entries,
 )
 METRICS.gauge(
     "dlog_bookie_unsynced_bytes",
-    "Bytes of entries that are taken and not durable yet.",
+    "Bytes of entries that are accepted but not durable yet.",
     lambda bookie: bookie.core.queued_bytes,
 )
 METRICS.gauge(
@@ -107,40 +107,41 @@ METRICS.gauge(
 )
 METRICS.counter(
     "dlog_bookie_refusals_total",
-    "Connections that were refused or cut, and messages that could not be used.",
+    "Connections that were refused or closed, and messages that were invalid.",
     lambda bookie: bookie.server.refusals,
 )
 METRICS.counter(
     "dlog_bookie_shown_out_total",
-    "The same, by why: full, address or strangers (too many), writers, unknown (who it is, or whom "
-    "it means), handshake, slow, idle or stalled (too late), expired, nonsense.",
+    "The same, by reason: full, address or strangers (too many), writers, unknown (its identity, "
+    "or the bookie that it means), handshake, slow, idle or stalled (too late), expired, "
+    "nonsense.",
     lambda bookie: {str(why): count for why, count in list(bookie.server.shown_out.items())},
     "why",
 )
 METRICS.gauge(
     "dlog_bookie_strangers",
-    "Connections that have not said yet what they want.",
+    "Connections that have not completed their handshake yet.",
     lambda bookie: bookie.server.places.strangers,
 )
 METRICS.gauge(
     "dlog_bookie_unsent_bytes",
-    "Bytes that clients have not taken yet.",
+    "Bytes of replies that clients have not received yet.",
     lambda bookie: bookie.server.backlog.unsent_bytes,
 )
 METRICS.counter(
     "dlog_bookie_denied_total",
-    "Requests that their senders had no right to, by what they asked for.",
+    "Requests that were denied for lack of a grant, by action.",
     lambda bookie: _denied(bookie.server),
     "action",
 )
 METRICS.gauge(
     "dlog_bookie_grants",
-    "Grants of access that are in force; 0 also where nobody has to say who he is.",
+    "Grants of access that are in force; 0 also where clients need no identity.",
     lambda bookie: 0 if bookie.server.guard is None else bookie.server.guard.grants,
 )
 METRICS.counter(
     "dlog_bookie_delayed_seconds_total",
-    "For how long clients were held up, by the quota that did it.",
+    "Time for which clients were delayed, by the quota that caused it.",
     lambda bookie: _delayed(bookie.server),
     "quota",
 )
@@ -151,25 +152,25 @@ METRICS.gauge(
 )
 METRICS.counter(
     "dlog_bookie_reads_total",
-    "Reads, by the answer.",
+    "Reads, by status of the reply.",
     # An alert is to see the first one, too.
     lambda bookie: {"io_error": 0} | _by_status(bookie.service.reads),
     "status",
 )
 METRICS.counter(
     "dlog_bookie_damaged_reads_total",
-    "Reads that met an entry which the disk did not give whole. Who wanted more than it was given "
-    "what is before it, and counts as answered.",
+    "Reads that met an entry which the disk did not return whole. If more was requested, the "
+    "entries before the damage are returned and the read counts as answered.",
     lambda bookie: bookie.storage.holdings.damaged_reads,
 )
 METRICS.counter(
     "dlog_bookie_read_entries_total",
-    "Entries that readers were given.",
+    "Entries that were returned to readers.",
     lambda bookie: bookie.service.read_entries,
 )
 METRICS.counter(
     "dlog_bookie_read_bytes_total",
-    "Bytes of entries that readers were given.",
+    "Bytes of entries that were returned to readers.",
     lambda bookie: bookie.service.read_bytes,
 )
 METRICS.gauge(
@@ -211,7 +212,7 @@ METRICS.histogram(
 )
 METRICS.histogram(
     "dlog_bookie_journal_sync_seconds",
-    "How long the disk took to write and sync a group, of all journals.",
+    "Time that the disk took to write and sync a group, of all journals.",
     lambda bookie: _sum([each.counts.sync_s for each in bookie.storage.journal_writers]),
 )
 METRICS.gauge(
@@ -224,7 +225,7 @@ METRICS.gauge(
 )
 METRICS.gauge(
     "dlog_bookie_journal_full",
-    "1 for a journal whose disk has no room for more than was taken ahead.",
+    "1 for a journal whose disk has no space beyond what was preallocated.",
     lambda bookie: {
         str(at): int(writer.is_full) for at, writer in enumerate(bookie.storage.journal_writers)
     },
@@ -235,8 +236,8 @@ METRICS.gauge(
 
 METRICS.gauge(
     "dlog_bookie_memtable_bytes",
-    "Bytes in memory: that fill up (active), that a checkpoint writes out (flushing), and that the "
-    "last one wrote (recent).",
+    "Bytes in memory: of new entries (active), being written by a checkpoint (flushing), and "
+    "written by the last one (recent).",
     lambda bookie: {
         "active": bookie.memory.active.size_bytes,
         "flushing": flushing.size_bytes if (flushing := bookie.memory.flushing) else 0,
@@ -246,7 +247,7 @@ METRICS.gauge(
 )
 METRICS.histogram(
     "dlog_bookie_checkpoint_seconds",
-    "How long each checkpoint took.",
+    "Duration of each checkpoint.",
     lambda bookie: bookie.storage.keeper.seconds,
 )
 METRICS.counter(
@@ -256,7 +257,7 @@ METRICS.counter(
 )
 METRICS.gauge(
     "dlog_bookie_ledgers",
-    "Ledgers that are here.",
+    "Ledgers that the bookie stores.",
     lambda bookie: bookie.storage.holdings.ledgers.known,
 )
 METRICS.counter(
@@ -271,7 +272,7 @@ METRICS.counter(
 )
 METRICS.counter(
     "dlog_bookie_read_ahead_hits_total",
-    "Reads that found on the way to the disk that what they want was read ahead.",
+    "Disk reads that were answered from entries read ahead.",
     lambda bookie: bookie.storage.holdings.read_cache.hits,
 )
 METRICS.counter(
@@ -306,18 +307,18 @@ METRICS.gauge(
 )
 METRICS.gauge(
     "dlog_bookie_read_only_reason",
-    "1 for each kind of reason why it does: an operator, a full disk, the storage itself.",
+    "1 for each kind of reason for that: an operator, a full disk, the storage itself.",
     lambda bookie: {kind: int(is_so) for kind, is_so in bookie.keeper.kinds.items()},
     "reason",
 )
 METRICS.gauge(
     "dlog_bookie_in_doubt",
-    "1 while the bookie may have lost something and that is not settled.",
+    "1 while the bookie may have lost data and that is not settled (limbo).",
     lambda bookie: int(bool(bookie.storage.doubts)),
 )
 METRICS.gauge(
     "dlog_bookie_registered",
-    "1 while clients find the bookie in the metadata store.",
+    "1 while the bookie is registered in the metadata store, where clients find it.",
     lambda bookie: int(not bookie.registrar.trouble),
 )
 METRICS.gauge(
@@ -332,8 +333,8 @@ METRICS.gauge(
 
 METRICS.gauge(
     "dlog_bookie_entry_log_bytes",
-    "Bytes of entry logs that are finished, as the collector found them last: live, or of ledgers "
-    "that are gone (dead).",
+    "Bytes of finished entry logs, as of the collector's last run: live, or of deleted ledgers "
+    "(dead).",
     lambda bookie: {
         "live": sum(log.live_bytes for log in bookie.logs),
         "dead": sum(log.size_bytes - log.live_bytes for log in bookie.logs),
@@ -342,7 +343,7 @@ METRICS.gauge(
 )
 METRICS.gauge(
     "dlog_bookie_entry_logs",
-    "Entry logs that are finished, as the collector found them last.",
+    "Finished entry logs, as of the collector's last run.",
     lambda bookie: len(bookie.logs),
 )
 METRICS.counter(
@@ -353,33 +354,33 @@ METRICS.counter(
 )
 METRICS.counter(
     "dlog_bookie_collector_failures_total",
-    "Those that did not come to their end, or kept what may be garbage.",
+    "Those that failed, or kept possible garbage.",
     lambda bookie: bookie.collector.totals.failures,
     "kind",
 )
 METRICS.counter(
     "dlog_bookie_deleted_ledgers_total",
-    "Ledgers that were deleted from the cluster and are deleted here.",
+    "Ledgers that were deleted from the cluster and then from this bookie.",
     lambda bookie: bookie.collector.totals.ledgers,
 )
 METRICS.counter(
     "dlog_bookie_evicted_ledgers_total",
-    "Ledgers that repair had moved elsewhere and that are gone from here.",
+    "Ledgers that repair had moved to other bookies and that were evicted from this one.",
     lambda bookie: bookie.collector.totals.evicted,
 )
 METRICS.counter(
     "dlog_bookie_freed_bytes_total",
-    "Bytes of entry logs that were given back to the disks.",
+    "Bytes of entry logs that were freed.",
     lambda bookie: bookie.collector.totals.freed_bytes,
 )
 METRICS.counter(
     "dlog_bookie_compacted_bytes_total",
-    "Live bytes that compaction wrote anew.",
+    "Live bytes that compaction rewrote.",
     lambda bookie: bookie.collector.totals.moved_bytes,
 )
 METRICS.gauge(
     "dlog_bookie_garbage_waiting",
-    "Ledgers that may be garbage and wait for an operator's word.",
+    "Ledgers that may be garbage and await an operator's confirmation.",
     lambda bookie: bookie.collector.status().waiting,
 )
 

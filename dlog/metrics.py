@@ -66,13 +66,14 @@ APPENDED_BYTES: Final = METRICS.tally(
 )
 FAILED_RECORDS: Final = METRICS.tally(
     "dlog_failed_records_total",
-    "Records whose append failed: certainly not in the log (refused), or nobody knows (unknown).",
+    "Records whose append failed: certainly not in the log (refused), or with an unknown outcome "
+    "(unknown).",
     "outcome",
     known=[("refused",), ("unknown",)],
 )
 APPEND_S: Final = METRICS.spread(
     "dlog_append_seconds",
-    "How long each batch took, from sending it to bookies to its confirmation.",
+    "Time of each batch from sending it to bookies to its confirmation.",
     SECONDS,
 )
 BATCH_RECORDS: Final = METRICS.spread(
@@ -83,16 +84,16 @@ BATCH_BYTES: Final = METRICS.spread(
 )
 METRICS.gauge(
     "dlog_append_pending_bytes",
-    "Bytes of records that wait for their confirmation, with what each costs beside them, by log.",
+    "Bytes of records that await confirmation, including the overhead of each, by log.",
     lambda _: bounded(((each.log, each.pending_bytes) for each in WRITERS), add),
     "log",
 )
 ROLLS: Final = METRICS.tally(
-    "dlog_rolls_total", "Segments that were sealed as their writer went on in another one."
+    "dlog_rolls_total", "Segments that were sealed when their writer continued in another one."
 )
 WRITER_EVENTS: Final = METRICS.tally(
     "dlog_writer_events_total",
-    "What befell writers: writer_heals (trouble was met), healing_postponed, writer_healed, "
+    "Events of writers: writer_heals (an error was met), healing_postponed, writer_healed, "
     "writer_ended, roll_postponed, roll_failed, close_incomplete.",
     "event",
 )
@@ -101,13 +102,13 @@ WRITER_EVENTS: Final = METRICS.tally(
 
 TAKEOVERS: Final = METRICS.tally(
     "dlog_takeovers_total",
-    "Takeovers that ended, by why they were begun (open, heal) and how they ended (done, failed).",
+    "Takeovers that ended, by the reason for them (open, heal) and their outcome (done, failed).",
     "why",
     "how",
     known=[(why, how) for why in ("open", "heal") for how in ("done", "failed")],
 )
 TAKEOVER_S: Final = METRICS.spread(
-    "dlog_takeover_seconds", "How long takeovers took that were done.", SECONDS
+    "dlog_takeover_seconds", "Duration of successful takeovers.", SECONDS
 )
 TAKEOVER_PART_S: Final = METRICS.tally(
     "dlog_takeover_part_seconds_total",
@@ -123,18 +124,18 @@ METRICS.gauge(
     "dlog_readers", "Readers of logs that this process has open.", lambda _: sum(1 for _ in READERS)
 )
 READ_RECORDS: Final = METRICS.tally(
-    "dlog_read_records_total", "Records that were given to applications."
+    "dlog_read_records_total", "Records that were delivered to applications."
 )
 READ_BYTES: Final = METRICS.tally("dlog_read_bytes_total", "Bytes of these records, as stored.")
 METRICS.gauge(
     "dlog_read_lag_seconds",
-    "How long ago the batch was begun that a reader gives out next, by log, of its slowest reader; "
-    "0 if it has given out all that is confirmed.",
+    "Age of the batch that a reader delivers next, since its start, by log, of its slowest "
+    "reader; 0 if it has delivered everything that is confirmed.",
     lambda _: bounded(((each.log, each.lag_s()) for each in READERS), max),
     "log",
 )
 READ_INTERRUPTIONS: Final = METRICS.tally(
-    "dlog_read_interruptions_total", "Reads that met trouble and were begun again."
+    "dlog_read_interruptions_total", "Reads that met an error and were restarted."
 )
 
 # Standbys.
@@ -142,23 +143,21 @@ READ_INTERRUPTIONS: Final = METRICS.tally(
 PROMOTIONS: Final = METRICS.tally("dlog_promotions_total", "Standbys that became leaders.")
 PROMOTION_S: Final = METRICS.spread(
     "dlog_promotion_seconds",
-    "How long it took from the election until the log was taken over and read to its end.",
+    "Time from the election until the log was taken over and read to its end.",
     SECONDS,
 )
 LEADERSHIPS_LOST: Final = METRICS.tally(
-    "dlog_leaderships_lost_total", "Leaders that had to stop without having resigned."
+    "dlog_leaderships_lost_total", "Leaders that lost their leadership without having resigned."
 )
 
 # The janitor.
 
 JANITOR_PASS_S: Final = METRICS.spread(
-    "dlog_janitor_pass_seconds", "How long each pass over all logs took.", LONG_S
+    "dlog_janitor_pass_seconds", "Duration of each pass over all logs.", LONG_S
 )
-JANITOR_FAILURES: Final = METRICS.tally(
-    "dlog_janitor_failures_total", "Passes that did not come to their end."
-)
+JANITOR_FAILURES: Final = METRICS.tally("dlog_janitor_failures_total", "Passes that failed.")
 JANITOR_TROUBLES: Final = METRICS.tally(
-    "dlog_janitor_troubles_total", "Logs and ledgers that a pass could not look after."
+    "dlog_janitor_troubles_total", "Logs and ledgers for which a pass met an error."
 )
 JANITOR_TRIMMED_RECORDS: Final = METRICS.tally(
     "dlog_janitor_trimmed_records_total", "Records that retention removed."
@@ -167,20 +166,21 @@ JANITOR_DELETED_LEDGERS: Final = METRICS.tally(
     "dlog_janitor_deleted_ledgers_total", "Ledgers of segments that were trimmed."
 )
 JANITOR_DELETED_ORPHANS: Final = METRICS.tally(
-    "dlog_janitor_deleted_orphans_total", "Ledgers that were of no use to any log, and are deleted."
+    "dlog_janitor_deleted_orphans_total",
+    "Ledgers that were of no use to any log, and were deleted.",
 )
 
 OVERSEERS: Final[Live[Overseer]] = Live()
 METRICS.gauge(
     "dlog_leaderless_logs",
-    "Logs that had leaders, have none, and were not closed in order; shown by the janitor that "
-    "works, as its last pass found it.",
+    "Logs that had leaders, have none, and were not closed in order; exported by the active "
+    "janitor, as of its last pass.",
     lambda _: _together(each.leaderless for each in OVERSEERS),
 )
 METRICS.gauge(
     "dlog_consumer_lag_records",
     "Records of sealed segments that the slowest named consumer of a log has not processed, by "
-    "log; shown by the janitor that works, as its last pass found it.",
+    "log; exported by the active janitor, as of its last pass.",
     lambda _: bounded(
         (lag for each in OVERSEERS if each.consumer_lags for lag in each.consumer_lags.items()), max
     ),

@@ -8,19 +8,19 @@ METRICS: Final[Declarations[None]] = Declarations()
 
 HELD: Final[Live[object]] = Live()
 """Terms that are not over."""
-CAMPAIGNS: Final = METRICS.tally("dlog_leader_campaigns_total", "Campaigns that were begun.")
+CAMPAIGNS: Final = METRICS.tally("dlog_leader_campaigns_total", "Campaigns that were started.")
 TERMS: Final = METRICS.tally("dlog_leader_terms_total", "Elections that were won.")
 ELECTION_S: Final = METRICS.spread(
-    "dlog_leader_election_seconds", "How long campaigns took that were won.", LONG_S
+    "dlog_leader_election_seconds", "Duration of campaigns that were won.", LONG_S
 )
 TERMS_OVER: Final = METRICS.tally(
     "dlog_leader_terms_over_total",
-    "Terms that ended, by why: resigned, session_lost, lease_expired, node_gone, other.",
+    "Terms that ended, by reason: resigned, session_lost, lease_expired, node_gone, other.",
     "why",
 )
 DIED: Final = METRICS.tally(
     "dlog_leader_deaths_seen_total",
-    "Leaders and candidates before us whose lifeline was seen to end: they died, or let go.",
+    "Leaders and preceding candidates whose lifeline was seen to end: they died, or withdrew.",
 )
 METRICS.gauge(
     "dlog_leader_terms",

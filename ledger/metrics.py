@@ -13,34 +13,36 @@ ADDED_ENTRIES: Final = METRICS.tally(
 )
 REFUSED_ADDS: Final = METRICS.tally(
     "dlog_ledger_refused_adds_total",
-    "Runs of entries that a bookie did not take, by its answer (unreachable: there was none); the "
+    "Runs of entries that a bookie did not accept, by its status (unreachable: no reply); the "
     "writer sends them again, to it or to another one.",
     "status",
 )
 ENSEMBLE_CHANGES: Final = METRICS.tally(
     "dlog_ledger_ensemble_changes_total",
-    "Changes of a writer's ensemble that the metadata store took.",
+    "Changes of a writer's ensemble that were stored in the metadata store.",
 )
 FAILED_WRITERS: Final = METRICS.tally(
-    "dlog_ledger_failed_writers_total", "Writers that ended with an error, by its name.", "error"
+    "dlog_ledger_failed_writers_total",
+    "Writers that ended with an error, by name of the error.",
+    "error",
 )
 
 # Readers.
 
 REFUSED_READS: Final = METRICS.tally(
     "dlog_ledger_refused_reads_total",
-    "Reads that a bookie did not answer with entries, by its answer (unreachable: there was none); "
+    "Reads that a bookie did not answer with entries, by its status (unreachable: no reply); "
     "another bookie is asked.",
     "status",
 )
 DIGEST_MISMATCHES: Final = METRICS.tally(
     "dlog_ledger_digest_mismatches_total",
-    "Answers of bookies with an entry that is not what its writer wrote.",
+    "Replies of bookies with an entry that differs from what its writer wrote.",
 )
 REPAIR_HINTS: Final = METRICS.tally(
     "dlog_ledger_repair_hints_total",
-    "Entries that one bookie gave after another that should have it did not, by fault: missing, "
-    "damaged.",
+    "Entries that one bookie returned after another that should have them did not, by fault: "
+    "missing, damaged.",
     "fault",
 )
 
@@ -55,10 +57,10 @@ METADATA_DAMAGE: Final = METRICS.tally(
 
 RECOVERIES: Final = METRICS.tally(
     "dlog_ledger_recoveries_total",
-    "Recoveries of ledgers that ended, by how: done, failed.",
+    "Recoveries of ledgers that ended, by outcome: done, failed.",
     "how",
     known=[("done",), ("failed",)],
 )
 RECOVERY_S: Final = METRICS.spread(
-    "dlog_ledger_recovery_seconds", "How long recoveries took that were done.", SECONDS
+    "dlog_ledger_recovery_seconds", "Duration of successful recoveries.", SECONDS
 )

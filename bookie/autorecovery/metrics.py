@@ -56,7 +56,7 @@ METRICS: Final[Declarations[Repairing]] = Declarations()
 
 METRICS.counter(
     "dlog_repair_ledgers_total",
-    "Repairs that ended, by how: done, deferred, busy (another worker has it), broken_off.",
+    "Repairs that ended, by outcome: done, deferred, busy (another worker has it), broken_off.",
     lambda repair: {
         outcome.name.lower(): count for outcome, count in list(repair.worker.outcomes.items())
     },
@@ -74,12 +74,12 @@ METRICS.counter(
 )
 METRICS.counter(
     "dlog_repair_interruptions_total",
-    "Looks at all marks that the metadata store ended.",
+    "Scans of all marks that an error of the metadata store interrupted.",
     lambda repair: repair.worker.interruptions,
 )
 METRICS.gauge(
     "dlog_repair_deferred_ledgers",
-    "Marked ledgers whose next attempt was in the future when the worker looked last.",
+    "Marked ledgers whose next attempt was in the future at the worker's last scan.",
     lambda repair: repair.worker.deferred,
 )
 METRICS.gauge(
@@ -89,7 +89,7 @@ METRICS.gauge(
 )
 METRICS.gauge(
     "dlog_repair_enabled",
-    "0 while an operator has switched repair off.",
+    "0 while an operator has disabled repair.",
     lambda repair: int(repair.worker.enabled),
 )
 
@@ -97,18 +97,18 @@ METRICS.gauge(
 
 METRICS.gauge(
     "dlog_repair_open_ledgers",
-    "Ledgers of the cluster that lack copies; shown by the auditor only.",
+    "Underreplicated ledgers of the cluster; exported by the auditor only.",
     lambda repair: None if repair.work is None else repair.work.ledgers,
 )
 METRICS.gauge(
     "dlog_repair_rate_bytes_per_second",
-    "Bytes that all processes of repair copied a second lately; shown by the auditor only.",
+    "Bytes that all autorecovery processes copied a second recently; exported by the auditor only.",
     lambda repair: None if repair.work is None else repair.work.bytes_per_s,
 )
 METRICS.gauge(
     "dlog_repair_left_seconds",
-    "How long the ledgers that lack copies take at this rate; shown by the auditor only, NaN if it "
-    "cannot be said.",
+    "Remaining time for the underreplicated ledgers at this rate; exported by the auditor only, "
+    "NaN if unknown.",
     lambda repair: _left(repair.work),
 )
 
@@ -126,24 +126,25 @@ METRICS.counter(
 )
 METRICS.counter(
     "dlog_auditor_passes_total",
-    "Passes over all ledgers, and those that found that none was needed.",
+    "Passes over all ledgers, including those that found that none was needed.",
     lambda repair: repair.auditor.counts.passes,
 )
 METRICS.counter(
     "dlog_auditor_checks_total",
-    "Checks that were finished, by kind: of what bookies hold (ledgers), placement, replicas.",
+    "Checks that were finished, by kind: of the entries that bookies hold (ledgers), placement, "
+    "replicas.",
     lambda repair: repair.auditor.counts.checks,
     "kind",
 )
 METRICS.counter(
     "dlog_auditor_failures_total",
-    "Elections, passes and checks that were cut off.",
+    "Elections, passes and checks that were interrupted.",
     lambda repair: repair.auditor.counts.failures,
     "what",
 )
 METRICS.counter(
     "dlog_auditor_marked_ledgers_total",
-    "Ledgers that were marked, as they lack copies.",
+    "Ledgers that were marked as underreplicated.",
     lambda repair: repair.auditor.counts.marked,
 )
 METRICS.gauge(
@@ -153,12 +154,13 @@ METRICS.gauge(
 )
 METRICS.gauge(
     "dlog_auditor_alarm",
-    "1 if the last pass of this process marked nothing, as more than half of the bookies are lost.",
+    "1 if the last pass of this process marked nothing because more than half of the bookies are "
+    "lost.",
     lambda repair: int(repair.auditor.counts.alarm),
 )
 METRICS.gauge(
     "dlog_auditor_last_pass_timestamp_seconds",
-    "When the last pass of this process ended, 0 if none did.",
+    "Time at which the last pass of this process ended, 0 if none did.",
     lambda repair: repair.auditor.counts.last_pass_ms / 1000,
 )
 

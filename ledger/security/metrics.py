@@ -16,16 +16,16 @@ def _expires_at(security: Security) -> float:
 
 METRICS.gauge(
     "dlog_tls_certificate_expires_seconds",
-    "When the certificate of this process expires, in seconds since 1970.",
+    "Time at which the certificate of this process expires, in seconds since 1970.",
     _expires_at,
 )
 METRICS.counter(
     "dlog_tls_renewals_total",
-    "How often renewed files of TLS were taken.",
+    "How often renewed TLS files were loaded.",
     lambda security: security.generation,
 )
 METRICS.counter(
     "dlog_tls_unusable_renewals_total",
-    "How often files of TLS had changed and could not be used; those of before stay in use.",
+    "How often TLS files had changed and could not be used; the previous ones stay in use.",
     lambda security: security.failures,
 )

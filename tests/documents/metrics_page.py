@@ -16,27 +16,27 @@ from ledger.metering.declaration import Declarations
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
 DECLARED: Final[dict[str, Declarations[Any]]] = {
     "A bookie": bookie.metrics.METRICS,
-    "A process of repair": bookie.autorecovery.metrics.METRICS,
+    "An autorecovery process": bookie.autorecovery.metrics.METRICS,
     "Logs: writers, readers, standbys, the janitor": dlog.metrics.METRICS,
     "Ledgers: writers, readers, recoveries": ledger.metrics.METRICS,
     "Elections": leader.metrics.METRICS,
     "A console": dlog.console.metrics.METRICS,
     "Every process with TLS": ledger.security.metrics.METRICS,
 }
-"""All metrics there are, by who shows them."""
+"""All metrics, by the process that exports them."""
 
 _BEGIN: Final = "<!-- From here on written by `make metrics`. -->\n"
 
 
 def page() -> str:
-    """Return the whole page: its head as it is, its tables anew."""
+    """Return the whole page: its head as it is, its tables regenerated."""
     head = PAGE.read_text(encoding="utf-8").partition(_BEGIN)[0]
     return head + _BEGIN + "".join(map("{}\n".format, _lines()))
 
 
 def _lines() -> Iterator[str]:
     for whose, metrics in DECLARED.items():
-        yield from ("", f"## {whose}", "", "| metric | kind | labels | what it says |")
+        yield from ("", f"## {whose}", "", "| metric | kind | labels | meaning |")
         yield "|---|---|---|---|"
         for each in metrics:
             labels = ", ".join(f"`{label}`" for label in each.labels)
