@@ -21,8 +21,8 @@ from ledger.metastore.acl import check_readers, checked_ids
 from ledger.metastore.acl_roles import COOKIES, NODES, AclRoles
 from ledger.metastore.acl_survey import CALLS_MAX, read_roles
 from ledger.metastore.paths import INSTANCE, ROOT, parent_of
+from ledger.metastore.port import MetadataStore, NodeAcls
 from ledger.metastore.uri import without_secrets
-from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.security.access import ACCESS, Rules
 from ledger.security.quotas import QUOTAS, Quotas
 from ledger.security.settings import OFF, TlsSettings
@@ -84,11 +84,12 @@ async def initialise(
         ids=roles.ids_at(INSTANCE) if roles != NO_ROLES else checked_ids(ids),
     )
     try:
-        if isinstance(store, ZooKeeperStore):
+        acls = store.acls
+        if acls is not None:
             if roles == NO_ROLES:
-                check_readers(store.wanted_ids)
-            elif any(each.startswith("digest:") for each in store.wanted_ids):
-                _refuse_password(store)
+                check_readers(acls.wanted_ids)
+            elif any(each.startswith("digest:") for each in acls.wanted_ids):
+                _refuse_password(acls)
         try:
             found = await open_namespace(store, layout=layout)
             made = False
@@ -96,18 +97,18 @@ async def initialise(
             found = await make_namespace(store, layout=layout)
             made = True
         stand: tuple[str, ...] = ()
-        if isinstance(store, ZooKeeperStore):
-            stand = await store.ids(INSTANCE)
+        if acls is not None:
+            stand = await acls.ids(INSTANCE)
             if roles != NO_ROLES:
-                _check_same(roles, await read_roles(store), stand)
-            elif store.wanted_ids and stand != store.wanted_ids:
+                _check_same(roles, await read_roles(acls), stand)
+            elif acls.wanted_ids and stand != acls.wanted_ids:
                 raise NamespaceMismatch(
-                    f"for {', '.join(stand) or 'everybody'}", f"for {', '.join(store.wanted_ids)}"
+                    f"for {', '.join(stand) or 'everybody'}", f"for {', '.join(acls.wanted_ids)}"
                 )
             if roles != NO_ROLES:
-                await _protect(store, roles)
+                await _protect(store, acls, roles)
             elif made and stand:
-                await store.set_ids(ROOT, stand)
+                await acls.set_ids(ROOT, stand)
         return Initialised(
             uri=without_secrets(uri),
             made=made,
@@ -120,16 +121,25 @@ async def initialise(
         await store.close()
 
 
-async def protect(store: ZooKeeperStore, roles: AclRoles) -> int:
+async def protect(store: MetadataStore, roles: AclRoles) -> int:
     """Let *roles* touch the namespace of *store*, and nobody else, and what is there already with
     it; return how many ACLs changed. It can be repeated, also after it ended half-way.
 
-    Raises `NoNamespace`, `InvalidValue` for roles that would not do, `MetadataDenied`."""
+    Raises `NoNamespace`, `InvalidValue` for roles that would not do and for a store without ACLs,
+    `MetadataDenied`."""
     roles = roles.checked()
-    if store.wanted_ids:
-        _refuse_password(store)
+    acls = acls_of(store)
+    if acls.wanted_ids:
+        _refuse_password(acls)
     await open_namespace(store)
-    return await _protect(store, roles)
+    return await _protect(store, acls, roles)
+
+
+def acls_of(store: MetadataStore) -> NodeAcls:
+    """Return who may touch which node of *store*. Raises `InvalidValue` if it does not keep it."""
+    if store.acls is None:
+        raise InvalidValue("uri", store.uri, "only ZooKeeper (zk://...) has ACLs")
+    return store.acls
 
 
 def shown_roles(roles: AclRoles) -> dict[str, list[str]]:
@@ -150,14 +160,14 @@ def _check_same(wanted: AclRoles, found: AclRoles, instance: tuple[str, ...]) ->
         )
 
 
-def _refuse_password(store: ZooKeeperStore) -> None:
+def _refuse_password(store: NodeAcls) -> None:
     raise InvalidValue(
         "acl", store.uri, "roles are of certificates; take the password out of the URI"
     )
 
 
-async def _protect(store: ZooKeeperStore, roles: AclRoles) -> int:
-    if not await store.is_among(roles.ids_at(INSTANCE)):
+async def _protect(store: MetadataStore, acls: NodeAcls, roles: AclRoles) -> int:
+    if not await acls.is_among(roles.ids_at(INSTANCE)):
         raise InvalidValue(
             "operator",
             ", ".join(roles.operators),
@@ -165,8 +175,8 @@ async def _protect(store: ZooKeeperStore, roles: AclRoles) -> int:
             "'dlog tls show' prints the name of a certificate",
         )
     changed = 0
-    if not roles.allow(ROOT, await store.ids(ROOT)):  # first: from here on nobody else adds to it
-        await store.set_ids(ROOT, roles.ids_at(ROOT))
+    if not roles.allow(ROOT, await acls.ids(ROOT)):  # first: from here on nobody else adds to it
+        await acls.set_ids(ROOT, roles.ids_at(ROOT))
         changed += 1
     values = {ACCESS: Rules().encode(), QUOTAS: Quotas().encode()}
     for path in NODES:
@@ -182,9 +192,9 @@ async def _protect(store: ZooKeeperStore, roles: AclRoles) -> int:
     async def mend(path: str) -> None:
         nonlocal changed
         with suppress(NoSuchNode):  # deleted since it was listed
-            if not roles.allow(path, await store.ids(path)):
+            if not roles.allow(path, await acls.ids(path)):
                 is_cookie = parent_of(path) == COOKIES
-                await store.set_ids(
+                await acls.set_ids(
                     path, roles.ids_of_cookie(path) if is_cookie else roles.ids_at(path)
                 )
                 changed += 1

@@ -62,6 +62,10 @@ class CountingStore:
         self.calls["sync"] += 1
         await self._store.sync(path)
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         self.calls["verify"] += 1
         await self._store.verify()

@@ -147,15 +147,13 @@ def protect(
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from dlog.namespace_init import NO_ROLES, protect, shown_roles
+        from dlog.namespace_init import NO_ROLES, acls_of, protect, shown_roles
         from ledger.errors import InvalidValue
         from ledger.metastore.acl_survey import read_roles
-        from ledger.metastore.zookeeper import ZooKeeperStore
 
         async with opened_store(uri) as store:
-            if not isinstance(store, ZooKeeperStore):
-                raise InvalidValue("uri", store.uri, "only ZooKeeper (zk://...) has ACLs")
-            roles = given if given != NO_ROLES else await read_roles(store)
+            acls = acls_of(store)
+            roles = given if given != NO_ROLES else await read_roles(acls)
             if not roles.keep_rights:
                 raise InvalidValue("role", "", "name bookies and clients beside operators")
             changed = await protect(store, roles)
@@ -210,7 +208,6 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
     programs from mistakes, and nobody from anything."""
     from dlog.config import load
     from ledger.errors import AccessDenied
-    from ledger.metastore.zookeeper import ZooKeeperStore
     from ledger.security.access import Role
     from ledger.security.certificates import Security, own_name
     from ledger.security.grant_nodes import read_rules
@@ -219,7 +216,7 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
     settings = load().secured
     if settings.mode is not TlsMode.REQUIRED:
         return
-    if isinstance(store, ZooKeeperStore) and store.roles.keep_rights:
+    if store.acls is not None and store.acls.roles.keep_rights:
         return
     rules = await read_rules(store)
     operators = [each for each in rules.grants if each.role is Role.OPERATOR]

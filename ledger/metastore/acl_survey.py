@@ -7,10 +7,10 @@ from ledger.concurrently import for_each
 from ledger.errors import MetadataDenied, NoSuchNode
 from ledger.metastore.acl_roles import NODES, WITNESSES, AclRoles, roles_of
 from ledger.metastore.paths import INSTANCE, ROOT
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, NodeAcls
 
 if TYPE_CHECKING:
-    from ledger.metastore.zookeeper import ZooKeeperStore
+    pass
 
 NODES_MAX: Final = 10_000
 CALLS_MAX: Final = 50
@@ -37,12 +37,12 @@ class AclSurvey:
     """Whether there were no more than `NODES_MAX`."""
 
 
-async def read_roles(store: "ZooKeeperStore") -> AclRoles:
+async def read_roles(acls: NodeAcls) -> AclRoles:
     """Return who has which role. Raises `NoSuchNode` without a namespace."""
     known: list[tuple[str, ...]] = []
     for path in WITNESSES:
         try:
-            known.append(await store.ids(path))
+            known.append(await acls.ids(path))
         except NoSuchNode:
             if path == INSTANCE:
                 raise
@@ -55,13 +55,12 @@ async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> Ac
     ACLs of `WITNESSES` show.
 
     None: the store has no ACLs. Raises `NoSuchNode` without a namespace, `MetadataUnavailable`."""
-    from ledger.metastore.zookeeper import ZooKeeperStore
-
-    if not isinstance(store, ZooKeeperStore):
+    acls = store.acls
+    if acls is None:
         return None
     await store.sync()
-    wanted = await store.ids(INSTANCE)
-    roles = await read_roles(store)
+    wanted = await acls.ids(INSTANCE)
+    roles = await read_roles(acls)
     found: list[tuple[str, tuple[str, ...]]] = []
     differing = nodes = 0
     level, below = [ROOT], list[str]()
@@ -69,7 +68,7 @@ async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> Ac
     async def look(path: str) -> None:
         nonlocal differing
         try:
-            ids = await store.ids(path)
+            ids = await acls.ids(path)
             names = await store.children(path)
         except NoSuchNode:
             return  # deleted since

@@ -112,6 +112,10 @@ class MemoryStore:
     def session(self) -> Session:
         return self._session
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def get(self, path: str) -> Versioned:
         await self._turn("get")
         with self._hub.tree() as tree:

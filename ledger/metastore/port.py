@@ -12,7 +12,7 @@ answer; then the outcome of a write is unknown.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ledger.metastore.ops import (
     ANY_VERSION,
@@ -25,6 +25,9 @@ from ledger.metastore.ops import (
     Versioned,
 )
 
+if TYPE_CHECKING:
+    from ledger.metastore.acl_roles import AclRoles
+
 __all__ = [
     "ANY_VERSION",
     "VALUE_BYTES_MAX",
@@ -32,6 +35,7 @@ __all__ = [
     "CreateOp",
     "DeleteOp",
     "MetadataStore",
+    "NodeAcls",
     "Op",
     "Session",
     "SetOp",
@@ -68,6 +72,32 @@ class Watch(Protocol):
         """Stop watching. A waiting `changed` is cancelled."""
 
 
+class NodeAcls(Protocol):
+    """Who may touch nodes, in a store that keeps that for each of them. Ids are as in
+    `ledger.metastore.acl`; none at all stand for everybody."""
+
+    @property
+    def uri(self) -> str:
+        """That of the store."""
+
+    @property
+    def wanted_ids(self) -> tuple[str, ...]:
+        """Who may touch a namespace that is made here, as the store was opened."""
+
+    @property
+    def roles(self) -> "AclRoles":
+        """The roles that new nodes get their ids from; without any, from those above them."""
+
+    async def ids(self, path: str) -> tuple[str, ...]:
+        """Return who may touch the node. Raises `NoSuchNode`."""
+
+    async def set_ids(self, path: str, ids: Sequence[str]) -> None:
+        """Let *ids*, and nobody else, touch the node. Raises `NoSuchNode`, `MetadataDenied`."""
+
+    async def is_among(self, ids: Sequence[str]) -> bool:
+        """Return whether the store knows this process by one of *ids*."""
+
+
 class MetadataStore(Protocol):
     """See the module's docstring. All methods may raise `MetadataUnavailable`, and
     `DamagedMetadata` if the store found itself damaged."""
@@ -75,6 +105,10 @@ class MetadataStore(Protocol):
     @property
     def uri(self) -> str:
         """The namespace's URI as it may be shown: without options, which can hold a password."""
+
+    @property
+    def acls(self) -> NodeAcls | None:
+        """Who may touch which node; None: the store keeps none."""
 
     async def get(self, path: str) -> Versioned:
         """Return value and version. Raises `NoSuchNode`."""

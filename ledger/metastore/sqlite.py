@@ -216,6 +216,10 @@ class SqliteStore:
         assert self._lease is not None, "open() waits for the first session"
         return self._lease.session
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def get(self, path: str) -> Versioned:
         check_path(path)
         return await self._read("get", lambda tree: tree.get(path))

@@ -96,6 +96,10 @@ class ZooKeeperStore:
         return self._shown
 
     @property
+    def acls(self) -> Self:
+        return self
+
+    @property
     def wanted_ids(self) -> tuple[str, ...]:
         """Who may touch a namespace that is made here, as this was opened; empty: everybody."""
         return new_ids(self._parsed)

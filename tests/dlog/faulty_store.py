@@ -72,6 +72,10 @@ class FaultyStore:
         self._check()
         await self._store.sync(path)
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         self._check()
         await self._store.verify()

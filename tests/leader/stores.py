@@ -61,6 +61,10 @@ class TroubledStore:
         self._before("sync")
         await self.inner.sync(path)
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         self._before("verify")
         await self.inner.verify()

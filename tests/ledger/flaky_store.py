@@ -66,6 +66,10 @@ class FlakyStore:
         self._before("sync")
         await self._store.sync(path)
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         self._before("verify")
         await self._store.verify()
@@ -116,6 +120,10 @@ class LyingStore(MemoryStore):
 
     async def exists(self, path: str) -> int | None:
         return None if path in self.unread else await super().exists(path)
+
+    @property
+    def acls(self) -> None:
+        return None
 
     async def verify(self) -> None:
         await super().verify()

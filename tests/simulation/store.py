@@ -104,6 +104,10 @@ class SimStore:
     async def sync(self, path: str = "/") -> None:
         await _Call(self, "sync", lambda tree: tree.exists(path))
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         await _Call(self, "verify", lambda tree: tree.exists("/"))
 

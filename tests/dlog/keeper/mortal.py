@@ -122,6 +122,10 @@ class MortalStore:
     async def multi(self, ops: Sequence[Op]) -> None:
         await self._life.act(lambda: self._store.multi(ops))
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         await self._life.look(self._store.verify)
 

@@ -77,6 +77,10 @@ class LoopStore:
     async def sync(self, path: str = "/") -> None:
         await self._call("sync", lambda tree: tree.exists(path))
 
+    @property
+    def acls(self) -> None:
+        return None
+
     async def verify(self) -> None:
         await self._call("verify", lambda tree: tree.exists("/"))
 
