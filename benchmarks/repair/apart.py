@@ -12,9 +12,8 @@ from typing import Final
 
 from benchmarks.repair.counting import CountingStore
 from bookie.autorecovery.auditor import audit
-from bookie.autorecovery.ledger_check import check_all
+from bookie.autorecovery.checks import Audit, check_all
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.reports import Audit
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.metastore import MetadataStore, open_store

@@ -10,7 +10,7 @@ from typing import IO, Final
 
 from benchmarks.figures import Figure
 from benchmarks.results import Results
-from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
+from bookie.autorecovery.checks import CheckRecord, PlacementRecord, ReplicasRecord
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger import ClientConfig, LedgerClient

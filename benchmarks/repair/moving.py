@@ -22,7 +22,7 @@ from benchmarks.repair.bench import (
 )
 from benchmarks.repair.counting import CountingStore
 from benchmarks.repair.making import make_ledgers
-from bookie.autorecovery.ledger_scan import parts_of
+from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker, WorkerConfig

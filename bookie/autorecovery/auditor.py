@@ -11,15 +11,24 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, Final
 
-from bookie.autorecovery.ledger_check import Scrub, check_all, record
-from bookie.autorecovery.ledger_scan import Part, parts_of
+from bookie.autorecovery.checks import (
+    Audit,
+    CheckRecord,
+    Part,
+    PlacementRecord,
+    ReplicasRecord,
+    Scrub,
+    check_all,
+    check_placement,
+    check_replicas,
+    parts_of,
+    record,
+)
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.metadata_checks import check_placement, check_replicas
 from bookie.autorecovery.protocol import audit as protocol
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.ledger_check import bounded_share
+from bookie.autorecovery.protocol.checks import bounded_share
 from bookie.autorecovery.repair_io import Pace
-from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from leader import campaign
 from ledger.background import Background
 from ledger.client import LedgerClient

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from bookie.autorecovery.ledger_scan import parts_of
+from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommission as protocol
-from bookie.autorecovery.protocol.ledger_weight import weight_of
-from bookie.autorecovery.throttle import reports
+from bookie.autorecovery.protocol.move_job import weight_of
+from bookie.autorecovery.worker import reports
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import (

@@ -4,9 +4,9 @@
     /underreplicated/urgent/urL<id>             exists: this one comes before others
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
     /underreplicated/disable                    exists: workers rest
-    /underreplicated/throttle, /underreplicated/workers    see `throttle`
+    /underreplicated/throttle, /underreplicated/workers    see `worker`
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
-    /underreplicated/*ctime                     how passes and checks ended: see `reports`
+    /underreplicated/*ctime                     how passes and checks ended: see `checks`
     /bookies/decommissioning                    its version counts the announcements
     /bookies/decommissioning/<bookie>           persistent: the bookie is to be emptied
 

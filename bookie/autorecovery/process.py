@@ -8,8 +8,7 @@ import ledger.metrics
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.metrics import METRICS, Repairing
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.throttle import keep_reporting, keep_throttled
-from bookie.autorecovery.worker import Worker, WorkerConfig
+from bookie.autorecovery.worker import Worker, WorkerConfig, keep_reporting, keep_throttled
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
 from ledger.metering.exposition import Exposed

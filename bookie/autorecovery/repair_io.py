@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.protocol.repair_plan import Leaving, Share
-from bookie.autorecovery.replica_check import READ_BYTES_MAX, ask, look
+from bookie.autorecovery.replica_scan import READ_BYTES_MAX, ask, look
 from ledger.backoff import Backoff
 from ledger.clock import now_ms
 from ledger.environment import Credentials, Environment, repair_credentials

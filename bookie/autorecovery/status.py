@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.autorecovery.auditor import ELECTION
+from bookie.autorecovery.checks import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.throttle import RepairThrottle, WorkerReport, read_throttle, reports
+from bookie.autorecovery.worker import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId

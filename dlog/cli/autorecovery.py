@@ -19,7 +19,7 @@ from ledger.option_parsers import duration, mebibytes
 from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.throttle import RepairThrottle
+    from bookie.autorecovery.worker import RepairThrottle
 
 RATE_MIN: Final = 0.1
 """MiB/s: with less, a worker sleeps for minutes between two messages, and heeds no change."""
@@ -180,7 +180,7 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
     'dlog log verify'. Exits with 1 if a ledger lacks entries, or cannot be read."""
 
     async def command() -> bool:
-        from bookie.autorecovery.ledger_check import Check, check_all, record
+        from bookie.autorecovery.checks import Check, check_all, record
         from ledger.clock import now_ms
 
         async with connected(uri) as client:
@@ -317,7 +317,7 @@ def throttle(
         raise typer.BadParameter("--reset goes without --rate and --ledgers")
 
     async def command() -> "RepairThrottle":
-        from bookie.autorecovery.throttle import RepairThrottle, read_throttle, set_throttle
+        from bookie.autorecovery.worker import RepairThrottle, read_throttle, set_throttle
 
         async with opened_store(uri) as store:
             before = RepairThrottle() if reset else await read_throttle(store)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.autorecovery.auditor import ELECTION as AUDITORS
+from bookie.autorecovery.checks import Audit
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.ledger_check import is_urgent, members_with_entries
-from bookie.autorecovery.reports import Audit
-from bookie.autorecovery.throttle import reports
+from bookie.autorecovery.protocol.checks import is_urgent, members_with_entries
+from bookie.autorecovery.worker import reports
 from dlog.aio.maintain.leaderless import was_left_open
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.namespace_watch import log_names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SPEAK = ("dlog/cli", "dlog/console", "dlog/health", "dlog/local", "bookie/tools")
-PROGRESS = ("bookie/autorecovery/manual_recovery.py",)
+PROGRESS = ("bookie/autorecovery/move_job.py",)
 PLURAL = re.compile(
     r" (?:(?:more|other|damaged|good|entry|marked|further) )*(?:ledgers|entries|records|files|logs|"
     r"pages|bytes|segments|bookies|copies|lines|frames|consumers|marks|nodes|days|hours|elections|"

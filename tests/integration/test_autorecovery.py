@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
+from bookie.autorecovery.checks import Audit
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.status import autorecovery_status
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster

@@ -17,13 +17,12 @@ import pytest
 
 from bookie.autorecovery import metrics as repair_metrics
 from bookie.autorecovery import process as repair_process
+from bookie.autorecovery.checks import CheckRecord
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.repair import RepairOutcome
-from bookie.autorecovery.reports import CheckRecord
-from bookie.autorecovery.throttle import RepairThrottle, keep_reporting, set_throttle
-from bookie.autorecovery.worker import WorkerConfig
+from bookie.autorecovery.worker import RepairThrottle, WorkerConfig, keep_reporting, set_throttle
 from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
 from bookie.entrylog.format import SUFFIX

@@ -163,7 +163,7 @@ _judged(
 )
 _judged("None is as false", _AUDITING, "_lacks", "return False")
 
-_CHECKING = "bookie/autorecovery/protocol/ledger_check.py"
+_CHECKING = "bookie/autorecovery/protocol/checks.py"
 _judged(
     _QUICKER,
     *(_CHECKING, "_too_few"),
@@ -181,7 +181,7 @@ _judged(
 )
 _judged("None is what comes back anyway", _QUEUEING, "Queue.take", "return None")
 
-_REBALANCING = "bookie/autorecovery/protocol/rebalance.py"
+_REBALANCING = "bookie/autorecovery/protocol/move_job.py"
 _judged(
     "what is not CLOSED weighs nothing",
     *(_REBALANCING, "Rebalancing.choose"),

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Never
 
-from bookie.autorecovery.protocol.ledger_check import is_urgent
+from bookie.autorecovery.protocol.checks import is_urgent
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason

@@ -46,7 +46,7 @@ class LedgersScanned:
     naming: int
     """Ledgers with a fragment that names the bookie."""
     naming_bytes: int
-    """What it should hold of those that are CLOSED; see `ledger_weight`."""
+    """What it should hold of those that are CLOSED; see `weight_of`."""
     unreadable: int
     """Ledgers whose metadata cannot be read."""
     widest: int

@@ -111,8 +111,8 @@ def decommission(
 async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     """Retire the name, and say which ledgers name it still."""
     from bookie.autorecovery.decommission import keep
-    from bookie.autorecovery.manual_recovery import recover_bookies
-    from bookie.autorecovery.protocol.manual_recovery import Request
+    from bookie.autorecovery.move_job import recover_bookies
+    from bookie.autorecovery.protocol.move_job import Request
     from bookie.tools.format import check_forgettable, retire
 
     async with connected(uri) as client:
@@ -147,7 +147,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
 
 def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], None]":
     """Return what shows each report: a bar, and a line on stdout if something has changed."""
-    from bookie.autorecovery.protocol.estimate import Estimate
+    from bookie.autorecovery.worker import Estimate
 
     clock = asyncio.get_running_loop().time
     estimate = Estimate(_WINDOW_S)

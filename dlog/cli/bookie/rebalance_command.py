@@ -19,7 +19,7 @@ from ledger.option_parsers import size as size_of
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.rebalance import Rebalanced
+    from bookie.autorecovery.move_job import Rebalanced
 
 
 def add_to(app: typer.Typer) -> None:
@@ -77,7 +77,7 @@ def rebalance(
     second one may find more to do. Exits with 1 if a ledger could not be moved."""
 
     async def command() -> "Rebalanced":
-        from bookie.autorecovery.rebalance import rebalance as move
+        from bookie.autorecovery.move_job import rebalance as move
 
         async with connected(uri) as client:
             with shown_bar("rebalancing") as advance:
@@ -102,7 +102,7 @@ def rebalance(
 
 def _shown(advance: Advance) -> "Callable[[Rebalanced], None]":
     """Show what was moved of what was chosen so far: what there is to move is found on the way."""
-    from bookie.autorecovery.protocol.estimate import Estimate
+    from bookie.autorecovery.worker import Estimate
 
     clock = asyncio.get_running_loop().time
     estimate = Estimate()

@@ -19,7 +19,7 @@ from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.manual_recovery import Progress, Recovered
+    from bookie.autorecovery.move_job import Progress, Recovered
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,8 +73,8 @@ def recover(
     refused, or if not all could be copied: then it says what is left, and why."""
 
     async def command() -> "Recovered":
-        from bookie.autorecovery.manual_recovery import recover_bookies
-        from bookie.autorecovery.protocol.manual_recovery import Outcome, Request
+        from bookie.autorecovery.move_job import recover_bookies
+        from bookie.autorecovery.protocol.move_job import Outcome, Request
 
         async with connected(uri) as client:
             named = [
@@ -100,7 +100,7 @@ def recover(
 
 def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
     """Show a recovery's progress as a bar, with its rate and when it will be done."""
-    from bookie.autorecovery.protocol.estimate import Estimate
+    from bookie.autorecovery.worker import Estimate
 
     clock = asyncio.get_running_loop().time
     estimate = Estimate()
@@ -122,7 +122,7 @@ def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
 
 def _show(done: "Recovered", *, as_json: bool) -> bool:
     """Show how it ended; return whether it is as it was wanted."""
-    from bookie.autorecovery.protocol.manual_recovery import Outcome
+    from bookie.autorecovery.protocol.move_job import Outcome
 
     finish = done.finish
     if finish.outcome is Outcome.SERVES:
@@ -155,7 +155,7 @@ def recovery_facts(done: "Recovered") -> dict[str, object]:
 
 
 def print_recovered(done: "Recovered") -> None:
-    from bookie.autorecovery.protocol.manual_recovery import Outcome
+    from bookie.autorecovery.protocol.move_job import Outcome
 
     finish, held = done.finish, done.surveyed.held
     if finish.outcome is Outcome.SURVEYED:

@@ -17,7 +17,7 @@ from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.manual_recovery import Recovered
+    from bookie.autorecovery.move_job import Recovered
     from bookie.autorecovery.protocol.decommission import Finish as Left
     from ledger.client import LedgerClient
 
@@ -102,8 +102,8 @@ async def _recover(
     client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
 ) -> "Recovered":
     """Copy into *new* what can go there, and the rest anywhere."""
-    from bookie.autorecovery.manual_recovery import recover_bookies
-    from bookie.autorecovery.protocol.manual_recovery import NOBODY, Outcome, Request
+    from bookie.autorecovery.move_job import recover_bookies
+    from bookie.autorecovery.protocol.move_job import NOBODY, Outcome, Request
 
     async def into(targets: frozenset[BookieId]) -> "Recovered":
         with shown_bar(f"replacing {old}") as advance:

@@ -13,7 +13,7 @@ from dlog.cli.runner import FAILED, run_at
 from ledger.ids import LedgerId
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.location import Holder, Located
+    from bookie.autorecovery.replica_scan import Holder, Located
     from ledger.client import LedgerClient
 
 
@@ -46,7 +46,7 @@ def where(
     is away, or says that it has not got what it should."""
 
     async def command() -> bool:
-        from bookie.autorecovery.location import locate, states_of
+        from bookie.autorecovery.replica_scan import locate, states_of
 
         is_whole = True
         async with connected(uri) as client:

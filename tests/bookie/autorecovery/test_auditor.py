@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bookie.autorecovery.auditor import Auditor
+from bookie.autorecovery.checks import Audit
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.ids import LedgerId

@@ -2,9 +2,8 @@
 
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.ledger_check import check_all
+from bookie.autorecovery.checks import CheckRecord, check_all
 from bookie.autorecovery.protocol.repair import RepairOutcome
-from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.worker import Worker
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import ClientConfig, LedgerClient

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.decommission import (
     _ask_read_only,
     _Decommissioning,
     decommission,
     keep,
 )
-from bookie.autorecovery.ledger_scan import parts_of
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.decommission import (
     Announce,

@@ -1,7 +1,7 @@
 """Repairs that a command does itself: on marks that only it sees, with the locks of all."""
 
-from bookie.autorecovery.manual_repair import Errands
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.move_job import Errands
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
 from bookie.autorecovery.repair_io import Pace
 from ledger.client import LedgerClient

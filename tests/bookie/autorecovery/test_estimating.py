@@ -2,7 +2,7 @@
 
 import pytest
 
-from bookie.autorecovery.protocol.estimate import STEP_S, WINDOW_S, Estimate
+from bookie.autorecovery.worker import STEP_S, WINDOW_S, Estimate
 
 
 def test_nothing_is_known_before_time_has_passed() -> None:

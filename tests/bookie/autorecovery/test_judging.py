@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from bookie.autorecovery.protocol.ledger_check import (
+from bookie.autorecovery.protocol.checks import (
     SCRUB_ENTRIES_MIN,
     Judgement,
     Question,

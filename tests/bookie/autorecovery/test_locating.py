@@ -3,8 +3,8 @@
 import pytest
 
 import dlog.testing
-from bookie.autorecovery.location import BookieState, locate, states_of
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.replica_scan import BookieState, locate, states_of
 from bookie.tools.format import retire
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.autorecovery import replica_check
+from bookie.autorecovery import replica_scan
 from bookie.autorecovery.protocol.repair_plan import Share, Standing
-from bookie.autorecovery.replica_check import look
+from bookie.autorecovery.replica_scan import look
 from ledger.entry import encode_frame
 from ledger.environment import Credentials
 from ledger.ids import BookieId, LedgerId
@@ -153,19 +153,19 @@ async def test_what_a_bookie_gives_and_does_not_list_is_missing(thorough: bool) 
 async def test_a_bookie_that_does_not_answer_is_unsure_of_all(
     monkeypatch: pytest.MonkeyPatch, thorough: bool
 ) -> None:
-    monkeypatch.setattr(replica_check, "_ASK_AGAIN_S_MIN", 0.0)
+    monkeypatch.setattr(replica_scan, "_ASK_AGAIN_S_MIN", 0.0)
     bookie = FakeBookie({0, 1}, silent=99)
     assert await found(bookie, thorough=thorough) == Share(unsure=((0, 9),))
-    assert bookie.asked == replica_check.ASKS_MAX
+    assert bookie.asked == replica_scan.ASKS_MAX
 
 
 async def test_a_bookie_that_is_too_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_check, "_ASK_AGAIN_S_MIN", 0.0)
+    monkeypatch.setattr(replica_scan, "_ASK_AGAIN_S_MIN", 0.0)
     assert await found(FakeBookie(set(range(10)), silent=2)) == Share()
 
 
 async def test_a_bookie_of_an_older_program_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_check, "_ASK_AGAIN_S_MIN", 0.0)
+    monkeypatch.setattr(replica_scan, "_ASK_AGAIN_S_MIN", 0.0)
     bookie = FakeBookie({0, 1, 2}, is_supported=False)
     assert await found(bookie) == Share(missing=((3, 9),))
 
@@ -173,7 +173,7 @@ async def test_a_bookie_of_an_older_program_is_read(monkeypatch: pytest.MonkeyPa
 async def test_more_gaps_than_are_remembered_leave_the_rest_unsure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replica_check, "GAPS_MAX", 4)
+    monkeypatch.setattr(replica_scan, "GAPS_MAX", 4)
     for thorough in (False, True):
         share = await found(FakeBookie(set(range(0, 40, 2))), last=39, thorough=thorough)
         assert len(share.missing) < 8

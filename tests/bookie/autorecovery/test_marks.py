@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from bookie.autorecovery.checks import Audit
 from bookie.autorecovery.marks import Ended, Marks
-from bookie.autorecovery.reports import Audit
 from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId

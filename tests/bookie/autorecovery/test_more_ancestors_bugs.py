@@ -12,14 +12,18 @@ import pytest
 import dlog.testing
 from bookie.autorecovery import repair_io
 from bookie.autorecovery.auditor import audit
+from bookie.autorecovery.checks import (
+    Audit,
+    CheckRecord,
+    check_all,
+    check_placement,
+    check_replicas,
+)
 from bookie.autorecovery.decommission import decommission
-from bookie.autorecovery.ledger_check import check_all
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.metadata_checks import check_placement, check_replicas
 from bookie.autorecovery.protocol.audit import AuditConfig, BeginCheck, CheckKind
 from bookie.autorecovery.protocol.decommission import Outcome as Emptied
 from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
-from bookie.autorecovery.reports import Audit, CheckRecord
 from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory
 from dlog.testing.memory_disk import MemoryDisk

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from bookie.autorecovery.manual_recovery import Progress, Recovered, recover_bookies
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.ledger_weight import Weight
-from bookie.autorecovery.protocol.manual_recovery import (
+from bookie.autorecovery.move_job import Progress, Recovered, recover_bookies
+from bookie.autorecovery.protocol.move_job import (
     IDLE_S_MAX,
     NOBODY,
     BookiesSeen,
@@ -21,6 +20,7 @@ from bookie.autorecovery.protocol.manual_recovery import (
     Request,
     Survey,
     Surveyed,
+    Weight,
     recover,
 )
 from bookie.autorecovery.protocol.repair import RepairConfig

@@ -12,7 +12,7 @@ import pytest
 
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.ledger_check import check_all
+from bookie.autorecovery.checks import check_all
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.repair import RepairConfig

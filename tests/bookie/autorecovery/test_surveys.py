@@ -5,12 +5,18 @@ from pathlib import Path
 import pytest
 
 from bookie.autorecovery.auditor import Auditor, _Auditing
-from bookie.autorecovery.ledger_check import Scrub, check_all
-from bookie.autorecovery.metadata_checks import check_placement, check_replicas
+from bookie.autorecovery.checks import (
+    CheckRecord,
+    PlacementRecord,
+    ReplicasRecord,
+    Scrub,
+    check_all,
+    check_placement,
+    check_replicas,
+)
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.repair_io import Pace
-from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest, encode_frame, mac_key, parse_header, payload_of

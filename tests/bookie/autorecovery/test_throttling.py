@@ -9,9 +9,11 @@ import pytest
 from bookie.autorecovery.marks import FORMAT_VERSION
 from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.status import left_s, open_work
-from bookie.autorecovery.throttle import (
+from bookie.autorecovery.worker import (
     THROTTLE,
     RepairThrottle,
+    Worker,
+    WorkerConfig,
     WorkerReport,
     keep_reporting,
     keep_throttled,
@@ -19,7 +21,6 @@ from bookie.autorecovery.throttle import (
     reports,
     set_throttle,
 )
-from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.client import LedgerClient
 from ledger.errors import DamagedMetadata
 from ledger.wire import metadata_pb2 as pb

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bookie.autorecovery.protocol.repair_plan import Share, Standing
-from bookie.autorecovery.replica_check import look
+from bookie.autorecovery.replica_scan import look
 from bookie.server.read_connection import ReadConnection
 from ledger.client import LedgerClient
 from ledger.entry import Digest

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bookie.autorecovery.checks import Audit, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.marks import FORMAT_VERSION, Marks
-from bookie.autorecovery.reports import Audit, PlacementRecord, ReplicasRecord
-from bookie.autorecovery.throttle import WORKERS
+from bookie.autorecovery.worker import WORKERS
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
 from ledger.metastore import open_store

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import dlog
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.throttle import WORKERS
+from bookie.autorecovery.worker import WORKERS
 from dlog.cli.app import app
 from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
 from ledger import LedgerClient, Quorum

@@ -16,10 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from bookie.autorecovery.ledger_check import check_all
-from bookie.autorecovery.ledger_scan import parts_of
+from bookie.autorecovery.checks import Audit, check_all, parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.reports import Audit
 from dlog.aio import Log
 from dlog.aio.admin import create_log
 from dlog.settings import LogSettings

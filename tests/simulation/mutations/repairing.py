@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from bookie.autorecovery import decommission as leaving
-from bookie.autorecovery import marks, repair_io, replica_check
+from bookie.autorecovery import marks, repair_io, replica_scan
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import (
@@ -261,20 +261,20 @@ def unmarks_in_whatever_version(patch: Patch) -> None:
 
 @mutation("bk#1197", repair=True)
 def takes_a_time_out_for_missing_entries(patch: Patch) -> None:
-    listed, read = replica_check._Listing.heard, replica_check._Reading.heard
+    listed, read = replica_scan._Listing.heard, replica_scan._Reading.heard
 
-    def heard(self: replica_check._Listing, answer: HeldAnswer) -> None:
+    def heard(self: replica_scan._Listing, answer: HeldAnswer) -> None:
         if answer.status is Status.UNREACHABLE:
             answer = HeldAnswer(Status.NO_SUCH_LEDGER)
         listed(self, answer)
 
-    def heard_too(self: replica_check._Reading, found: Found) -> None:
+    def heard_too(self: replica_scan._Reading, found: Found) -> None:
         if found.status is Status.UNREACHABLE:
             found = replace(found, status=Status.NO_SUCH_LEDGER)
         read(self, found)
 
-    patch.set(replica_check._Listing, "heard", heard)
-    patch.set(replica_check._Reading, "heard", heard_too)
+    patch.set(replica_scan._Listing, "heard", heard)
+    patch.set(replica_scan._Reading, "heard", heard_too)
 
 
 @mutation("plan of repair", repair=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.decommission import decommission
-from bookie.autorecovery.manual_repair import Errands
+from bookie.autorecovery.move_job import Errands
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.decommission import Outcome as Left
 from bookie.autorecovery.protocol.repair import RepairConfig

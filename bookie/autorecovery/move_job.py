@@ -1,23 +1,35 @@
-"""Carries out `protocol.manual_recovery`: reads all ledgers, repairs those of these bookies."""
+"""Moves of copies that a command makes itself, with the repair of the workers: on marks of its own.
+
+Such a mark is in memory, so nothing is left of it when the command is interrupted, and no worker
+does what was meant for this command. Locks are everybody's. A recovery takes all that bookies held
+which are gone; a rebalance takes CLOSED ledgers from full bookies to empty ones. Which ledgers that
+are is decided by `protocol.move_job`; each is copied and swapped as in a repair.
+"""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bookie.autorecovery.ledger_scan import parts_of
-from bookie.autorecovery.manual_repair import Errands
-from bookie.autorecovery.protocol import manual_recovery as protocol
-from bookie.autorecovery.protocol.ledger_weight import Weight, has_no_source, weight_of
-from bookie.autorecovery.protocol.manual_recovery import NAMED_MAX
-from bookie.autorecovery.protocol.repair import RepairConfig
+from bookie.autorecovery.checks import parts_of
+from bookie.autorecovery.marks import Ended, Marks
+from bookie.autorecovery.protocol import move_job as protocol
+from bookie.autorecovery.protocol.move_job import (
+    NAMED_MAX,
+    TOLERANCE,
+    Rebalancing,
+    Weight,
+    has_no_source,
+    weight_of,
+)
+from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.protocol.repair import RepairOutcome as Repaired
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.nodes import children_of
 from ledger.procedures import run
@@ -28,6 +40,75 @@ from ledger.values import counted
 LEDGERS_MAX: Final = 4
 TICK_S: Final = 0.5
 """How old a report of the progress becomes."""
+
+
+class OwnMarks:
+    """Marks in memory, and the locks of *marks*."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._own: dict[LedgerId, tuple[Mark, int]] = {}
+
+    def put(self, ledger_id: LedgerId, lacks: tuple[Lack, ...]) -> None:
+        assert ledger_id not in self._own, "one thing at a time is done to a ledger"
+        self._own[ledger_id] = Mark(()).merged(lacks), 0
+
+    def pop(self, ledger_id: LedgerId) -> Mark | None:
+        """Forget the mark; return what it said last, None if the repair deleted it."""
+        found = self._own.pop(ledger_id, None)
+        return None if found is None else found[0]
+
+    async def lock(self, ledger_id: LedgerId) -> bool:
+        return await self._marks.lock(ledger_id)
+
+    async def unlock(self, ledger_id: LedgerId) -> None:
+        await self._marks.unlock(ledger_id)
+
+    async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool:
+        return await self._marks.name_target(ledger_id, bookie)
+
+    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+        return self._own.get(ledger_id)
+
+    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
+        self._own[ledger_id] = mark, version + 1
+        return True
+
+    async def end(self, ledger_id: LedgerId, version: int) -> Ended:  # noqa: ARG002
+        self._own.pop(ledger_id, None)
+        await self._marks.unlock(ledger_id)
+        return Ended.GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """How one repair ended, and what its mark says of what is left; None: nothing."""
+
+    finish: RepairEnd
+    mark: Mark | None
+
+
+class Errands:
+    def __init__(self, client: LedgerClient, pace: Pace, config: RepairConfig) -> None:
+        marks = Marks(client.store, client.identities)
+        self._marks = OwnMarks(marks)
+        self._context = RepairContext(
+            client.environment, self._marks, pace, config, RepairCache(marks)
+        )
+
+    async def do(
+        self, ledger_id: LedgerId, lacks: tuple[Lack, ...], into: frozenset[BookieId] | None
+    ) -> Errand:
+        """Repair the ledger as if it were marked with *lacks*; what moves goes *into* these.
+
+        Raises nothing that the metadata store or bookies refuse: see `repair_ledger`."""
+        config = replace(self._context.config, into=into)
+        self._marks.put(ledger_id, lacks)
+        try:
+            finish = await repair_ledger(replace(self._context, config=config), ledger_id)
+        finally:
+            mark = self._marks.pop(ledger_id)
+        return Errand(finish, mark)
 
 
 @dataclass(slots=True)
@@ -224,3 +305,78 @@ class _Recovering:
     def _report(self, doing: str) -> None:
         self._progress.doing, self._progress.bytes = doing, self._pace.bytes
         self._on_progress(self._progress)
+
+
+@dataclass(slots=True)
+class Rebalanced:
+    """How far it is, or how it ended; bytes as `weight_of` counts them."""
+
+    before: dict[BookieId, int] = field(default_factory=dict)
+    after: dict[BookieId, int] = field(default_factory=dict)
+    """As they will be when all that was chosen is moved."""
+    ledgers_read: int = 0
+    chosen: int = 0
+    """Ledgers that are to move."""
+    chosen_bytes: int = 0
+    moved: int = 0
+    moved_bytes: int = 0
+    failed: int = 0
+    why: str = ""
+    """Of one that failed."""
+    is_even: bool = False
+    """Whether all bookies hold much the same once all is moved."""
+
+
+async def rebalance(
+    client: LedgerClient,
+    *,
+    bytes_per_s: float,
+    tolerance: float = TOLERANCE,
+    bytes_max: int | None = None,
+    ledgers_max: int = LEDGERS_MAX,
+    dry_run: bool = False,
+    on_progress: Callable[[Rebalanced], None] = lambda _: None,
+) -> Rebalanced:
+    """Move what is to be moved at *bytes_per_s* (0: no limit); return what that was.
+
+    Raises `MetadataUnavailable`; what was moved until then stays moved."""
+    found = Rebalanced()
+    errands = Errands(client, Pace(bytes_per_s), RepairConfig())
+    leaving = await Marks(client.store).decommissioning()
+    loads = {BookieId(name): 0 for name in client.bookies.writable() if name not in leaving}
+    async for part in parts_of(client.ledgers):
+        for _, metadata in part:
+            if metadata is not None:
+                members = {b for fragment in metadata.fragments for b in fragment.bookies}
+                for bookie in sorted(members & loads.keys()):
+                    loads[bookie] += weight_of(metadata, {bookie}).bytes
+        found.ledgers_read += len(part)
+        on_progress(found)
+    racks = {BookieId(bookie): rack for bookie, rack in client.bookies.racks().items()}
+    choice = Rebalancing(loads, racks=racks, tolerance=tolerance, bytes_max=bytes_max)
+    found.before = loads
+
+    async def take(each: tuple[LedgerId, LedgerMetadata | None]) -> None:
+        ledger_id, metadata = each
+        move = None if metadata is None else choice.choose(metadata)
+        if move is None:
+            return
+        found.chosen += 1
+        found.chosen_bytes = choice.moved_bytes
+        if dry_run:
+            return
+        lack = Lack(move.source, Reason.MISPLACED, now_ms())
+        done = await errands.do(ledger_id, (lack,), frozenset({move.target}))
+        if done.finish.outcome is RepairOutcome.DONE:
+            found.moved += 1
+            found.moved_bytes += move.bytes
+        else:
+            found.failed += 1
+            found.why = f"ledger {ledger_id}: {done.finish.why or 'a worker repairs it'}"
+        on_progress(found)
+
+    if not choice.is_even:
+        async for part in parts_of(client.ledgers):
+            await for_each(part, take, at_once=ledgers_max)
+    found.after, found.is_even = choice.loads, choice.is_even
+    return found
