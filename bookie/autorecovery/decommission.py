@@ -7,7 +7,7 @@ from typing import Any, Final
 from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommission as protocol
-from bookie.autorecovery.protocol.move_job import weight_of
+from bookie.autorecovery.protocol.move_job import members_of, weight_of
 from bookie.autorecovery.worker import reports
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -126,7 +126,7 @@ class _Decommissioning:
             for ledger_id, metadata in part:
                 if metadata is None:
                     unreadable += 1
-                elif any(self._bookie in fragment.bookies for fragment in metadata.fragments):
+                elif self._bookie in members_of(metadata):
                     naming += 1
                     naming_bytes += weight_of(metadata, {self._bookie}).bytes
                     widest = max(widest, metadata.quorum.ensemble)

@@ -20,10 +20,10 @@ from bookie.autorecovery.protocol.move_job import (
     Rebalancing,
     Weight,
     has_no_source,
+    members_of,
     weight_of,
 )
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
-from bookie.autorecovery.protocol.repair import RepairOutcome as Repaired
 from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -81,34 +81,78 @@ class OwnMarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """How one repair ended, and what its mark says of what is left; None: nothing."""
+class LedgerMove:
+    """From where copies of a ledger go, and why (*lacks*); and to where, None: whoever is
+    writable."""
 
-    finish: RepairEnd
+    lacks: tuple[Lack, ...]
+    into: frozenset[BookieId] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How the move of a ledger ended, and what its mark says of what is left; None: nothing."""
+
+    ledger_id: LedgerId
+    end: RepairEnd
     mark: Mark | None
 
+    @property
+    def is_done(self) -> bool:
+        return self.end.outcome is RepairOutcome.DONE
 
-class Errands:
-    def __init__(self, client: LedgerClient, pace: Pace, config: RepairConfig) -> None:
+    @property
+    def why(self) -> str:
+        """Why it is not."""
+        return f"ledger {self.ledger_id}: {self.end.why or 'another worker has it'}"
+
+
+class MoveJob:
+    """Moves copies, ledger by ledger, some at a time; who it is for chooses what goes where."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        pace: Pace,
+        config: RepairConfig | None = None,
+        *,
+        ledgers_max: int = LEDGERS_MAX,
+    ) -> None:
+        self.pace = pace
+        self._ledgers, self._ledgers_max = client.ledgers, ledgers_max
         marks = Marks(client.store, client.identities)
         self._marks = OwnMarks(marks)
         self._context = RepairContext(
-            client.environment, self._marks, pace, config, RepairCache(marks)
+            client.environment, self._marks, pace, config or RepairConfig(), RepairCache(marks)
         )
 
-    async def do(
-        self, ledger_id: LedgerId, lacks: tuple[Lack, ...], into: frozenset[BookieId] | None
-    ) -> Errand:
-        """Repair the ledger as if it were marked with *lacks*; what moves goes *into* these.
+    async def move(self, ledger_id: LedgerId, move: LedgerMove) -> Moved:
+        """Repair the ledger as if it were marked with the lacks of *move*.
 
         Raises nothing that the metadata store or bookies refuse: see `repair_ledger`."""
-        config = replace(self._context.config, into=into)
-        self._marks.put(ledger_id, lacks)
+        config = replace(self._context.config, into=move.into)
+        self._marks.put(ledger_id, move.lacks)
         try:
-            finish = await repair_ledger(replace(self._context, config=config), ledger_id)
+            end = await repair_ledger(replace(self._context, config=config), ledger_id)
         finally:
             mark = self._marks.pop(ledger_id)
-        return Errand(finish, mark)
+        return Moved(ledger_id, end, mark)
+
+    async def pass_over(
+        self,
+        choose: Callable[[LedgerId, LedgerMetadata | None], LedgerMove | None],
+        on_moved: Callable[[Moved], None],
+    ) -> None:
+        """Read all ledgers once, and move what *choose* says. Metadata that cannot be read are
+        None. Raises `MetadataUnavailable`; what was moved until then stays moved."""
+
+        async def take(found: tuple[LedgerId, LedgerMetadata | None]) -> None:
+            move = choose(*found)
+            if move is not None:
+                on_moved(await self.move(found[0], move))
+
+        async for part in parts_of(self._ledgers):
+            await for_each(part, take, at_once=self._ledgers_max)
 
 
 @dataclass(slots=True)
@@ -190,8 +234,8 @@ class _Recovering:
         config: RepairConfig | None,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._client, self._pace, self._ledgers_max = client, pace, ledgers_max
-        self._errands = Errands(client, pace, config or RepairConfig())
+        self._client, self._pace = client, pace
+        self._job = MoveJob(client, pace, config, ledgers_max=ledgers_max)
         self._since_ms = now_ms()
         """When all of it was marked, so to say: the grace of writers counts from here."""
         self._progress, self._on_progress = Progress(), on_progress
@@ -251,22 +295,32 @@ class _Recovering:
     ) -> protocol.PassEnded:
         tally = _Tally()
 
-        async def take(found: tuple[LedgerId, LedgerMetadata | None]) -> None:
-            ledger_id, metadata = found
+        def choose(ledger_id: LedgerId, metadata: LedgerMetadata | None) -> LedgerMove | None:
             if metadata is None:
                 tally.unreadable += 1
-                return
-            named = {name for each in metadata.fragments for name in each.bookies} & bookies
+                return None
+            named = members_of(metadata) & bookies
             if not named:
-                return
+                return None
             tally.named += 1
-            lacks = tuple(
-                Lack(name, Reason.DECOMMISSIONING, self._since_ms) for name in sorted(named)
-            )
-            await self._repair(ledger_id, lacks, into, tally)
+            self._report(f"repairing ledger {ledger_id}")
+            reason, since_ms = Reason.DECOMMISSIONING, self._since_ms
+            lacks = tuple(Lack(bookie, reason, since_ms) for bookie in sorted(named))
+            return LedgerMove(lacks, into or None)
 
-        async for part in parts_of(self._client.ledgers):
-            await for_each(part, take, at_once=self._ledgers_max)
+        def count(moved: Moved) -> None:
+            if moved.is_done:
+                tally.repaired += 1
+                self._progress.repaired += 1
+            else:
+                tally.why = moved.why
+            if moved.mark is not None:
+                tally.stuck += bool(moved.mark.lost) or moved.mark.wants_bookie
+                if moved.mark.lost and len(tally.lost) < NAMED_MAX:
+                    tally.lost.append(moved.ledger_id)
+            self._report(f"{counted(self._progress.repaired, 'ledger')} repaired")
+
+        await self._job.pass_over(choose, count)
         return protocol.PassEnded(
             named=tally.named,
             repaired=tally.repaired,
@@ -275,26 +329,6 @@ class _Recovering:
             unreadable=tally.unreadable,
             why=tally.why,
         )
-
-    async def _repair(
-        self,
-        ledger_id: LedgerId,
-        lacks: tuple[Lack, ...],
-        into: frozenset[BookieId],
-        tally: _Tally,
-    ) -> None:
-        self._report(f"repairing ledger {ledger_id}")
-        done = await self._errands.do(ledger_id, lacks, into or None)
-        if done.finish.outcome is Repaired.DONE:
-            tally.repaired += 1
-            self._progress.repaired += 1
-        else:
-            tally.why = f"ledger {ledger_id}: {done.finish.why or 'another worker has it'}"
-        if done.mark is not None:
-            tally.stuck += bool(done.mark.lost) or done.mark.wants_bookie
-            if done.mark.lost and len(tally.lost) < NAMED_MAX:
-                tally.lost.append(ledger_id)
-        self._report(f"{counted(self._progress.repaired, 'ledger')} repaired")
 
     async def tick(self) -> None:
         """Report again and again, as one large ledger takes long, until cancelled."""
@@ -341,42 +375,44 @@ async def rebalance(
 
     Raises `MetadataUnavailable`; what was moved until then stays moved."""
     found = Rebalanced()
-    errands = Errands(client, Pace(bytes_per_s), RepairConfig())
+    job = MoveJob(client, Pace(bytes_per_s), ledgers_max=ledgers_max)
     leaving = await Marks(client.store).decommissioning()
     loads = {BookieId(name): 0 for name in client.bookies.writable() if name not in leaving}
     async for part in parts_of(client.ledgers):
         for _, metadata in part:
             if metadata is not None:
-                members = {b for fragment in metadata.fragments for b in fragment.bookies}
-                for bookie in sorted(members & loads.keys()):
+                for bookie in sorted(members_of(metadata) & loads.keys()):
                     loads[bookie] += weight_of(metadata, {bookie}).bytes
         found.ledgers_read += len(part)
         on_progress(found)
     racks = {BookieId(bookie): rack for bookie, rack in client.bookies.racks().items()}
     choice = Rebalancing(loads, racks=racks, tolerance=tolerance, bytes_max=bytes_max)
     found.before = loads
+    chosen_bytes: dict[LedgerId, int] = {}
 
-    async def take(each: tuple[LedgerId, LedgerMetadata | None]) -> None:
-        ledger_id, metadata = each
+    def choose(ledger_id: LedgerId, metadata: LedgerMetadata | None) -> LedgerMove | None:
         move = None if metadata is None else choice.choose(metadata)
         if move is None:
-            return
+            return None
         found.chosen += 1
         found.chosen_bytes = choice.moved_bytes
         if dry_run:
-            return
+            return None
+        chosen_bytes[ledger_id] = move.bytes
         lack = Lack(move.source, Reason.MISPLACED, now_ms())
-        done = await errands.do(ledger_id, (lack,), frozenset({move.target}))
-        if done.finish.outcome is RepairOutcome.DONE:
+        return LedgerMove((lack,), frozenset({move.target}))
+
+    def count(moved: Moved) -> None:
+        size_bytes = chosen_bytes.pop(moved.ledger_id)
+        if moved.is_done:
             found.moved += 1
-            found.moved_bytes += move.bytes
+            found.moved_bytes += size_bytes
         else:
             found.failed += 1
-            found.why = f"ledger {ledger_id}: {done.finish.why or 'a worker repairs it'}"
+            found.why = moved.why
         on_progress(found)
 
     if not choice.is_even:
-        async for part in parts_of(client.ledgers):
-            await for_each(part, take, at_once=ledgers_max)
+        await job.pass_over(choose, count)
     found.after, found.is_even = choice.loads, choice.is_even
     return found

@@ -71,6 +71,11 @@ class Weight:
         )
 
 
+def members_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
+    """Return all bookies that the ledger names, of empty fragments too."""
+    return frozenset(bookie for fragment in metadata.fragments for bookie in fragment.bookies)
+
+
 def weight_of(metadata: LedgerMetadata, bookies: Collection[BookieId]) -> Weight:
     """Return what *bookies* hold of the ledger."""
     fragments = entries = unsettled = 0
@@ -153,8 +158,7 @@ class Rebalancing:
         """Return what of the ledger is to be moved, and count it as moved; None: nothing."""
         if metadata.state is not LedgerState.CLOSED:
             return None
-        members = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
-        giving = [b for b in members & self.loads.keys() if self.loads[b] > self._mean]
+        giving = [b for b in members_of(metadata) & self.loads.keys() if self.loads[b] > self._mean]
         for source in sorted(giving, key=lambda bookie: (-self.loads[bookie], bookie)):
             size_bytes = weight_of(metadata, {source}).bytes
             target = self._target(metadata, source, size_bytes)

@@ -17,7 +17,7 @@ from typing import Final
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.decommission import decommission
-from bookie.autorecovery.move_job import Errands
+from bookie.autorecovery.move_job import LedgerMove, MoveJob
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.decommission import Outcome as Left
 from bookie.autorecovery.protocol.repair import RepairConfig
@@ -413,7 +413,7 @@ class RepairSimulation(Simulation):
 
     async def _moving(self, process: RepairProcess, ledger_ids: list[LedgerId]) -> None:
         await process.begin()
-        errands = Errands(process.ledgers, Pace(0.0), RepairConfig())
+        job = MoveJob(process.ledgers, Pace(0.0))
         for ledger_id in ledger_ids:
             with suppress(LogError):
                 metadata = await process.ledgers.describe(ledger_id)
@@ -422,8 +422,8 @@ class RepairSimulation(Simulation):
                 quorum = metadata.quorum
                 leaves = members[: quorum.coverage]
                 lacks = tuple(Lack(each, Reason.MISPLACED, 0) for each in sorted(leaves))
-                errand = await errands.do(ledger_id, lacks, writable - set(members))
-                process.note(f"moved ledger {ledger_id}: {errand.finish}")
+                moved = await job.move(ledger_id, LedgerMove(lacks, writable - set(members)))
+                process.note(f"moved ledger {ledger_id}: {moved.end}")
                 process.mark("moved_under_a_sleeper")
 
     def _check_disks(self) -> None:

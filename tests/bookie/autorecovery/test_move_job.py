@@ -1,8 +1,8 @@
 """Repairs that a command does itself: on marks that only it sees, with the locks of all."""
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.move_job import Errands
-from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
+from bookie.autorecovery.move_job import LedgerMove, MoveJob
+from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.repair_io import Pace
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
@@ -10,25 +10,25 @@ from ledger.mark import Lack, Reason
 from tests.bookie.autorecovery.test_worker import closed_ledger, kill, mark_of, world
 
 
-def errands(client: LedgerClient) -> Errands:
-    return Errands(client, Pace(0), RepairConfig())
+def job(client: LedgerClient) -> MoveJob:
+    return MoveJob(client, Pace(0))
 
 
 async def first_member(client: LedgerClient, ledger_id: LedgerId) -> BookieId:
     return (await client.describe(ledger_id)).fragments[0].bookies[0]
 
 
-def lost(bookie: BookieId) -> tuple[Lack, ...]:
-    return (Lack(bookie, Reason.LOST, 1),)
+def lost(bookie: BookieId) -> LedgerMove:
+    return LedgerMove((Lack(bookie, Reason.LOST, 1),), into=None)
 
 
-async def test_an_errand_leaves_neither_mark_nor_lock() -> None:
+async def test_a_move_leaves_neither_mark_nor_lock() -> None:
     async with world(bookies=4) as (cluster, client):
         ledger_id = await closed_ledger(client, entries=5)
         gone = await first_member(client, ledger_id)
         await kill(cluster, client, gone)
-        done = await errands(client).do(ledger_id, lost(gone), None)
-        assert (done.finish.outcome, done.mark) == (RepairOutcome.DONE, None)
+        done = await job(client).move(ledger_id, lost(gone))
+        assert (done.end.outcome, done.mark) == (RepairOutcome.DONE, None)
         assert await first_member(client, ledger_id) != gone
         assert await mark_of(client, ledger_id) is None
         assert await Marks(client.store).locked() == {}
@@ -39,10 +39,10 @@ async def test_what_could_not_be_done_is_said_by_a_mark_that_nobody_else_sees() 
         ledger_id = await closed_ledger(client, entries=5)
         gone = await first_member(client, ledger_id)
         await kill(cluster, client, gone)
-        doing = errands(client)
+        moving = job(client)
         for _ in range(2):  # it is not put off for long, as a mark of the store would be
-            done = await doing.do(ledger_id, lost(gone), None)
-            assert done.finish.outcome is RepairOutcome.DEFERRED
+            done = await moving.move(ledger_id, lost(gone))
+            assert done.end.outcome is RepairOutcome.DEFERRED
             assert done.mark is not None
             assert done.mark.wants_bookie
         assert await mark_of(client, ledger_id) is None
@@ -56,7 +56,7 @@ async def test_a_ledger_that_a_worker_repairs_is_left_to_it() -> None:
         await kill(cluster, client, gone)
         worker = Marks(client.store)
         assert await worker.lock(ledger_id)
-        done = await errands(client).do(ledger_id, lost(gone), None)
-        assert done.finish.outcome is RepairOutcome.BUSY
+        done = await job(client).move(ledger_id, lost(gone))
+        assert done.end.outcome is RepairOutcome.BUSY
         assert await first_member(client, ledger_id) == gone
         assert list(await worker.locked()) == [ledger_id]
