@@ -28,7 +28,7 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import audit as protocol
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.checks import bounded_share
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import CopyPace
 from leader import campaign
 from ledger.background import Background
 from ledger.client import LedgerClient
@@ -279,7 +279,7 @@ class _Auditing:
         share = config.scrub_share
         if last is not None and config.scrub_bytes_per_s > 0:
             share = bounded_share(share, copies_bytes=last.bytes, bytes_max=config.scrub_bytes_max)
-        return Scrub(share, Pace(config.scrub_bytes_per_s))
+        return Scrub(share, CopyPace(config.scrub_bytes_per_s))
 
     async def _make_check(self, kind: protocol.CheckKind) -> None:
         match kind:

@@ -29,7 +29,7 @@ from bookie.autorecovery.protocol.checks import (
     to_read,
 )
 from bookie.autorecovery.protocol.repair_plan import Share
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.replica_scan import look
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -203,7 +203,7 @@ class Scrub:
 
     share: float
     """Of the entries, 0 to 1."""
-    pace: Pace
+    pace: CopyPace
 
 
 async def check_all(

@@ -46,7 +46,7 @@ async def decommission(
     on_report: Callable[[protocol.Report], None] = lambda _: None,
     pause_s: float = protocol.PAUSE_S,
     ask_read_only: "Callable[[str, BookieId], Awaitable[None]] | None" = None,
-) -> protocol.Finish:
+) -> protocol.DecommissionEnd:
     """Empty *bookie*, with the workers that run; return how it ended.
 
     Takes as long as the copies take; may be cancelled at any moment and called again. What the

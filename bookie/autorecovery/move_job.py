@@ -24,7 +24,7 @@ from bookie.autorecovery.protocol.move_job import (
     weight_of,
 )
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
-from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
+from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
@@ -113,7 +113,7 @@ class MoveJob:
     def __init__(
         self,
         client: LedgerClient,
-        pace: Pace,
+        pace: CopyPace,
         config: RepairConfig | None = None,
         *,
         ledgers_max: int = LEDGERS_MAX,
@@ -169,16 +169,16 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    finish: protocol.Finish
+class RecoveryResult:
+    finish: protocol.RecoveryEnd
     surveyed: protocol.Surveyed
     repaired: int
     entries: int
     bytes: int
 
-    def followed_by(self, other: "Recovered") -> "Recovered":
+    def followed_by(self, other: "RecoveryResult") -> "RecoveryResult":
         """Return what this and the one after it came to together."""
-        return Recovered(
+        return RecoveryResult(
             finish=other.finish,
             surveyed=self.surveyed,
             repaired=self.repaired + other.repaired,
@@ -189,7 +189,7 @@ class Recovered:
 
 async def recover_bookies(
     client: LedgerClient,
-    request: protocol.Request,
+    request: protocol.RecoveryRequest,
     *,
     bytes_per_s: float,
     ledgers_max: int = LEDGERS_MAX,
@@ -197,12 +197,12 @@ async def recover_bookies(
     pause_s: float = protocol.PAUSE_S,
     idle_s_max: float = protocol.IDLE_S_MAX,
     on_progress: Callable[[Progress], None] = lambda _: None,
-) -> Recovered:
+) -> RecoveryResult:
     """Copy what the bookies of *request* held to others; return how that ended.
 
     Takes as long as the copies take, at *bytes_per_s* (0: no limit), *ledgers_max* at a time. May
     be cancelled at any moment, and called again."""
-    running = _Recovering(client, Pace(bytes_per_s), ledgers_max, config, on_progress)
+    running = _Recovering(client, CopyPace(bytes_per_s), ledgers_max, config, on_progress)
     steps = protocol.recover(request, pause_s=pause_s, idle_s_max=idle_s_max)
     ticking = asyncio.ensure_future(running.tick())
     try:
@@ -229,7 +229,7 @@ class _Recovering:
     def __init__(
         self,
         client: LedgerClient,
-        pace: Pace,
+        pace: CopyPace,
         ledgers_max: int,
         config: RepairConfig | None,
         on_progress: Callable[[Progress], None],
@@ -240,8 +240,8 @@ class _Recovering:
         """When all of it was marked, so to say: the grace of writers counts from here."""
         self._progress, self._on_progress = Progress(), on_progress
 
-    def result(self, finish: protocol.Finish) -> Recovered:
-        return Recovered(
+    def result(self, finish: protocol.RecoveryEnd) -> RecoveryResult:
+        return RecoveryResult(
             finish=finish,
             surveyed=self._progress.surveyed or protocol.Surveyed(),
             repaired=self._progress.repaired,
@@ -375,7 +375,7 @@ async def rebalance(
 
     Raises `MetadataUnavailable`; what was moved until then stays moved."""
     found = Rebalanced()
-    job = MoveJob(client, Pace(bytes_per_s), ledgers_max=ledgers_max)
+    job = MoveJob(client, CopyPace(bytes_per_s), ledgers_max=ledgers_max)
     leaving = await Marks(client.store).decommissioning()
     loads = {BookieId(name): 0 for name in client.bookies.writable() if name not in leaving}
     async for part in parts_of(client.ledgers):

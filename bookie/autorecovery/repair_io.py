@@ -40,7 +40,7 @@ COMPARED_MAX: Final = 2 * READ_BYTES_MAX
 _log = get_logger(__name__)
 
 
-class Pace:
+class CopyPace:
     """What all repairs of a process share: bytes that are copied, and how fast they may be."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -133,7 +133,7 @@ class RepairContext:
 
     environment: Environment
     marks: MarksPort
-    pace: Pace
+    pace: CopyPace
     config: protocol.RepairConfig
     cache: RepairCache
     wall_clock_ms: Callable[[], int] = now_ms

@@ -26,7 +26,7 @@ from bookie.autorecovery.marks import FORMAT_VERSION, Marks
 from bookie.autorecovery.options import MIB, RATE
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.protocol.repair_queue import Queue
-from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
+from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
 from leader.wait import first_of
 from ledger.background import Background
 from ledger.client import LedgerClient
@@ -97,7 +97,7 @@ class Worker(Background):
         self._config = config or WorkerConfig()
         self._now_ms = wall_clock_ms
         self._marks = Marks(client.store, client.identities)
-        self.pace = Pace(self._config.bytes_per_s)
+        self.pace = CopyPace(self._config.bytes_per_s)
         self._cache = RepairCache(self._marks)
         self.ledgers_max = self._config.ledgers_max
         """Repaired at a time."""

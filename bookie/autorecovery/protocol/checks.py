@@ -10,7 +10,7 @@ from math import ceil
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.protocol.repair_plan import NO_SHARE, Share, Standing, pieces
+from bookie.autorecovery.protocol.repair_plan import NO_SHARE, ReplicaState, Share, pieces
 from ledger.ids import BookieId, EntryId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata
@@ -93,7 +93,7 @@ def _is_urgent(
             lacking = [
                 index
                 for index, part in enumerate(parts)
-                if any(share.at(start) is Standing.MISSING for share in part)
+                if any(share.at(start) is ReplicaState.MISSING for share in part)
             ]
             if _too_few(quorum, lacking, start, end):
                 return True

@@ -63,7 +63,7 @@ class MarksSeen:
     """Why no worker repairs them; empty: one does, or there are none."""
 
 
-class Outcome(Enum):
+class DecommissionOutcome(Enum):
     RETIRED = "nothing names it, and its name is retired: no bookie ever has it again"
     EMPTY = "nothing names it; stop it, then its name can be retired"
     UNKNOWN = "no bookie of that name is known, or its name is retired already"
@@ -72,8 +72,8 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    outcome: Outcome
+class DecommissionEnd:
+    outcome: DecommissionOutcome
     why: str = ""
 
 
@@ -134,7 +134,7 @@ class Report(Action[None]):
     """What was in the way last; empty: nothing."""
 
 
-def empty(*, pause_s: float = PAUSE_S) -> Steps[Finish]:
+def empty(*, pause_s: float = PAUSE_S) -> Steps[DecommissionEnd]:
     """Empty the bookie; errors of the metadata store and of the bookie are reported, and tried
     again."""
     clean = 0
@@ -160,10 +160,10 @@ def empty(*, pause_s: float = PAUSE_S) -> Steps[Finish]:
                 clean, error_met = (clean + 1 if is_clean else 0), ""
                 if clean >= CLEAN_SCANS:
                     if bookie.is_registered:
-                        return Finish(Outcome.EMPTY)
+                        return DecommissionEnd(DecommissionOutcome.EMPTY)
                     if (yield from Retire(bookie.version)):
                         yield from Withdraw()
-                        return Finish(Outcome.RETIRED)
+                        return DecommissionEnd(DecommissionOutcome.RETIRED)
                     clean = 0  # its cookie has changed: it was started again
                     continue
                 if clean:
@@ -173,29 +173,29 @@ def empty(*, pause_s: float = PAUSE_S) -> Steps[Finish]:
         yield from Wait(pause_s)
 
 
-def _end_of_unknown(bookie: BookieSeen) -> Steps[Finish]:
+def _end_of_unknown(bookie: BookieSeen) -> Steps[DecommissionEnd]:
     if not bookie.is_leaving:
-        return Finish(Outcome.UNKNOWN)
+        return DecommissionEnd(DecommissionOutcome.UNKNOWN)
     yield from Withdraw()  # of a run that was interrupted once it had retired the name
-    return Finish(Outcome.RETIRED)
+    return DecommissionEnd(DecommissionOutcome.RETIRED)
 
 
-def _announce(bookie: BookieSeen) -> Steps[Finish | None]:
+def _announce(bookie: BookieSeen) -> Steps[DecommissionEnd | None]:
     """Announce that it is to be emptied; return why not, if there is no room."""
     scanned = yield from ScanLedgers(mark=False)
     others = bookie.others_writable
     if scanned.naming and others < scanned.widest:
         why = f"ledgers on it need {scanned.widest} bookies, and {others} others are writable"
-        return Finish(Outcome.TOO_FEW, why)
+        return DecommissionEnd(DecommissionOutcome.TOO_FEW, why)
     yield from Announce()
     return None
 
 
-def _turn_read_only() -> Steps[Finish | None]:
+def _turn_read_only() -> Steps[DecommissionEnd | None]:
     try:
         yield from TurnReadOnly()
     except (AccessDenied, BookieRefused, TransportMismatch) as error:
-        return Finish(Outcome.REFUSED, str(error))
+        return DecommissionEnd(DecommissionOutcome.REFUSED, str(error))
     return None  # its registration will say so
 
 

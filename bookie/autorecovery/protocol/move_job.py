@@ -200,7 +200,7 @@ class Rebalancing:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RecoveryRequest:
     """Recover what *bookies* held; *into* these, empty: whoever is writable."""
 
     bookies: frozenset[BookieId]
@@ -271,7 +271,7 @@ class RepairAll(Action[PassEnded]):
     into: frozenset[BookieId]
 
 
-class Outcome(Enum):
+class RecoveryOutcome(Enum):
     COMPLETE = "nothing names them any more"
     SURVEYED = "this is what would be copied"
     UNKNOWN = "not known"
@@ -281,8 +281,8 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    outcome: Outcome
+class RecoveryEnd:
+    outcome: RecoveryOutcome
     why: str = ""
     """What to know and do about it; empty if nothing is to be done."""
     left: int = 0
@@ -291,8 +291,8 @@ class Finish:
 
 
 def recover(
-    request: Request, *, pause_s: float = PAUSE_S, idle_s_max: float = IDLE_S_MAX
-) -> Steps[Finish]:
+    request: RecoveryRequest, *, pause_s: float = PAUSE_S, idle_s_max: float = IDLE_S_MAX
+) -> Steps[RecoveryEnd]:
     """Return how it ended; errors of the metadata store are borne for *idle_s_max*."""
     progress_at = yield from Now()
     """When a ledger was repaired last."""
@@ -313,7 +313,7 @@ def recover(
             ended = yield from RepairAll(request.bookies, request.into)
         except LogError as error:
             if (yield from Now()) - progress_at >= idle_s_max:
-                return Finish(Outcome.INCOMPLETE, str(error), last.named)
+                return RecoveryEnd(RecoveryOutcome.INCOMPLETE, str(error), last.named)
         else:
             before, last = last, ended
             if not ended.named:
@@ -326,38 +326,42 @@ def recover(
                     continue
             if (left and left == ended.stuck) or now - progress_at >= idle_s_max:
                 why = ended.why or "ledgers name them again and again"
-                return Finish(Outcome.INCOMPLETE, why, left, ended.lost)
+                return RecoveryEnd(RecoveryOutcome.INCOMPLETE, why, left, ended.lost)
         yield from Wait(pause_s)
 
 
-def _refusal(request: Request, seen: BookiesSeen, last: PassEnded) -> Finish | None:
+def _refusal(request: RecoveryRequest, seen: BookiesSeen, last: PassEnded) -> RecoveryEnd | None:
     """Return why nothing is copied for them, or to where they are to be copied."""
     if serving := request.bookies & seen.registered:
         names = _names(serving)
         why = f"bookie {names} is registered and serves; 'dlog bookie decommission' empties it"
-        return Finish(Outcome.SERVES, why, last.named)
+        return RecoveryEnd(RecoveryOutcome.SERVES, why, last.named)
     if useless := request.into - seen.writable | request.into & request.bookies:
         names = _names(useless)
         why = f"bookie {names} is not there, or not writable; 'dlog bookie list' shows who is"
-        return Finish(Outcome.NO_TARGET, why, last.named)
+        return RecoveryEnd(RecoveryOutcome.NO_TARGET, why, last.named)
     return None
 
 
-def _end_of_survey(request: Request, seen: BookiesSeen, surveyed: Surveyed) -> Finish | None:
+def _end_of_survey(
+    request: RecoveryRequest, seen: BookiesSeen, surveyed: Surveyed
+) -> RecoveryEnd | None:
     unknown = request.bookies - seen.known
     if not surveyed.held.fragments and unknown:
         why = f"no ledger and no cookie names {_names(unknown)}; 'dlog bookie list' shows names"
-        return Finish(Outcome.UNKNOWN, why)
+        return RecoveryEnd(RecoveryOutcome.UNKNOWN, why)
     if request.survey_only:
-        return Finish(Outcome.SURVEYED, "", surveyed.held.ledgers, surveyed.without_source)
+        return RecoveryEnd(
+            RecoveryOutcome.SURVEYED, "", surveyed.held.ledgers, surveyed.without_source
+        )
     return None
 
 
-def _complete(ended: PassEnded) -> Finish:
+def _complete(ended: PassEnded) -> RecoveryEnd:
     if ended.unreadable:
         why = f"the metadata of {counted(ended.unreadable, 'ledger')} cannot be read"
-        return Finish(Outcome.INCOMPLETE, why)
-    return Finish(Outcome.COMPLETE)
+        return RecoveryEnd(RecoveryOutcome.INCOMPLETE, why)
+    return RecoveryEnd(RecoveryOutcome.COMPLETE)
 
 
 def _names(bookies: frozenset[BookieId]) -> str:

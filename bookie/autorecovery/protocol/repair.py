@@ -32,9 +32,9 @@ from enum import Enum
 from typing import Final
 
 from bookie.autorecovery.protocol.repair_plan import (
-    Chosen,
-    Copy,
+    CopyRange,
     Leaving,
+    RepairPlan,
     Share,
     Situation,
     choose,
@@ -195,7 +195,7 @@ class ReadFrames(Action[FramesRead]):
     """Read of *copy* from *bookie* what begins at *first*, as much as fits."""
 
     bookie: BookieId
-    copy: Copy
+    copy: CopyRange
     first: int
     witness: BookieId | None = None
     """Who is read too, to compare the bytes. What it does not give is not compared."""
@@ -305,7 +305,7 @@ class _Work:
     targets: dict[int, BookieId] = field(default_factory=dict)
     """New bookies of those that can."""
     shares: list[Share] = field(default_factory=list)
-    copies: list[Copy] = field(default_factory=list)
+    copies: list[CopyRange] = field(default_factory=list)
     """Still to be made; the first one is under way."""
     failed: set[int] = field(default_factory=set)
     """Indexes of which a copy failed."""
@@ -465,7 +465,7 @@ class _Repair:
             if share.unsure and bookie in self._situation.mark.bookies:
                 self._troubles.append(f"bookie {bookie} did not say what it has")
 
-    def _choose(self, work: _Work) -> Chosen:
+    def _choose(self, work: _Work) -> RepairPlan:
         chosen = choose(
             work.first,
             work.last,
@@ -483,7 +483,7 @@ class _Repair:
         ]
         return chosen
 
-    def _copy(self, work: _Work, copy: Copy) -> Steps[None]:
+    def _copy(self, work: _Work, copy: CopyRange) -> Steps[None]:
         """Make *copy*, unless one of its index has failed."""
         quorum, bookies = self._situation.metadata.quorum, work.fragment.bookies
         witness = None if copy.witness is None else bookies[copy.witness]
@@ -506,7 +506,7 @@ class _Repair:
                     self._copy_failed(work, copy, f"a copy was refused: {status.name}")
             first = copy.next_from(frames.considered + 1, quorum)
 
-    def _has_all(self, copy: Copy, first: int, frames: FramesRead) -> bool:
+    def _has_all(self, copy: CopyRange, first: int, frames: FramesRead) -> bool:
         """Return whether *frames* are what a source has that has all of *copy*."""
         quorum = self._situation.metadata.quorum
         expected = tuple(
@@ -516,14 +516,14 @@ class _Repair:
         )
         return frames.status is Status.OK and bool(expected) and frames.entries == expected
 
-    def _frames_differ(self, work: _Work, copy: Copy, entries: tuple[int, ...]) -> None:
+    def _frames_differ(self, work: _Work, copy: CopyRange, entries: tuple[int, ...]) -> None:
         """Write nothing: which of the two is right is for a person to say."""
         self._differing += [(entry_id, entry_id) for entry_id in entries]
         assert copy.witness is not None, "there were two to compare"
         names = " and ".join(work.fragment.bookies[i] for i in (copy.source, copy.witness))
         self._copy_failed(work, copy, f"{names} have different frames of entry {entries[0]}")
 
-    def _source_failed(self, work: _Work, copy: Copy) -> None:
+    def _source_failed(self, work: _Work, copy: CopyRange) -> None:
         """What a bookie said that it holds is not to be read there: next time all is read, and so
         another bookie chosen as the source, and this one repaired."""
         if self._thorough:
@@ -532,7 +532,7 @@ class _Repair:
             self._thorough = self._unseen = True
             work.failed.add(copy.index)
 
-    def _copy_failed(self, work: _Work, copy: Copy, why: str) -> None:
+    def _copy_failed(self, work: _Work, copy: CopyRange, why: str) -> None:
         work.failed.add(copy.index)
         place = work.place_of(copy.index)
         self._troubles.append(f"entries from {work.first} on, for bookie {place}: {why}")

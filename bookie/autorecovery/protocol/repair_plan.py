@@ -144,7 +144,7 @@ Spans = tuple[tuple[int, int], ...]
 NO_SPANS: Final[Spans] = ()
 
 
-class Standing(Enum):
+class ReplicaState(Enum):
     """What is known of an entry at one index."""
 
     HELD = "held"
@@ -161,10 +161,10 @@ class Share:
     missing: Spans = NO_SPANS
     unsure: Spans = NO_SPANS
 
-    def at(self, entry_id: int) -> Standing:
+    def at(self, entry_id: int) -> ReplicaState:
         if _in(self.missing, entry_id):
-            return Standing.MISSING
-        return Standing.UNSURE if _in(self.unsure, entry_id) else Standing.HELD
+            return ReplicaState.MISSING
+        return ReplicaState.UNSURE if _in(self.unsure, entry_id) else ReplicaState.HELD
 
     def within(self, other: "Share") -> "Share":
         """Return what is held by this share and by *other*."""
@@ -178,7 +178,7 @@ NO_SHARE: Final = Share()
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyRange:
     """The entries first..last of *residues* modulo E, from one index to another place."""
 
     index: int
@@ -203,10 +203,10 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RepairPlan:
     """What is to be done about a fragment."""
 
-    copies: tuple[Copy, ...]
+    copies: tuple[CopyRange, ...]
     moved: tuple[int, ...]
     """Indexes that go to another bookie once all of their copies are made."""
     lost: Spans
@@ -222,12 +222,12 @@ def choose(
     shares: Sequence[Share],
     *,
     moving: Mapping[int, bool],
-) -> Chosen:
+) -> RepairPlan:
     """Return what makes the fragment first..last whole.
 
     *moving*: the indexes that get another bookie, and whether the old one can be read from.
     All others are repaired in place, as far as they are known to lack something."""
-    copies: list[Copy] = []
+    copies: list[CopyRange] = []
     moved: list[int] = []
     lost: list[tuple[int, int]] = []
     unsure = False
@@ -240,7 +240,7 @@ def choose(
         elif not gaps and not doubtful:
             copies += found
             moved.append(index)
-    return Chosen(tuple(copies), tuple(moved), _merged(lost), unsure)
+    return RepairPlan(tuple(copies), tuple(moved), _merged(lost), unsure)
 
 
 def _copies_for(
@@ -250,14 +250,14 @@ def _copies_for(
     quorum: Quorum,
     shares: Sequence[Share],
     moving: Mapping[int, bool],
-) -> tuple[list[Copy], list[tuple[int, int]], bool]:
+) -> tuple[list[CopyRange], list[tuple[int, int]], bool]:
     """Return the copies that *index* needs, the ranges it cannot get, and whether that is so only
     because somebody did not answer."""
-    copies: list[Copy] = []
+    copies: list[CopyRange] = []
     lost: list[tuple[int, int]] = []
     unsure = False
     for start, end in pieces(first, last, shares):
-        if index not in moving and shares[index].at(start) is not Standing.MISSING:
+        if index not in moving and shares[index].at(start) is not ReplicaState.MISSING:
             continue
         wanted: dict[int, set[int]] = {}
         for residue in range(quorum.ensemble):
@@ -271,7 +271,7 @@ def _copies_for(
             else:
                 lost.append(_span_of(residue, start, end, quorum))
         copies += [
-            Copy(index, source, start, end, residues, _witness(source, residues, wanted))
+            CopyRange(index, source, start, end, residues, _witness(source, residues, wanted))
             for source, residues in _shared_out(index, wanted, quorum, moving)
         ]
     return copies, lost, unsure
@@ -294,8 +294,8 @@ def _sources(
         if (holder != index or moving.get(index, False)) and moving.get(holder, True)
     ]
     standings = {holder: shares[holder].at(at) for holder in holders}
-    held = {holder for holder in holders if standings[holder] is Standing.HELD}
-    return held, Standing.UNSURE in standings.values()
+    held = {holder for holder in holders if standings[holder] is ReplicaState.HELD}
+    return held, ReplicaState.UNSURE in standings.values()
 
 
 def _shared_out(

@@ -83,7 +83,7 @@ def decommission(
     async def command() -> bool:
         from bookie.autorecovery.decommission import decommission as empty
         from bookie.autorecovery.decommission import keep
-        from bookie.autorecovery.protocol.decommission import Outcome
+        from bookie.autorecovery.protocol.decommission import DecommissionOutcome
 
         async with connected(uri) as client:
             name = await bookie_named(client.store, bookie)
@@ -95,7 +95,7 @@ def decommission(
                 done = await empty(
                     client, BookieId(name), on_report=shown_reports(advance, as_json=as_json)
                 )
-            ended = done.outcome in {Outcome.EMPTY, Outcome.RETIRED}
+            ended = done.outcome in {DecommissionOutcome.EMPTY, DecommissionOutcome.RETIRED}
             meant = "" if ended else await near_bookies(client.store, [name])
         if as_json:
             print_json({"bookie": name, "outcome": done.outcome.name.lower(), "why": done.why})
@@ -112,7 +112,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     """Retire the name, and say which ledgers name it still."""
     from bookie.autorecovery.decommission import keep
     from bookie.autorecovery.move_job import recover_bookies
-    from bookie.autorecovery.protocol.move_job import Request
+    from bookie.autorecovery.protocol.move_job import RecoveryRequest
     from bookie.tools.format import check_forgettable, retire
 
     async with connected(uri) as client:
@@ -122,7 +122,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
             meant = await near_bookies(client.store, [bookie])
             raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'{meant}")
         await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
-        begin = Request(frozenset({BookieId(bookie)}), survey_only=True)
+        begin = RecoveryRequest(frozenset({BookieId(bookie)}), survey_only=True)
         found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
     if as_json:
         print_json(

@@ -19,7 +19,7 @@ from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.move_job import Progress, Recovered
+    from bookie.autorecovery.move_job import Progress, RecoveryResult
 
 
 def add_to(app: typer.Typer) -> None:
@@ -72,16 +72,16 @@ def recover(
     runs. The names stay known; 'dlog bookie decommission' retires them. Exits with 1 if it is
     refused, or if not all could be copied: then it says what is left, and why."""
 
-    async def command() -> "Recovered":
+    async def command() -> "RecoveryResult":
         from bookie.autorecovery.move_job import recover_bookies
-        from bookie.autorecovery.protocol.move_job import Outcome, Request
+        from bookie.autorecovery.protocol.move_job import RecoveryOutcome, RecoveryRequest
 
         async with connected(uri) as client:
             named = [
                 [await bookie_named(client.store, b) for b in g] for g in (bookies, into or ())
             ]
             lost, targets = (frozenset(map(BookieId, names)) for names in named)
-            begin = Request(lost, targets, survey_only=dry_run)
+            begin = RecoveryRequest(lost, targets, survey_only=dry_run)
             with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
                 done = await recover_bookies(
                     client,
@@ -90,7 +90,7 @@ def recover(
                     ledgers_max=ledgers,
                     on_progress=shown_recovery(advance),
                 )
-            if done.finish.outcome in {Outcome.UNKNOWN, Outcome.NO_TARGET}:
+            if done.finish.outcome in {RecoveryOutcome.UNKNOWN, RecoveryOutcome.NO_TARGET}:
                 raise failed(f"{done.finish.why}{await near_bookies(client.store, lost | targets)}")
             return done
 
@@ -120,21 +120,21 @@ def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
     return show
 
 
-def _show(done: "Recovered", *, as_json: bool) -> bool:
+def _show(done: "RecoveryResult", *, as_json: bool) -> bool:
     """Show how it ended; return whether it is as it was wanted."""
-    from bookie.autorecovery.protocol.move_job import Outcome
+    from bookie.autorecovery.protocol.move_job import RecoveryOutcome
 
     finish = done.finish
-    if finish.outcome is Outcome.SERVES:
+    if finish.outcome is RecoveryOutcome.SERVES:
         raise failed(finish.why)
     if as_json:
         print_json(recovery_facts(done))
     else:
         print_recovered(done)
-    return finish.outcome in {Outcome.COMPLETE, Outcome.SURVEYED}
+    return finish.outcome in {RecoveryOutcome.COMPLETE, RecoveryOutcome.SURVEYED}
 
 
-def recovery_facts(done: "Recovered") -> dict[str, object]:
+def recovery_facts(done: "RecoveryResult") -> dict[str, object]:
     finish, held = done.finish, done.surveyed.held
     return {
         "outcome": finish.outcome.name.lower(),
@@ -154,11 +154,11 @@ def recovery_facts(done: "Recovered") -> dict[str, object]:
     }
 
 
-def print_recovered(done: "Recovered") -> None:
-    from bookie.autorecovery.protocol.move_job import Outcome
+def print_recovered(done: "RecoveryResult") -> None:
+    from bookie.autorecovery.protocol.move_job import RecoveryOutcome
 
     finish, held = done.finish, done.surveyed.held
-    if finish.outcome is Outcome.SURVEYED:
+    if finish.outcome is RecoveryOutcome.SURVEYED:
         sys.stdout.write(
             f"{counted(held.ledgers, 'ledger')} to repair: {counted(held.fragments, 'fragment')}, "
             f"{counted(held.entries, 'entry')}, {shown_size(held.bytes)}\n"
@@ -176,7 +176,7 @@ def print_recovered(done: "Recovered") -> None:
         f"{finish.outcome.value}: {counted(done.repaired, 'ledger')} repaired, "
         f"{counted(done.entries, 'entry')} copied, {shown_size(done.bytes)}\n"
     )
-    if finish.outcome is not Outcome.COMPLETE:
+    if finish.outcome is not RecoveryOutcome.COMPLETE:
         sys.stdout.write(f"{counted(finish.left, 'ledger')} left; {finish.why}\n")
     if finish.lost:
         names = ", ".join(map(str, finish.lost))

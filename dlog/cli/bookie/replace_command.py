@@ -17,8 +17,8 @@ from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.move_job import Recovered
-    from bookie.autorecovery.protocol.decommission import Finish as Left
+    from bookie.autorecovery.move_job import RecoveryResult
+    from bookie.autorecovery.protocol.decommission import DecommissionEnd as Left
     from ledger.client import LedgerClient
 
 _WHY: Final = "an operator replaced it by bookie {new}"
@@ -100,25 +100,29 @@ async def _retire(client: "LedgerClient", old: str, new: str) -> None:
 
 async def _recover(
     client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
-) -> "Recovered":
+) -> "RecoveryResult":
     """Copy into *new* what can go there, and the rest anywhere."""
     from bookie.autorecovery.move_job import recover_bookies
-    from bookie.autorecovery.protocol.move_job import NOBODY, Outcome, Request
+    from bookie.autorecovery.protocol.move_job import NOBODY, RecoveryOutcome, RecoveryRequest
 
-    async def into(targets: frozenset[BookieId]) -> "Recovered":
+    async def into(targets: frozenset[BookieId]) -> "RecoveryResult":
         with shown_bar(f"replacing {old}") as advance:
             return await recover_bookies(
                 client,
-                Request(frozenset({BookieId(old)}), targets),
+                RecoveryRequest(frozenset({BookieId(old)}), targets),
                 bytes_per_s=rate * MIB,
                 ledgers_max=ledgers,
                 on_progress=shown_recovery(advance),
             )
 
     done = await into(frozenset({BookieId(new)}))
-    if done.finish.outcome is Outcome.INCOMPLETE:
+    if done.finish.outcome is RecoveryOutcome.INCOMPLETE:
         done = done.followed_by(await into(NOBODY))
-    if done.finish.outcome in {Outcome.UNKNOWN, Outcome.SERVES, Outcome.NO_TARGET}:
+    if done.finish.outcome in {
+        RecoveryOutcome.UNKNOWN,
+        RecoveryOutcome.SERVES,
+        RecoveryOutcome.NO_TARGET,
+    }:
         raise failed(done.finish.why)
     return done
 
@@ -137,7 +141,7 @@ async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool
             )
 
 
-def _show(old: str, done: "Recovered", left: "Left | None", *, as_json: bool) -> None:
+def _show(old: str, done: "RecoveryResult", left: "Left | None", *, as_json: bool) -> None:
     if as_json:
         emptied = left is not None
         print_json({"bookie": old, **recovery_facts(done), "name": "retired", "emptied": emptied})

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.autorecovery.protocol.repair_plan import Chosen, Share, Standing, choose
+from bookie.autorecovery.protocol.repair_plan import RepairPlan, ReplicaState, Share, choose
 from ledger.quorum import Quorum, holds, write_set
 
 QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2))
@@ -35,7 +35,7 @@ def _spans(draw: st.DrawFn, first: int, last: int) -> tuple[tuple[int, int], ...
 
 
 def wanted(index: int, entry_id: int, shares: list[Share], moving: dict[int, bool]) -> bool:
-    return index in moving or shares[index].at(entry_id) is Standing.MISSING
+    return index in moving or shares[index].at(entry_id) is ReplicaState.MISSING
 
 
 @given(situations())
@@ -51,7 +51,7 @@ def test_it_copies_what_is_wanted_and_can_be_had_and_nothing_else(
                 holder
                 for holder in write_set(entry_id, quorum)
                 if moving.get(holder, holder != index)
-                and shares[holder].at(entry_id) is Standing.HELD
+                and shares[holder].at(entry_id) is ReplicaState.HELD
                 and (holder != index or index in moving)
             ]
             must = (
@@ -69,7 +69,9 @@ def test_it_copies_what_is_wanted_and_can_be_had_and_nothing_else(
                 assert (index, entry_id) in copied, "it moves whole, or not at all"
 
 
-def copies_of(chosen: Chosen, first: int, last: int, quorum: Quorum) -> dict[tuple[int, int], int]:
+def copies_of(
+    chosen: RepairPlan, first: int, last: int, quorum: Quorum
+) -> dict[tuple[int, int], int]:
     copied: dict[tuple[int, int], int] = {}
     for copy in chosen.copies:
         for entry_id in range(first, last + 1):
@@ -82,7 +84,7 @@ def copies_of(chosen: Chosen, first: int, last: int, quorum: Quorum) -> dict[tup
 def test_an_entry_that_every_bookie_denies_is_lost() -> None:
     shares = [Share(((3, 3),)), Share(((3, 3),)), Share(((2, 4),))]
     chosen = choose(0, 9, Quorum(), shares, moving={2: False})
-    assert chosen == Chosen((), (), ((3, 3),), unsure=False)
+    assert chosen == RepairPlan((), (), ((3, 3),), unsure=False)
 
 
 def test_an_entry_is_not_lost_while_somebody_who_may_have_it_does_not_answer() -> None:

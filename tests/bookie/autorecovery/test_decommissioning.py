@@ -18,11 +18,11 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.decommission import (
     Announce,
     BookieSeen,
-    Finish,
+    DecommissionEnd,
+    DecommissionOutcome,
     LedgersScanned,
     LookAtBookie,
     MarksSeen,
-    Outcome,
     ReadMarks,
     Report,
     Retire,
@@ -137,7 +137,7 @@ class Command:
         self._next = self._script.begin()
 
     @property
-    def finish(self) -> Finish | None:
+    def finish(self) -> DecommissionEnd | None:
         return self._next.value if isinstance(self._next, Returned) else None
 
     def step(self, *, fail: bool = False) -> None:
@@ -155,7 +155,7 @@ class Command:
         else:
             self._next = self._script.answer(answer)
 
-    def end(self) -> Finish:
+    def end(self) -> DecommissionEnd:
         for _ in range(STEPS_MAX):
             if self.finish is not None:
                 return self.finish
@@ -163,22 +163,22 @@ class Command:
         raise AssertionError("it never ends")
 
 
-def outcome(namespace: Namespace) -> Outcome:
+def outcome(namespace: Namespace) -> DecommissionOutcome:
     return Command(namespace).end().outcome
 
 
 def test_a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped() -> None:
     namespace = Namespace()
-    assert outcome(namespace) is Outcome.EMPTY
+    assert outcome(namespace) is DecommissionOutcome.EMPTY
     assert (namespace.naming, namespace.known, namespace.announced) == (0, True, True)
 
 
 def test_once_it_is_stopped_its_name_is_retired_last() -> None:
     namespace = Namespace()
-    assert outcome(namespace) is Outcome.EMPTY
+    assert outcome(namespace) is DecommissionOutcome.EMPTY
     namespace.registered = False
     namespace.done.clear()
-    assert outcome(namespace) is Outcome.RETIRED
+    assert outcome(namespace) is DecommissionOutcome.RETIRED
     assert not namespace.known
     assert namespace.done[-2:] == [Retire(7), Withdraw()]
     assert sum(isinstance(action, ScanLedgers) for action in namespace.done) == 2
@@ -186,13 +186,13 @@ def test_once_it_is_stopped_its_name_is_retired_last() -> None:
 
 def test_a_bookie_that_is_gone_is_emptied_from_the_others() -> None:
     namespace = Namespace(registered=False)
-    assert outcome(namespace) is Outcome.RETIRED
+    assert outcome(namespace) is DecommissionOutcome.RETIRED
     assert TurnReadOnly() not in namespace.done
 
 
 def test_no_scan_counts_before_the_bookie_is_read_only() -> None:
     namespace = Namespace(naming=0, late=2)
-    assert outcome(namespace) is Outcome.EMPTY
+    assert outcome(namespace) is DecommissionOutcome.EMPTY
     quiet = namespace.done.index(TurnReadOnly())
     scans = [action for action in namespace.done[quiet:] if action == ScanLedgers(mark=True)]
     assert len(scans) >= 2
@@ -208,14 +208,14 @@ def test_metadata_that_cannot_be_read_keep_the_name() -> None:
 
 def test_too_few_other_bookies_are_an_answer_before_anything_is_changed() -> None:
     namespace = Namespace(others=2)
-    assert Command(namespace).end() == Finish(
-        Outcome.TOO_FEW, "ledgers on it need 3 bookies, and 2 others are writable"
+    assert Command(namespace).end() == DecommissionEnd(
+        DecommissionOutcome.TOO_FEW, "ledgers on it need 3 bookies, and 2 others are writable"
     )
     assert (namespace.announced, namespace.read_only) == (False, False)
 
 
 def test_a_bookie_that_nobody_knows_is_an_answer() -> None:
-    assert outcome(Namespace(known=False)) is Outcome.UNKNOWN
+    assert outcome(Namespace(known=False)) is DecommissionOutcome.UNKNOWN
 
 
 def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
@@ -225,7 +225,7 @@ def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
         command.step()
     namespace.version += 1
     namespace.registered = namespace.read_only = True
-    assert command.end().outcome is Outcome.EMPTY
+    assert command.end().outcome is DecommissionOutcome.EMPTY
     assert namespace.known
 
 
@@ -258,13 +258,13 @@ def test_only_scans_in_a_row_count_that_began_while_it_was_quiet(
 
 def test_a_bookie_that_does_not_become_read_only_is_an_answer() -> None:
     finish = Command(Namespace(refuses=True)).end()
-    assert finish.outcome is Outcome.REFUSED
+    assert finish.outcome is DecommissionOutcome.REFUSED
     assert "it has no space left" in finish.why
 
 
 def test_what_was_announced_of_a_name_that_is_retired_is_taken_back() -> None:
     namespace = Namespace(known=False, announced=True)
-    assert outcome(namespace) is Outcome.RETIRED
+    assert outcome(namespace) is DecommissionOutcome.RETIRED
     assert not namespace.announced
 
 
@@ -283,7 +283,11 @@ def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: 
             break
         command.step(fail=fail)
         ended = command.end() if fail and command.finish is None else Command(namespace).end()
-        expected = {Outcome.EMPTY} if registered else {Outcome.RETIRED, Outcome.UNKNOWN}
+        expected = (
+            {DecommissionOutcome.EMPTY}
+            if registered
+            else {DecommissionOutcome.RETIRED, DecommissionOutcome.UNKNOWN}
+        )
         assert ended.outcome in expected, steps
         assert namespace.known is registered
         assert namespace.naming == 0
@@ -307,14 +311,14 @@ async def test_a_real_bookie_is_emptied_while_it_serves_and_then_retired() -> No
             done = await decommission(
                 client, name, on_report=reported, pause_s=0.05, ask_read_only=read_only
             )
-            assert done.outcome is Outcome.EMPTY
+            assert done.outcome is DecommissionOutcome.EMPTY
             assert asked[-2:] == [0, 0]
             for ledger_id in ledgers:
                 assert name not in (await client.describe(ledger_id)).fragments[0].bookies
                 assert set((await copies(client, ledger_id)).values()) == {3}
             await kill(cluster, client, name)
             done = await decommission(client, name, pause_s=0.05, ask_read_only=read_only)
-        assert done.outcome is Outcome.RETIRED
+        assert done.outcome is DecommissionOutcome.RETIRED
         assert await retirement_of(client.store, name) is Retirement.EMPTIED
         assert await Marks(client.store).decommissioning() == frozenset()
 
@@ -358,7 +362,9 @@ async def test_the_name_of_an_emptied_bookie_is_never_free_again() -> None:
         name = BookieId(cluster.bookies[0].name)
         await kill(cluster, client, name)
         before = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
-        assert (await decommission(client, name, pause_s=0.02)).outcome is Outcome.RETIRED
+        assert (
+            await decommission(client, name, pause_s=0.02)
+        ).outcome is DecommissionOutcome.RETIRED
         kept = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
         assert (kept.cookie, kept.address, kept.census) == (before.cookie, "", b"")
         with pytest.raises(BookieRetired, match="under another --id or none"):
@@ -371,7 +377,9 @@ async def test_the_name_of_an_emptied_bookie_is_never_free_again() -> None:
             )
         with pytest.raises(BookieForgotten):
             await register(client.store, BookieRegistration(name, "127.0.0.1:1", "start"))
-        assert (await decommission(client, name, pause_s=0.02)).outcome is Outcome.UNKNOWN
+        assert (
+            await decommission(client, name, pause_s=0.02)
+        ).outcome is DecommissionOutcome.UNKNOWN
 
 
 async def test_a_bookie_may_be_kept_after_all() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.autorecovery import replica_scan
-from bookie.autorecovery.protocol.repair_plan import Share, Standing
+from bookie.autorecovery.protocol.repair_plan import ReplicaState, Share
 from bookie.autorecovery.replica_scan import look
 from ledger.entry import encode_frame
 from ledger.environment import Credentials
@@ -118,7 +118,7 @@ def test_it_is_what_the_bookie_holds_of_what_its_index_holds(
     for entry_id in range(5, 36):
         if holds(index, entry_id, quorum):
             has = entry_id in held and not (thorough and entry_id in bookie.damaged)
-            expected = Standing.HELD if has else Standing.MISSING
+            expected = ReplicaState.HELD if has else ReplicaState.MISSING
             assert share.at(entry_id) is expected, entry_id
 
 
@@ -133,7 +133,7 @@ async def test_what_a_bookie_in_limbo_does_not_have_is_unsure_and_what_it_has_is
     bookie = FakeBookie({0, 1, 2, 7, 8}, vouches_to=2)
     share = await found(bookie)
     assert share.missing == ()
-    assert [each for each in range(10) if share.at(each) is Standing.HELD] == [0, 1, 2, 7, 8]
+    assert [each for each in range(10) if share.at(each) is ReplicaState.HELD] == [0, 1, 2, 7, 8]
 
 
 async def test_a_bookie_in_limbo_that_is_read_is_unsure_from_its_first_gap_on() -> None:
@@ -146,7 +146,7 @@ async def test_what_a_bookie_gives_and_does_not_list_is_missing(thorough: bool) 
     """It is in memory alone, and goes with the process; so there is something to repair."""
     bookie = FakeBookie(set(range(8)), in_memory={8, 9})
     share = await found(bookie, thorough=thorough)
-    assert [each for each in range(10) if share.at(each) is Standing.MISSING] == [8, 9]
+    assert [each for each in range(10) if share.at(each) is ReplicaState.MISSING] == [8, 9]
 
 
 @pytest.mark.parametrize("thorough", [False, True])

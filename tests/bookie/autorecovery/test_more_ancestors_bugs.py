@@ -22,7 +22,7 @@ from bookie.autorecovery.checks import (
 from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.audit import AuditConfig, BeginCheck, CheckKind
-from bookie.autorecovery.protocol.decommission import Outcome as Emptied
+from bookie.autorecovery.protocol.decommission import DecommissionOutcome as Emptied
 from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory

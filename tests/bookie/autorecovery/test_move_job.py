@@ -3,7 +3,7 @@
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.move_job import LedgerMove, MoveJob
 from bookie.autorecovery.protocol.repair import RepairOutcome
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import CopyPace
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
@@ -11,7 +11,7 @@ from tests.bookie.autorecovery.test_worker import closed_ledger, kill, mark_of, 
 
 
 def job(client: LedgerClient) -> MoveJob:
-    return MoveJob(client, Pace(0))
+    return MoveJob(client, CopyPace(0))
 
 
 async def first_member(client: LedgerClient, ledger_id: LedgerId) -> BookieId:

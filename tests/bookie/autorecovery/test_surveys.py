@@ -16,7 +16,7 @@ from bookie.autorecovery.checks import (
 )
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.repair import RepairOutcome
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest, encode_frame, mac_key, parse_header, payload_of
@@ -131,7 +131,7 @@ async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> No
         frames[17] = frames[17][:-1] + b"?"
         found = await check_all(client)
         assert (found.lacking, found.bytes) == (0, 3 * sum(len(b"entry %d" % n) for n in range(30)))
-        pace = Pace(0)
+        pace = CopyPace(0)
         check = await check_all(client, scrub=Scrub(1.0, pace))
         assert check.lacking == 1
         mark = await mark_of(client, ledger_id)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.autorecovery.protocol.repair_plan import Share, Standing
+from bookie.autorecovery.protocol.repair_plan import ReplicaState, Share
 from bookie.autorecovery.replica_scan import look
 from bookie.server.read_connection import ReadConnection
 from ledger.client import LedgerClient
@@ -72,7 +72,7 @@ async def test_what_is_damaged_is_found_without_the_password_by_reading() -> Non
         frames[share[4]] = frames[share[4]][:hash_at] + bytes(64)
         del frames[share[7]]
         found = await share_of(client, ledger_id, index, thorough=True)
-        missing = [each for each in share if found.at(each) is Standing.MISSING]
+        missing = [each for each in share if found.at(each) is ReplicaState.MISSING]
         assert missing == [share[4], share[7]]
 
 

@@ -8,7 +8,7 @@ import pytest
 import dlog.testing
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairOutcome
-from bookie.autorecovery.repair_io import Pace, RepairCache, RepairContext, repair_ledger
+from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
@@ -142,7 +142,7 @@ async def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes() -> No
         assert await mark_of(client, ledger_id) is None
 
 
-class Sleepy(Pace):
+class Sleepy(CopyPace):
     """Sleeps before it sends anything, until *bookies* are to be emptied."""
 
     def __init__(self, marks: Marks, bookies: list[BookieId]) -> None:

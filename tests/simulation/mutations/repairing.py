@@ -139,7 +139,7 @@ def copies_the_open_fragment(patch: Patch) -> None:
 def swaps_before_the_last_copy_is_durable(patch: Patch) -> None:
     honest = _Repair._copy
 
-    def copy(self: _Repair, work: _Work, made: repair_plan.Copy) -> Steps[None]:
+    def copy(self: _Repair, work: _Work, made: repair_plan.CopyRange) -> Steps[None]:
         def is_last(action: Action[Any]) -> bool:
             if not isinstance(action, protocol.SendFrames):
                 return False
@@ -307,7 +307,7 @@ def copies_what_it_can_before_it_knows_of_the_rest(patch: Patch) -> None:
     """No simulator loses an entry for good: that is what it looks for."""
     honest = repair_plan.choose
 
-    def choose(*arguments: Any, **options: Any) -> repair_plan.Chosen:
+    def choose(*arguments: Any, **options: Any) -> repair_plan.RepairPlan:
         chosen = honest(*arguments, **options)
         first, last, quorum, shares = arguments
         copies = [

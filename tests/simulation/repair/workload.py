@@ -19,9 +19,9 @@ from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.move_job import LedgerMove, MoveJob
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.decommission import Outcome as Left
+from bookie.autorecovery.protocol.decommission import DecommissionOutcome as Left
 from bookie.autorecovery.protocol.repair import RepairConfig
-from bookie.autorecovery.repair_io import Pace
+from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
@@ -413,7 +413,7 @@ class RepairSimulation(Simulation):
 
     async def _moving(self, process: RepairProcess, ledger_ids: list[LedgerId]) -> None:
         await process.begin()
-        job = MoveJob(process.ledgers, Pace(0.0))
+        job = MoveJob(process.ledgers, CopyPace(0.0))
         for ledger_id in ledger_ids:
             with suppress(LogError):
                 metadata = await process.ledgers.describe(ledger_id)
