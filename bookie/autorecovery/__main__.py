@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from bookie.autorecovery.options import RATE, DelayS, GraceS, Ledgers, Rate, config_of
-from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
+from bookie.autorecovery.options import RATE, DelayS, GraceS, Ledgers, Rate
+from bookie.autorecovery.process import AutorecoveryConfig, config_of, run_autorecovery
 from ledger import log_events
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, MetricsNotServed

@@ -1,13 +1,10 @@
 """The options of a process of repair, once: `dlog autorecovery start` and the child of a bookie."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from ledger.option_parsers import duration, mebibytes
-
-if TYPE_CHECKING:
-    from bookie.autorecovery.process import AutorecoveryConfig
 
 MIB: Final = 1024 * 1024
 RATE: Final = 12.0
@@ -46,20 +43,3 @@ Rate = Annotated[
 Ledgers = Annotated[
     int, typer.Option("--ledgers", help="How many ledgers are repaired at a time.", min=1, max=64)
 ]
-
-
-def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "AutorecoveryConfig":
-    """Return the configuration that the options say."""
-    from bookie.autorecovery.process import AutorecoveryConfig
-    from bookie.autorecovery.protocol.audit import AuditConfig
-    from bookie.autorecovery.protocol.repair import RepairConfig
-    from bookie.autorecovery.worker import WorkerConfig
-
-    return AutorecoveryConfig(
-        audit=AuditConfig(delay_s=delay_s),
-        work=WorkerConfig(
-            bytes_per_s=rate * MIB,
-            ledgers_max=ledgers,
-            repair=RepairConfig(open_fragment_grace_ms=round(grace_s * 1000)),
-        ),
-    )

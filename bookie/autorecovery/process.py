@@ -7,7 +7,9 @@ import leader.metrics
 import ledger.metrics
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.metrics import METRICS, Repairing
+from bookie.autorecovery.options import MIB
 from bookie.autorecovery.protocol.audit import AuditConfig
+from bookie.autorecovery.protocol.repair import RepairConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig, keep_reporting, keep_throttled
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
@@ -20,6 +22,18 @@ _log = get_logger(__name__)
 class AutorecoveryConfig:
     audit: AuditConfig = field(default_factory=AuditConfig)
     work: WorkerConfig = field(default_factory=WorkerConfig)
+
+
+def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> AutorecoveryConfig:
+    """Return the configuration that the options say; *rate* in MiB a second."""
+    return AutorecoveryConfig(
+        audit=AuditConfig(delay_s=delay_s),
+        work=WorkerConfig(
+            bytes_per_s=rate * MIB,
+            ledgers_max=ledgers,
+            repair=RepairConfig(open_fragment_grace_ms=round(grace_s * 1000)),
+        ),
+    )
 
 
 async def run_autorecovery(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bookie.autorecovery.options import MIB, RATE, DelayS, GraceS, Ledgers, Rate, config_of
+from bookie.autorecovery.options import MIB, RATE, DelayS, GraceS, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, examples
@@ -50,7 +50,7 @@ def start(
     --autorecovery' runs one with the bookie."""
 
     async def command() -> None:
-        from bookie.autorecovery.process import run_autorecovery
+        from bookie.autorecovery.process import config_of, run_autorecovery
         from ledger import log_events
         from ledger.metering.exposition import Exposed
         from ledger.metering.http_server import served

@@ -17,7 +17,7 @@ idempotent, changes of the metadata go by `LedgerMetadata.replaced`, and a mark 
 the version that was read before the work. Waiting is done in the mark, so that any worker may
 continue.
 
-Invariants (asserted):
+Invariants:
     a swap is written after every frame of its indexes was stored; of a CLOSED ledger, after the
         metadata were read that it changes, so that no bookie can have evicted them since
     the mark is deleted only after a round that left nothing to do or to look at again
@@ -268,7 +268,7 @@ def repair(
 
 
 def _work_off(
-    repair: "_Repair", *, eager: bool, came: frozenset[BookieId]
+    repairing: "_Repair", *, eager: bool, came: frozenset[BookieId]
 ) -> Steps[tuple[RepairEnd, bool]]:
     """Do what the mark asks for, and change or delete it; return whether the lock is still held."""
     while True:
@@ -278,13 +278,13 @@ def _work_off(
             return RepairEnd(RepairOutcome.DONE), True
         if not eager and mark.waits(seen.now_ms, came):
             return _deferred(mark), True
-        left = yield from repair.make_good(mark, seen.now_ms)
+        left = yield from repairing.make_good(mark, seen.now_ms)
         if left is not None:
             if (yield from WriteMark(left, seen.version)):
                 return _deferred(left), True
         elif (yield from DeleteMark(seen.version)):
             return RepairEnd(RepairOutcome.DONE), False
-        elif repair.rounds < ROUNDS_MAX:  # what was added while we worked is done too
+        elif repairing.rounds < ROUNDS_MAX:  # what was added while we worked is done too
             continue
         return RepairEnd(RepairOutcome.DEFERRED, "it was marked again meanwhile"), True
 
