@@ -152,7 +152,7 @@ class _Auditing:
         self._changed = asyncio.Event()
         """The list of bookies may have changed."""
         self._check: asyncio.Task[protocol.CheckEnded] | None = None
-        """Under way, or ended and not yet told."""
+        """Under way, or ended and not yet reported."""
 
     async def until(self, lost: asyncio.Event) -> None:
         auditing = asyncio.ensure_future(run(protocol.audit(self._config), self.perform))

@@ -1,13 +1,12 @@
-"""Where the copies of a ledger are: who should hold what, who is there, and what is lacking.
+"""Asks bookies what they have of a ledger: one of a fragment (`look`), or all of all (`locate`).
 
-Finds out what one bookie has of a fragment; keeps ranges only.
+`look` keeps ranges only. Normally it asks for the ranges that are held, which reads nothing but
+index pages. *Thoroughly* it reads every entry and verifies it, so that a rotten copy counts as
+missing, and is made again. A read may be answered out of memory alone, a list never: so what was
+read is held if it is listed afterwards. Answers that are none (no answer, limbo, an overloaded
+bookie) make a share unsure, never missing.
 
-Normally it asks for the ranges that are held, which reads nothing but index pages. *Thoroughly* it
-reads every entry and verifies it, so that a rotten copy counts as missing, and is made again.
-A read may be answered out of memory alone, a list never: so what was read is held if it is listed
-afterwards.
-
-Answers that are none (no answer, limbo, an overloaded bookie) make a share unsure, never missing.
+`locate` says who should hold what, who is there, and what is lacking.
 """
 
 import asyncio

@@ -175,7 +175,7 @@ class RecordPass(Action[None]):
 @dataclass(frozen=True, slots=True)
 class TakeNews(Action[bool]):
     """Answer: whether the list of bookies may have changed since this was asked last, or since
-    `Await` told so. Raises nothing."""
+    `Await` returned for it. Raises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
