@@ -192,6 +192,6 @@ _judged("None is what comes back anyway", _REBALANCING, "Rebalancing._target", "
 
 _judged(
     "None is what comes back anyway",
-    *("bookie/autorecovery/protocol/repair_plan.py", "Copy.next_from"),
+    *("bookie/autorecovery/protocol/repair_plan.py", "CopyRange.next_from"),
     "return None",
 )
