@@ -21,23 +21,23 @@ Who = Annotated[
     str,
     typer.Argument(
         metavar="WHO",
-        help="KIND:NAME as a certificate has it: uri, dns or cn. A '*' at its end stands for "
-        "anything, alone for everybody who has a certificate.",
+        help="KIND:NAME as in the certificate: uri, dns or cn. A trailing '*' matches anything, "
+        "alone everybody who has a certificate.",
     ),
 ]
 RoleName = Annotated[
     str,
     typer.Argument(
         metavar="ROLE",
-        help="reader; writer, who reads too; bookie, as repair needs; operator.",
+        help="reader; writer, who can also read; bookie, as autorecovery needs; operator.",
     ),
 ]
 Logs = Annotated[
     str,
     typer.Argument(
         metavar="LOGS",
-        help="For reader and writer: a log, or several by 'PREFIX*'. '*' is all, and ledgers of "
-        "no log. The other roles are for the whole cluster.",
+        help="For reader and writer: a log, or several by 'PREFIX*'. '*' is all, including "
+        "ledgers of no log. The other roles apply to the whole cluster.",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ Logs = Annotated[
 def grant(
     who: Who, role: RoleName, logs: Logs = "", uri: Uri = None, *, as_json: Json = False
 ) -> None:
-    """Grant a role. Bookies know within seconds; it may be granted already."""
+    """Grant a role. Bookies apply it within seconds; granting it again is no error."""
     _change(uri, _grant(who, role, logs), as_json=as_json, takes=False)
 
 
@@ -61,8 +61,8 @@ def grant(
 def revoke(
     who: Who, role: RoleName, logs: Logs = "", uri: Uri = None, *, as_json: Json = False
 ) -> None:
-    """Take a grant back, as 'list' shows it. It counts from the next request on, within seconds,
-    on connections that are open, too."""
+    """Revoke a grant, named as 'list' shows it. It ends within seconds, from the next request
+    on, also on open connections."""
     _change(uri, _grant(who, role, logs), as_json=as_json, takes=True)
 
 
@@ -138,11 +138,11 @@ def protect(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Say who is operator, bookie, client and reader of a namespace on ZooKeeper.
+    """Set who is operator, bookie, client and reader of a namespace on ZooKeeper.
 
-    Sets the ACLs of all its nodes: grants, quotas and what else decides rights are then for
-    operators alone. Name all of them; without any name the roles stay, and nodes that differ are
-    set again. Programs that run learn it within a minute: run it again then, or 'dlog doctor'."""
+    Sets the ACLs of all its nodes: only operators can then change grants, quotas and other
+    rights. Name all of them. Without any name the roles stay, and ACLs that differ are
+    restored. Running programs apply it within a minute: run it again then, or 'dlog doctor'."""
     given = roles_given(operator, bookie, client, reader)
 
     async def command() -> None:

@@ -29,7 +29,7 @@ from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
 from dlog.installation import OtherDlogInstalled, check_own_package
 
-_HELP = """A replicated log: append records, tail them, look inside.
+_HELP = """A replicated log: append records, tail them, inspect them.
 
 Start a cluster on this machine with 'dlog up', then in another terminal:
 'echo hello | dlog log append greetings' and 'dlog log tail greetings'."""
@@ -46,58 +46,59 @@ _EPILOG = "\n\n".join(
 )
 
 _GROUPS: Final = {
-    "log": ("log.app", "Create, read, write, inspect, look after and delete logs."),
+    "log": ("log.app", "Create, read, write, inspect, maintain and delete logs."),
     "consumer": ("consumer", "Named consumers of a log: list, show, reset, delete."),
-    "leader": ("leader", "Elections: who leads a log, and who waits to."),
+    "leader": ("leader", "Elections: who leads a log, and which candidates wait."),
     "janitor": ("janitor", "Apply retention, finish deletions, remove leaked ledgers."),
-    "ledger": ("ledger", "Look into ledgers, the pieces that logs are made of; recover one."),
+    "ledger": ("ledger", "Inspect ledgers, the segments that logs are made of; recover one."),
     "bookie": (
         "bookie.app",
-        "Run a storage server, list and operate those that run; the commands with --dir work on "
-        "the files of a bookie that is stopped.",
+        "Run a storage server, list and operate running ones; the commands with --dir work on "
+        "the files of a stopped bookie.",
     ),
-    "autorecovery": ("autorecovery", "Bring ledgers that lost copies back to full replication."),
+    "autorecovery": ("autorecovery", "Restore underreplicated ledgers to full replication."),
     "access": (
         "access",
         """Who may do what: grants of roles to identities.
 
-They count where DLOG_TLS=required, as only there everybody says who he is. An identity is what a
-certificate names: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in the
-metadata store: on ZooKeeper 'protect' lets operators alone change them. See docs/security.md.""",
+They apply where DLOG_TLS=required, because only there every client has an identity. An identity is
+a name in a certificate: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in
+the metadata store: on ZooKeeper 'protect' lets only operators change them.
+See docs/security.md.""",
     ),
     "changes": (
         "changes",
-        """What operators changed: who, when, from where, what, and what became of it.
+        """What operators changed: who, when, from where, what, and the outcome.
 
-It stands in the log '_audit', which is made with the first change. See docs/operations.md.""",
+Changes are recorded in the log '_audit', created with the first change. See docs/operations.md.""",
     ),
     "cluster": (
         "cluster",
-        """What the programs of a cluster may write, after an upgrade.
+        """The formats that the programs of a cluster may write, after an upgrade.
 
-A cluster has a level. Formats that older programs cannot read are written from their level on only;
-it rises when you say so, and never falls. See docs/operations.md.""",
+A cluster has a level. Formats that older programs cannot read are written only from their level on.
+You raise the level explicitly; it never falls. See docs/operations.md.""",
     ),
     "quota": (
         "quota",
         """How much may be appended and read a second.
 
-Whoever goes beyond a quota is delayed, not refused. All who share a quota share what it allows.
-A quota of an identity needs TLS, by which bookies know who it is; one of logs does not. See
+Clients beyond their quota are delayed, not refused. All clients of a quota share it.
+A quota of an identity needs TLS, which tells bookies the identity; one of logs does not. See
 docs/security.md.""",
     ),
     "metadata": ("metadata", "Continue after the metadata store was damaged or restored."),
-    "perf": ("perf", "Measure a cluster: how fast records go in and out."),
-    "debug": ("debug", "Gather what a report of trouble needs."),
+    "perf": ("perf", "Measure a cluster: throughput and latency of appends and reads."),
+    "debug": ("debug", "Collect what a problem report needs."),
     "tls": (
         "tls",
-        "Make certificates for TLS, by an authority of your own, and show what they say. Needs "
-        "'dlog-ledgers[tls]'. docs/security.md has how they are used.",
+        "Create TLS certificates with an authority of your own, and show their contents. Needs "
+        "'dlog-ledgers[tls]'. See docs/security.md.",
     ),
     "key": (
         "keys",
-        "Make keys that encrypt logs, and wrap the data keys of a log with another one. Needs "
-        "'dlog-ledgers[encryption]'. docs/security.md has how they are used.",
+        "Create keys that encrypt logs, and re-wrap the data keys of a log. Needs "
+        "'dlog-ledgers[encryption]'. See docs/security.md.",
     ),
 }
 """Modules of groups of commands, each with an `app`; and what the groups are for."""
@@ -173,7 +174,7 @@ def _options(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Command that has the keys of encrypted logs, as DLOG_KEY_COMMAND.",
+            help="Command that provides the keys of encrypted logs, as DLOG_KEY_COMMAND.",
             show_default=False,
         ),
     ] = None,
@@ -183,11 +184,11 @@ def _options(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the versions of the package, of its wire and of its formats, and exit.",
+            help="Print the versions of the package, its wire protocol and its formats, and exit.",
         ),
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Process the options that come before a command."""
     # As if the environment said it: what the command is given counts more.
     _set(context, {"DLOG_URI": uri})
     if key_file is not None or key_command is not None:

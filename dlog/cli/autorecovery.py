@@ -43,11 +43,11 @@ def start(
     metrics_host: MetricsHost = HOST_DEFAULT,
     uri: Uri = None,
 ) -> None:
-    """Run one process of repair in the foreground until SIGTERM or Ctrl-C.
+    """Run one autorecovery process in the foreground until SIGTERM or Ctrl-C.
 
-    Start one beside each bookie, or a few for a cluster: one of them is elected auditor and finds
-    what is lacking, all of them copy. Stopping one at any moment is safe. 'dlog bookie start
-    --autorecovery' runs one with the bookie."""
+    Start one beside each bookie, or a few for a cluster: one of them is elected auditor and
+    finds missing copies, all of them copy. Stopping one at any moment is safe. 'dlog bookie
+    start --autorecovery' runs one with the bookie."""
 
     async def command() -> None:
         from bookie.autorecovery.process import config_of, run_autorecovery
@@ -71,7 +71,8 @@ def start(
 
 @app.command(epilog=examples("dlog autorecovery status", "dlog autorecovery status --json"))
 def status(uri: Uri = None, as_json: Json = False) -> None:
-    """Show whether repair is on, who audits, how the last audit ended and what is left to do."""
+    """Show whether repair is enabled, the auditor, how the last audit ended and what is left to
+    do."""
 
     async def command() -> None:
         from bookie.autorecovery.status import autorecovery_status
@@ -174,10 +175,11 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("dlog autorecovery audit", "dlog autorecovery audit --json"))
 def audit(uri: Uri = None, as_json: Json = False) -> None:
-    """Ask all bookies which entries they hold, now, and mark the ledgers that lack some.
+    """Query all bookies for the entries that they hold, now, and mark the ledgers that lack
+    some.
 
-    The auditor does it once a week by itself. No entry is read: for damaged ones there is
-    'dlog log verify'. Exits with 1 if a ledger lacks entries, or cannot be read."""
+    The auditor does so once a week. No entry is read: 'dlog log verify' finds damaged ones.
+    Exits with 1 if a ledger lacks entries, or cannot be read."""
 
     async def command() -> bool:
         from bookie.autorecovery.checks import Check, check_all, record
@@ -214,13 +216,14 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("dlog autorecovery disable"))
 def disable(uri: Uri = None, as_json: Json = False) -> None:
-    """Let all workers of the namespace rest, for maintenance; the auditor goes on marking."""
+    """Pause all workers of the namespace, for maintenance; the auditor continues to mark
+    ledgers."""
     _switch(uri, on=False, as_json=as_json)
 
 
 @app.command(epilog=examples("dlog autorecovery enable"))
 def enable(uri: Uri = None, as_json: Json = False) -> None:
-    """Let workers go on that were switched off."""
+    """Resume workers that were disabled."""
     _switch(uri, on=True, as_json=as_json)
 
 
@@ -248,16 +251,17 @@ def delay(
         float | None,
         typer.Argument(
             metavar="[DURATION]",
-            help=f"{DURATION_HELP}; without it auditors wait as long as they were started with.",
+            help=f"{DURATION_HELP}; without it auditors use the delay they were started with.",
             parser=duration(),
         ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Set for all auditors how long a bookie may be away before its copies are made elsewhere.
+    """Set for all auditors how long a bookie may be unavailable before its copies are made
+    elsewhere.
 
-    It is heeded from the next time on that a bookie comes or goes."""
+    It applies from the next time that a bookie registers or disappears."""
 
     async def command() -> None:
         from bookie.autorecovery.marks import Marks
@@ -288,27 +292,29 @@ def throttle(
         float | None,
         typer.Option(
             "--rate",
-            help="MiB (or 100M, 1G) copied a second by each process; 0: no limit.",
+            help="MiB (or 100M, 1G) that each process copies a second; 0: no limit.",
             parser=mebibytes,
             metavar="SIZE",
         ),
     ] = None,
     ledgers: Annotated[
         int | None,
-        typer.Option("--ledgers", help="Ledgers repaired at a time by each.", min=1, max=64),
+        typer.Option(
+            "--ledgers", help="Ledgers that each process repairs at a time.", min=1, max=64
+        ),
     ] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Let each go as fast as it was started with.")
+        bool, typer.Option("--reset", help="Return to the rate that each process was started with.")
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Set how fast all processes of repair copy, while they run; without an option, show it.
+    """Set how fast all autorecovery processes copy, while they run; without an option, show it.
 
-    What is not named stays as it was set. Heeded within a second or two, and by processes that
-    start later. Lower it when the cluster has much else to do; raise it when a second loss would be
-    dangerous. 'dlog autorecovery status' shows how fast they are. Recoveries by hand ('dlog bookie
-    recover', 'dlog bookie rebalance') have a --rate of their own."""
+    Options that are not given keep their values. Applied within a second or two, also by
+    processes that start later. Lower it when the cluster is busy; raise it when a second loss
+    would be dangerous. 'dlog autorecovery status' shows the current rate. Manual recoveries
+    ('dlog bookie recover', 'dlog bookie rebalance') have a --rate of their own."""
     if rate is not None and 0 < rate < RATE_MIN:
         raise typer.BadParameter(
             f"{rate:g} is less than {RATE_MIN:g}; see 'dlog autorecovery disable'"

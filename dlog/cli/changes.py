@@ -41,18 +41,19 @@ def list_(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="Print each as it begins and as it ends, until Ctrl-C."
+            "--follow", "-f", help="Print each change as it begins and as it ends, until Ctrl-C."
         ),
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", help="Of all, the last so many.", min=1, max=10_000)
+        int,
+        typer.Option("--limit", "-n", help="At most this many, the last ones.", min=1, max=10_000),
     ] = 1000,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """List changes by operators, the oldest first. With --json, a line each.
+    """List changes by operators, oldest first. With --json, one line for each.
 
-    One that is only 'begun' goes on still, or its process was killed."""
+    A change that is only 'begun' is still running, or its process was killed."""
     since_ms = None if since is None else parse_time(since, "--since")
 
     async def command() -> None:

@@ -17,7 +17,8 @@ app = typer.Typer()
 
 @app.command(epilog=examples("dlog cluster status", "dlog cluster status --json | jq .obstacles"))
 def status(uri: Uri = None, *, as_json: Json = False) -> None:
-    """Show the level of the cluster, what each bookie can read, and whether it can rise."""
+    """Show the level of the cluster, what each bookie can read, and whether the level can
+    rise."""
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
@@ -35,15 +36,16 @@ def upgrade(
     uri: Uri = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say whether it can rise; change nothing.")
+        bool, typer.Option("--dry-run", help="Report whether the level can rise; change nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Raise the cluster to the highest level that this release knows, once everybody reads it.
+    """Raise the cluster to the highest level that this release knows, once every program can
+    read it.
 
-    Refused as long as a bookie that is known does not run, or runs an older release; it says which.
-    Clients do not say what they read: upgrade readers and writers before. There is no way back:
-    programs that do not know the level are refused from then on."""
+    Refused as long as a known bookie does not run, or runs an older release; the error names
+    it. Clients do not report what they can read: upgrade readers and writers first. There is no
+    way back: programs that do not know the level are refused from then on."""
 
     async def command() -> None:
         from dlog.cli.connections import opened_store

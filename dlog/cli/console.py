@@ -39,24 +39,24 @@ MISSING = "the console needs its extra: pip install 'dlog-ledgers[console]'"
 def console(
     *,
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=PORT_MAX)
+        int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=PORT_MAX)
     ] = PORT_DEFAULT,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; any but this machine's own needs --tls."),
+        typer.Option(help="Address to listen on; any but this machine's own requires --tls."),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further name that browsers know it by; repeat it for several.",
+            help="Another name by which browsers reach it; repeat it for several.",
             show_default=False,
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token that opens the console, 16 characters or more, which others "
-            "must not be able to read. Default: one is made.",
+            help="File with the login token of the console, 16 characters or more, which others "
+            "must not be able to read. Default: a new token.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -66,8 +66,8 @@ def console(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Let who logs in with the token truncate, seal, set up, verify and delete logs, "
-            "and give orders to bookies; 'dlog changes list' says who did.",
+            help="Allow logged-in users to truncate, seal, configure, verify and delete logs, "
+            "and to operate bookies; 'dlog changes list' shows who did.",
         ),
     ] = False,
     tls: Annotated[
@@ -80,11 +80,10 @@ def console(
 ) -> None:
     """Show the cluster in a browser until SIGTERM or Ctrl-C.
 
-    What is wrong comes first, and what to do about it; then bookies, logs, records and ledgers, all
-    kept up to date. It only looks, and changes nothing without --allow-changes. Everybody has to
-    log in: a terminal shows an address that does so once, and the token for later; without a
-    terminal both are in a file for you alone, whose path is printed. Where others can reach it, it
-    is served by TLS alone."""
+    Problems come first, and what to do about them; then bookies, logs, records and ledgers, all
+    updated live. It is read-only without --allow-changes. Everybody has to log in: a terminal
+    shows an address for one login, and the token for later ones; without a terminal both are in
+    a file for you alone, whose path is printed. Where others can reach it, it requires TLS."""
 
     async def command() -> None:
         http_server = serving_console()

@@ -59,7 +59,7 @@ def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     )
 )
 def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = False) -> None:
-    """Show a consumer: its position, how far it is behind, and who uses it."""
+    """Show a consumer: its position, its lag, and who uses it."""
 
     async def command() -> None:
         from dlog.aio.admin import consumer_info
@@ -109,7 +109,7 @@ def reset(
 ) -> None:
     """Move a consumer to another position; print the offset.
 
-    Processes that have it open cannot commit any more, and have to open it again."""
+    Processes that have it open can no longer commit, and must open it again."""
     position = parse_start(to, "--to")
 
     async def command() -> None:
@@ -128,11 +128,11 @@ def reset(
 def delete(
     log: LogName,
     name: ConsumerName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Forget a consumer and its position. Refused while somebody uses it exclusively."""
+    """Delete a consumer and its position. Refused while a process uses it exclusively."""
     if not yes:
         typer.confirm(f"Forget consumer {name!r} of log {log!r}?", abort=True, err=True)
 
@@ -169,7 +169,7 @@ def lag(
 ) -> None:
     """Print how many records consumers have not processed yet; for one, only the number.
 
-    Records that were trimmed away before they were processed count, too."""
+    Includes records that were trimmed before they were processed."""
 
     async def command() -> list["ConsumerInfo"]:
         from dlog.aio.admin import consumer_info, list_consumers

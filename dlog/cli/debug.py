@@ -35,7 +35,7 @@ def bundle(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The archive that is made; must not exist. Default: dlog-debug-TIME.tar.gz here.",
+            help="The archive to create; must not exist. Default: dlog-debug-TIME.tar.gz here.",
             show_default=False,
         ),
     ] = None,
@@ -44,7 +44,7 @@ def bundle(
         typer.Option(
             "--log-file",
             metavar="FILE",
-            help="Take the last MiB of this log too; repeat it for several.",
+            help="Include the last MiB of this log; repeat it for several.",
             show_default=False,
         ),
     ] = None,
@@ -53,21 +53,23 @@ def bundle(
         typer.Option(
             "--metrics",
             metavar="HOST:PORT",
-            help="Take metrics and health of the process that serves them there; repeat it.",
+            help="Include metrics and health of the process that serves them there; repeat it "
+            "for several.",
             show_default=False,
         ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Put what a report of trouble needs into one archive, which only its owner can read.
+    """Collect what a problem report needs into one archive, which only its owner can read.
 
-    Versions, settings, what 'dlog status' and 'dlog doctor' say, bookies and ledgers that lack
-    copies, and metrics and logs of the processes that are named. No payload and no key of any
-    record is in it. Secrets of the settings are left out, and what looks like one in logs; have a
-    look yourself before you send it. Whatever cannot be had is in MISSING.txt, with why: the
-    archive is made also if the metadata store or bookies cannot be reached. It holds 64 MiB at
-    most, and takes two minutes at most. Says how far it is on stderr."""
+    It has versions, settings, the output of 'dlog status' and 'dlog doctor', bookies and
+    underreplicated ledgers, and metrics and logs of the named processes. It has no payload and
+    no key of any record. Secrets of the settings are left out, and anything in logs that looks
+    like one; review it yourself before you send it. MISSING.txt lists what could not be
+    collected, and why: the archive is created even if the metadata store or bookies cannot be
+    reached. It holds 64 MiB at most, and takes two minutes at most. Reports progress on
+    stderr."""
 
     async def command() -> tuple[Path, int, dict[str, str]]:
         from dlog.cli.bundling.archive import Bundle

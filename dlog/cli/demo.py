@@ -22,17 +22,17 @@ def demo(
     ] = False,
     tls: Annotated[
         bool,
-        typer.Option("--tls", help="Secure all connections, with certificates of both ends."),
+        typer.Option("--tls", help="Secure all connections, with certificates on both ends."),
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the directory, with all data and logs.")
     ] = False,
 ) -> None:
-    """Write 336,776 departures, kill the leader half way, and count what Spark has got.
+    """Write 336,776 departures, kill the leader halfway, and count what Spark received.
 
-    Starts three bookies, a leader, a standby, Spark and a verifier on this machine, and ends them.
-    Exits with 0 if no record was lost, doubled or changed; takes a minute or two. The departures
-    come from a package, Spark from another, so nothing is downloaded."""
+    Starts three bookies, a leader, a standby, Spark and a verifier on this machine, and ends
+    them. Exits with 0 if no record was lost, duplicated or changed; takes a minute or two. The
+    departures come from a package, Spark from another, so nothing is downloaded."""
     missing = [
         name
         for name, found in (

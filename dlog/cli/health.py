@@ -1,4 +1,4 @@
-"""``dlog status|doctor``: is it well? What is wrong first, and what to do about it."""
+"""``dlog status|doctor``: the health of the cluster, problems first, with what to do about them."""
 
 import sys
 import textwrap
@@ -12,6 +12,7 @@ from dlog.cli.render.output import colored, print_facts, print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import CallerError, LogError
+from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.health.signs import Report, Sign
@@ -27,22 +28,23 @@ _COLORS: Final = {"GRAVE": "red", "WRONG": "yellow", "NOTE": None}
 
 
 def status(uri: Uri = None, as_json: Json = False) -> None:
-    """Say whether the cluster is well: what is wrong first, and what to do about it.
+    """Check the health of the cluster: problems, most severe first, and what to do about them.
 
-    Looks at the metadata store, at the bookies that are known and those that are there, at ledgers
-    that lack copies, and at logs that lost their leader. Reads metadata only and changes nothing;
-    of a large cluster it says what it did not look at. A bookie that was killed is missed here once
-    its session has ended, after 10 s by default. Exits with 1 if something is wrong."""
+    Checks the metadata store, known and registered bookies, underreplicated ledgers, and logs
+    that lost their leader. Reads metadata only and changes nothing; for a large cluster it
+    reports what it did not check. A killed bookie counts as unavailable once its session has
+    expired, after 10 s by default. Exits with 1 if there is a problem."""
     _examine(uri, deep=False, as_json=as_json)
 
 
 def doctor(uri: Uri = None, as_json: Json = False) -> None:
-    """Look at the whole cluster, deeper than 'dlog status': ask every bookie, read every log.
+    """Check the whole cluster in more depth than 'dlog status': query every bookie, read every
+    log.
 
-    Besides what 'dlog status' sees: whether clients and operators reach each bookie from here, its
-    disks, alarms, version, certificate, and how far its clock is from the one here; deletions that
-    do not get on, and who would finish them. Changes nothing; each answer has 5 s at most. Exits
-    with 1 if something is wrong."""
+    Besides the checks of 'dlog status': whether clients and operators reach each bookie from
+    here, its disks, alarms, version, certificate, and how far its clock is from the local one;
+    deletions that make no progress, and who would finish them. Changes nothing; each query has
+    5 s at most. Exits with 1 if there is a problem."""
     _examine(uri, deep=True, as_json=as_json)
 
 
@@ -78,11 +80,11 @@ def _print(report: "Report") -> None:
     signs = report.signs
     wrong = sum(sign.is_wrong for sign in signs)
     if not wrong:
-        _colored("All is well", "green")
-        write_text(", as far as was looked.\n")
+        _colored("No problems found", "green")
+        write_text(" in what was checked.\n")
     else:
         gravest = max(sign.gravity for sign in signs).name
-        said = f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"
+        said = f"{counted(wrong, 'problem')} found"
         _colored(said, _COLORS[gravest])
         write_text(".\n")
     for sign in signs:
@@ -99,7 +101,7 @@ def _print(report: "Report") -> None:
     }
     print_facts(summaries)
     if report.unseen:
-        write_text(f"\nNot looked at, as there is too much: {'; '.join(report.unseen)}.\n")
+        write_text(f"\nNot checked, because there is too much: {'; '.join(report.unseen)}.\n")
     sys.stdout.flush()
 
 

@@ -57,7 +57,7 @@ def init(
         str | None,
         typer.Argument(
             metavar="[URI]",
-            help="zk://host:2181/root or file:///dir. Default: DLOG_URI, else the place of "
+            help="zk://host:2181/root or file:///dir. Default: DLOG_URI, else the directory of "
             "'dlog up'.",
             show_default=False,
         ),
@@ -66,9 +66,9 @@ def init(
     layout: Annotated[
         _Layout | None,
         typer.Option(
-            help="How ledgers lie in the metadata store: longhierarchical (the default; 63-bit "
-            "ids, any number), hierarchical or flat (as BookKeeper has them: ten digits; flat is "
-            "for thousands of ledgers at most). It can never be changed.",
+            help="How ledgers are stored in the metadata store: longhierarchical (the default; "
+            "63-bit ids, any number), hierarchical or flat (as in BookKeeper: ten digits; "
+            "flat is for thousands of ledgers at most). It can never be changed.",
             show_default=False,
         ),
     ] = None,
@@ -80,23 +80,23 @@ def init(
         list[str] | None,
         typer.Option(
             metavar="SCHEME:ID",
-            help="In place of the roles above: an identity that may change everything on "
-            "ZooKeeper, grants among it, besides the user in the URI: x509:DN, sasl:NAME, "
-            "digest:USER:HASH or ip:ADDRESS; with ' (read)' behind it, one that may only read. "
-            "Without any of these: whoever reaches ZooKeeper.",
+            help="Instead of the roles above: an identity that may change everything on "
+            "ZooKeeper, including grants, besides the user in the URI: x509:DN, sasl:NAME, "
+            "digest:USER:HASH or ip:ADDRESS; followed by ' (read)', one that may only read. "
+            "Without any of these: anyone who can reach ZooKeeper.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a namespace: the place in a metadata store where a cluster keeps what it knows.
+    """Create a namespace: the place in a metadata store where a cluster keeps its metadata.
 
-    On ZooKeeper with certificates, name who is what, so that no writer can change grants, quotas or
+    On ZooKeeper with certificates, assign roles, so that no writer can change grants, quotas or
     the identity of a bookie; 'dlog access protect' changes that later.
 
-    Bookies and clients never make one, so a mistyped URI is an error, and not an empty cluster.
-    What is there already stays as it is: that is no error, unless it differs from what is asked
-    for. 'dlog up', 'dlog demo' and dlog.testing make their own."""
+    Bookies and clients never create one, so a mistyped URI is an error, and not an empty
+    cluster. An existing namespace stays as it is: that is no error, unless it differs from what
+    is requested. 'dlog up', 'dlog demo' and dlog.testing create their own."""
 
     async def command() -> None:
         from dlog.config import load, resolve_uri

@@ -37,7 +37,7 @@ def _janitor() -> None:
 def run_(
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Make one pass, whoever else works, and end.")
+        bool, typer.Option("--once", help="Make one pass, even if another janitor works, and exit.")
     ] = False,
     interval_s: Annotated[
         float,
@@ -51,7 +51,7 @@ def run_(
         ),
     ] = 60.0,
     orphans_max: Annotated[
-        int, typer.Option(help="How many leaked ledgers a pass removes.", min=0)
+        int, typer.Option(help="Leaked ledgers that a pass removes, at most.", min=0)
     ] = 1000,
     elect: Annotated[
         bool, typer.Option(help="Stay idle while another janitor of the namespace works.")
@@ -61,12 +61,12 @@ def run_(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Look after all logs of the namespace until SIGTERM or Ctrl-C: one pass after the other.
+    """Maintain all logs of the namespace until SIGTERM or Ctrl-C, one pass after the other.
 
-    A pass applies retention to logs without a writer too, finishes deletions that were cut
-    off, and deletes ledgers that are provably of no use to any log. Stopping it in the middle
-    is safe, and so is running several. Prints what each pass did. With --once, exits with 1 if
-    something could not be done."""
+    A pass applies retention, also to logs without a writer, finishes interrupted deletions, and
+    deletes ledgers that are provably of no use to any log. Stopping it in the middle is safe,
+    and so is running several. Prints the result of each pass. With --once, exits with 1 if part
+    of the work failed."""
 
     async def command() -> bool:
         from dlog.aio.maintain.janitor import Janitor, JanitorConfig

@@ -13,7 +13,7 @@ from ledger.values import counted
 
 app = typer.Typer()
 
-KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key; no secret.")]
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key; not secret.")]
 
 
 @app.command(
@@ -26,13 +26,11 @@ KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key; n
 def new(
     name: KeyName,
     *,
-    file: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where it goes, behind those that are there.")
-    ],
+    file: Annotated[Path, typer.Option(metavar="FILE", help="File to which the key is added.")],
     as_json: Json = False,
 ) -> None:
-    """Make a key and add it to a file, which nobody else may read. Keep a copy of the file in a
-    safe place: what was encrypted with a key that is lost is lost."""
+    """Create a key and add it to a file, which nobody else may read. Keep a copy of the file in
+    a safe place: data encrypted with a lost key are lost."""
     from dlog.encryption.files import add_key
 
     path = file.expanduser()
@@ -54,10 +52,11 @@ def rewrap(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Wrap the data keys of a log's sealed segments with another key; records are not touched.
+    """Re-wrap the data keys of a log's sealed segments with another key; records are not
+    touched.
 
-    Both keys have to be there. The segment that is written, if there is one, keeps its own until it
-    is sealed: set encrypt_with first, roll the log or open it anew, then do this."""
+    Both keys must be available. A segment that is being written keeps its own until it is
+    sealed: set encrypt_with first, roll or reopen the log, then run this."""
 
     async def command() -> None:
         from dlog.aio.maintain.rewrap import rewrap as rewrap_log

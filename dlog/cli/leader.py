@@ -27,17 +27,19 @@ app = typer.Typer()
 
 @app.command("list", epilog=examples("dlog leader list", "dlog leader list --json"))
 def list_(
-    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only logs whose names start with this.")] = "",
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Elections within dlog, too: names that begin with '.' or '_'."),
+        typer.Option(
+            "--all", help="Include elections within dlog: names that start with '.' or '_'."
+        ),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """List the logs that have a leader. Logs written without an election have none.
 
-    Elections within dlog, as that of the auditor, are left out, and counted on stderr."""
+    Elections within dlog, such as that of the auditor, are left out, and counted on stderr."""
 
     async def command() -> list[list["LeaderInfo"]]:
         from leader import candidates, contested_logs
@@ -76,9 +78,9 @@ def list_(
     epilog=examples("dlog leader show flights", "dlog leader show flights --json | jq .candidate")
 )
 def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
-    """Show who leads a log, and who waits to, first who would be next.
+    """Show who leads a log, and the waiting candidates in order.
 
-    A leader that died is named until its session has ended. Exits with 1 if nobody leads."""
+    A leader that died is shown until its session has expired. Exits with 1 if nobody leads."""
 
     async def command() -> list["LeaderInfo"]:
         from leader import candidates
@@ -118,7 +120,10 @@ def wait(
     other_than: Annotated[
         str | None,
         typer.Option(
-            "--not", metavar="CANDIDATE", help="Until another one leads.", show_default=False
+            "--not",
+            metavar="CANDIDATE",
+            help="Wait until another candidate than this one leads.",
+            show_default=False,
         ),
     ] = None,
     timeout_s: Annotated[
@@ -126,7 +131,7 @@ def wait(
         typer.Option(
             "--timeout",
             metavar="DURATION",
-            help=f"Give up after that: {DURATION_HELP}.",
+            help=f"Time limit: {DURATION_HELP}.",
             parser=duration(),
             show_default="60s",
         ),
@@ -134,7 +139,7 @@ def wait(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until a log has a leader; print who it is. Exits with 1 if it has none in time."""
+    """Wait until a log has a leader; print its name. Exits with 1 on timeout."""
 
     async def command() -> "LeaderInfo":
         async with opened_store(uri) as store:

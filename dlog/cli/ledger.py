@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 Password = Annotated[
-    str, typer.Option(envvar="LEDGER_PASSWORD", help="Password that the ledger was made with.")
+    str, typer.Option(envvar="LEDGER_PASSWORD", help="Password with which the ledger was created.")
 ]
 
 
@@ -72,13 +72,13 @@ def read(
     ledger: LedgerNumber,
     first: Annotated[int, typer.Option(help="First entry to read.", min=0)] = 0,
     last: Annotated[
-        int | None, typer.Option(help="Last entry to read; the last confirmed one unless given.")
+        int | None, typer.Option(help="Last entry to read. Default: the last confirmed one.")
     ] = None,
     password: Password = "",
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Read the confirmed entries of a ledger, beside its writer if it has one.
+    """Read the confirmed entries of a ledger, while its writer continues if it has one.
 
     With --json, a payload that is not UTF-8 text is {"base64": ...}."""
 
@@ -105,9 +105,9 @@ def read(
 def recover(
     ledger: LedgerNumber, password: Password = "", uri: Uri = None, as_json: Json = False
 ) -> None:
-    """Fence a ledger, take away its writer if it has one, and close it where it ends.
+    """Fence a ledger, which stops its writer if it has one, and close it where it ends.
 
-    What was acknowledged to the writer is kept. A ledger that is closed stays as it is."""
+    Everything that was acknowledged to the writer is kept. A closed ledger stays as it is."""
 
     async def command() -> None:
         async with connected(uri) as client:
@@ -129,15 +129,13 @@ def recover(
 )
 def close_at(
     ledger: LedgerNumber,
-    entry: Annotated[
-        int, typer.Argument(help="The last entry that it keeps; -1: it keeps none.", min=-1)
-    ],
+    entry: Annotated[int, typer.Argument(help="The last entry to keep; -1: none.", min=-1)],
     *,
     below_confirmed: Annotated[
         bool,
         typer.Option(
             "--below-confirmed",
-            help="Also if entries are cut that are proven to be confirmed: they are lost.",
+            help="Close it even if entries are cut that are proven to be confirmed: they are lost.",
         ),
     ] = False,
     password: Password = "",
@@ -147,10 +145,10 @@ def close_at(
 ) -> None:
     """Close a ledger at an entry of your choice: the last resort when no recovery succeeds.
 
-    Without --yes it only shows what each bookie holds, and what would be cut, and asks. Bookies
-    that are gone are no obstacle; what only they hold is lost. Entries up to ENTRY are copied to
-    the bookies of the ledger that lack them. Try 'dlog ledger recover' first, and bring back the
-    bookies that it names."""
+    First shows what each bookie holds, and what would be cut, and asks, unless --yes. Bookies
+    that are gone do not block it; entries that only they hold are lost. Entries up to ENTRY are
+    copied to the bookies of the ledger that lack them. Try 'dlog ledger recover' first, and
+    bring back the bookies that it names."""
 
     async def command() -> None:
         from ledger.forced_close import force_close, gather_evidence
@@ -198,7 +196,7 @@ def close_at(
     epilog=examples("dlog ledger underreplicated", "dlog ledger underreplicated --json | jq .lacks")
 )
 def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
-    """List the ledgers that are marked because they lack copies, and how their repair stands.
+    """List the ledgers that are marked as underreplicated, and the state of their repair.
 
     'dlog autorecovery status' counts them."""
 

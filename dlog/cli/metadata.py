@@ -47,10 +47,10 @@ def accept_loss(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Continue with the newest state of a damaged namespace that is whole in itself.
+    """Continue with the newest consistent state of a damaged namespace.
 
-    What was committed after it is lost: logs, segments, positions of consumers. Put a backup
-    back instead if there is one. Nothing may use the namespace meanwhile; its files as they
+    What was committed after it is lost: logs, segments, positions of consumers. Restore a
+    backup instead if there is one. Nothing may use the namespace meanwhile; its files as they
     are now are kept beside it."""
 
     async def command() -> None:
@@ -92,14 +92,14 @@ def accept_restore(
     uri: Uri = None,
     *,
     reason: Annotated[
-        str, typer.Option(help="Why; bookies keep it, and show it while they are in limbo.")
+        str, typer.Option(help="Reason; bookies keep it, and show it while they are in limbo.")
     ] = "the metadata store was restored from a backup",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Continue with a metadata store that was restored to an older moment, for good.
+    """Accept a metadata store that was restored from an older backup, permanently.
 
-    Stop all bookies first; start all of them afterwards. What was made since the backup is
+    Stop all bookies first; start all of them afterwards. What was created since the backup is
     unknown to the store: each bookie keeps it, gives new ledgers ids above it, and does not let
     a ledger that was open in the backup end by what it does not know. Then run 'dlog metadata
     reconcile', which closes these ledgers with all that the bookies hold."""
@@ -135,16 +135,20 @@ def reconcile(
     *,
     without: Annotated[
         list[str] | None,
-        typer.Option(help="A bookie that is gone for good: what only it holds is given up."),
+        typer.Option(
+            help="A bookie that is permanently gone: data that only it holds are given up."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Close the ledgers that were open in a restored metadata store, with all that bookies hold.
+    """Close the ledgers that were open in a restored metadata store, with all that bookies
+    hold.
 
-    Run it after 'dlog metadata accept-restore', when all bookies are there. Each bookie of the
-    cluster is asked, also for what the store does not know that it has: so nothing is cut that
-    was acknowledged. What cannot be decided for certain stays open, and is named with the reason.
-    Exits with 1 if something is left to decide. It may be interrupted and repeated."""
+    Run it after 'dlog metadata accept-restore', when all bookies are available. It queries each
+    bookie of the cluster, also for ledgers that the store does not know it has, so nothing
+    acknowledged is cut. Ledgers that cannot be decided for certain stay open, and are named
+    with the reason. Exits with 1 if something is left to decide. It may be interrupted and
+    repeated."""
 
     async def command() -> bool:
         from bookie.identity.restore import read_restore
@@ -189,15 +193,15 @@ def reconcile(
 )
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="URI of the namespace.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="URI of a place where nothing is.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="URI of an empty target.")],
     *,
     as_json: Json = False,
 ) -> None:
     """Copy a namespace to another metadata store, such as another ZooKeeper.
 
-    Stop everything that uses it first, and start it afterwards with the new URI; nothing may use
-    the old one any more. Bookies keep their data and their names. Access lists are not copied:
-    'dlog access protect' gives them to the new one."""
+    Stop everything that uses it first, and start it afterwards with the new URI; nothing may
+    use the old one any more. Bookies keep their data and their names. Access lists are not
+    copied: 'dlog access protect' sets them on the new one."""
 
     async def command() -> None:
         from ledger.namespace_copy import copy_namespace

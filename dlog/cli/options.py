@@ -40,7 +40,7 @@ Bookies = Annotated[
     typer.Option(
         "--bookie",
         metavar="SCHEME:ID",
-        help="A bookie, or a process of repair. Nobody else may register as a bookie.",
+        help="A bookie, or an autorecovery process. Nobody else may register as a bookie.",
         show_default=False,
     ),
 ]
@@ -49,7 +49,7 @@ Clients = Annotated[
     typer.Option(
         "--client",
         metavar="SCHEME:ID",
-        help="A program that writes logs or commits the places of consumers.",
+        help="A program that writes logs or commits positions of consumers.",
         show_default=False,
     ),
 ]
@@ -75,8 +75,8 @@ JournalDirs = Annotated[
     typer.Option(
         "--journal-dir",
         metavar="DIR",
-        help="Directory with a journal, as the bookie is given it; repeat it for several. "
-        "Default: the main one.",
+        help="Directory with a journal, as for the bookie; repeat it for several. Default: the "
+        "main one.",
         parser=directory,
         show_default=False,
     ),
@@ -87,8 +87,8 @@ LedgerDirs = Annotated[
     typer.Option(
         "--ledger-dir",
         metavar="DIR",
-        help="Directory with entry logs and index, as the bookie is given it; repeat it for "
-        "several. Default: the main one.",
+        help="Directory with entry logs and index, as for the bookie; repeat it for several. "
+        "Default: the main one.",
         parser=directory,
         show_default=False,
     ),
@@ -99,7 +99,7 @@ Ledger = Annotated[
     typer.Option("--ledger", metavar="LEDGER", help="Only this ledger.", min=0, show_default=False),
 ]
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def examples(*lines: str) -> str:

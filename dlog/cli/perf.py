@@ -41,7 +41,7 @@ SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 app = typer.Typer()
 
-Records = Annotated[int, typer.Option("--records", "-n", help="How many.", min=1)]
+Records = Annotated[int, typer.Option("--records", "-n", help="Number of records.", min=1)]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def append(
         ),
     ] = 100,
     rate: Annotated[
-        float, typer.Option("--rate", help="Records a second; 0: as many as there is room.", min=0)
+        float, typer.Option("--rate", help="Records a second; 0: as many as possible.", min=0)
     ] = 0.0,
     limit_s: Annotated[
         float | None,
@@ -97,9 +97,9 @@ def append(
 ) -> None:
     """Append records; print rate and latency, from the call to the acknowledgement.
 
-    Takes the log over as any writer does, and leaves the records in it: name one that is for this
-    alone. With no --rate the latency is that of a full queue; what an application meets at its own
-    rate is shown by --rate. Says how far it is, each second, on stderr."""
+    Takes the log over as any writer does, and leaves the records in it: use a log for this
+    purpose only. Without --rate the latency is that of a full queue; --rate shows the latency
+    at an application's own rate. Reports progress each second on stderr."""
 
     async def command() -> dict[str, object]:
         from dlog.aio import Log
@@ -116,9 +116,9 @@ def append(
 def tail(
     log: LogName, records: Records = 1_000_000, uri: Uri = None, as_json: Json = False
 ) -> None:
-    """Read a log from its start, up to so many records or its end; print the rate.
+    """Read a log from its start, up to --records or its end; print the rate.
 
-    Never disturbs its writer. Says how far it is, each second, on stderr."""
+    Never interferes with its writer. Reports progress each second on stderr."""
 
     async def command() -> dict[str, object]:
         from dlog.aio import Log
@@ -140,12 +140,12 @@ def tail(
 )
 def standby(
     *,
-    rounds: Annotated[int, typer.Option(help="How many leaders are ended.", min=1, max=1000)] = 10,
+    rounds: Annotated[int, typer.Option(help="Number of leaders to end.", min=1, max=1000)] = 10,
     how: Annotated[
-        How, typer.Option(help="A leader's process is killed as by 'kill -9', or it hands over.")
+        How, typer.Option(help="Kill the leader's process as with 'kill -9', or let it hand over.")
     ] = How.KILL,
     rate: Annotated[
-        float, typer.Option(help="Records a second that a leader appends.", min=1, max=1e6)
+        float, typer.Option(help="Records that a leader appends a second.", min=1, max=1e6)
     ] = 1000.0,
     record_bytes: Annotated[
         int,
@@ -161,21 +161,22 @@ def standby(
         str | None,
         typer.Option(
             metavar="LOG",
-            help="Name of the log that is made for this, and deleted in the end. Default: one that "
-            "begins with perf-standby.",
+            help="Name of the log to create for this, and to delete at the end. Default: a name "
+            "that starts with perf-standby.",
             show_default=False,
         ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """End a leader under load, again and again; print how soon a warm standby has appended.
+    """End a leader under load, repeatedly; print how soon a warm standby has appended.
 
-    The time runs from the kill, or from the word to resign, until the standby's first append is
-    acknowledged, and is shown with the medians of its parts. Leader and standby are processes of
-    this machine: when a leader's whole machine dies, its session has to end first, which is not
-    measured here. Checks that no acknowledged record is lost and none is doubled; exits with 1 if
-    one is. A round takes some seconds, and two minutes at most. Says how far it is on stderr."""
+    The time runs from the kill, or from the call to resign, until the standby's first append is
+    acknowledged, and is shown with the medians of its parts. Leader and standby are processes
+    of this machine: when a leader's whole machine dies, its session has to expire first, which
+    is not measured here. Checks that no acknowledged record is lost or duplicated; exits with 1
+    if one is. A round takes some seconds, and two minutes at most. Reports progress on
+    stderr."""
 
     async def command() -> dict[str, object]:
         from dlog.aio.admin import create_log, delete_log

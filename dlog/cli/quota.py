@@ -23,8 +23,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="An identity, as KIND:NAME with a KIND of uri, dns or cn; or a log. A '*' at its end "
-        "stands for anything.",
+        help="An identity, as KIND:NAME with a KIND of uri, dns or cn; or a log. A trailing '*' "
+        "matches anything.",
     ),
 ]
 _BYTES = typer.Option(
@@ -46,20 +46,20 @@ def set_(
     append_entries: Annotated[
         int | None,
         typer.Option(
-            metavar="NUMBER", min=1, help="Entries a second; records share one under load."
+            metavar="NUMBER", min=1, help="Entries a second; under load many records share one."
         ),
     ] = None,
     read_bytes: Annotated[int | None, _BYTES] = None,
     read_requests: Annotated[
         int | None,
-        typer.Option(metavar="NUMBER", min=1, help="Reads a second; one brings many records."),
+        typer.Option(metavar="NUMBER", min=1, help="Reads a second; one returns many records."),
     ] = None,
     uri: Uri = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Set a quota, in place of the one that NAME has. Bookies know within seconds. What is not
-    said is not limited."""
+    """Set a quota, replacing the one that NAME has. Bookies apply it within seconds. Values
+    that are not given are not limited."""
     one = _quota(
         subject, name, append_bytes or 0, append_entries or 0, read_bytes or 0, read_requests or 0
     )
@@ -83,7 +83,7 @@ def set_(
 
 @app.command(epilog=examples("dlog quota remove logs 'billing/*'"))
 def remove(subject: SubjectName, name: Name, uri: Uri = None, *, as_json: Json = False) -> None:
-    """Take a quota away: nothing limits NAME any more, unless another quota does."""
+    """Remove a quota: nothing limits NAME any more, unless another quota does."""
     of = _subject(subject)
 
     async def command() -> None:

@@ -26,11 +26,11 @@ app = typer.Typer()
 Directory = Annotated[
     Path | None,
     typer.Option(
-        "--dir", metavar="DIR", help="Where the authority is. Default: ~/.dlog/tls.",
+        "--dir", metavar="DIR", help="Directory of the authority. Default: ~/.dlog/tls.",
         show_default=False,
     ),
 ]  # fmt: skip
-Days = Annotated[float, typer.Option(help="How long it is valid.", min=0.0001, max=_DAYS_MAX)]
+Days = Annotated[float, typer.Option(help="Days for which it is valid.", min=0.0001, max=_DAYS_MAX)]
 
 
 def _directory(given: Path | None) -> Path:
@@ -45,8 +45,8 @@ def init(
     days: Days = 3650,
     as_json: Json = False,
 ) -> None:
-    """Make an authority: ca.pem, which all processes need, and ca-key.pem, which nobody else may
-    have. Take the key off the machines that serve."""
+    """Create a certificate authority: ca.pem, which all processes need, and ca-key.pem, which
+    nobody else may have. Keep the key off the serving machines."""
     with _told():
         from dlog.tls import files
 
@@ -62,22 +62,25 @@ def init(
     )
 )
 def issue(
-    name: Annotated[str, typer.Argument(help="Who it is for: common name, and name of the files.")],
+    name: Annotated[str, typer.Argument(help="Common name of the certificate, and name of the "
+                                             "files.")],
     *,
     directory: Directory = None,
     bookie: Annotated[
         str | None,
-        typer.Option(help="The bookie whose certificate it is (--id of its start): clients take "
-        "no other one for it, and it for no other one.", show_default=False),
+        typer.Option(help="The bookie that it identifies (--id of its start): clients accept no "
+                          "other certificate for this bookie, and this certificate for no other "
+                          "bookie.", show_default=False),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address at which it is found; repeat it for several. Without "
-        "one it is for clients alone. Bookies need it for operators.", show_default=False),
+        typer.Option(help="Name or address at which the process is reached; repeat it for "
+                          "several. Without one it is for clients only. Bookies need it for "
+                          "operators.", show_default=False),
     ] = None,
     uri: Annotated[
         list[str] | None,
-        typer.Option(help="Name that is a URI, as SPIFFE's; repeat it for several.",
+        typer.Option(help="URI name, such as a SPIFFE id; repeat it for several.",
         show_default=False),
     ] = None,
     days: Days = 90,
@@ -85,7 +88,7 @@ def issue(
 ) -> None:  # fmt: skip
     """Issue a certificate for one process, and its key.
 
-    It is for clients; with --host or --bookie for servers, too: bookies, whatever serves metrics, a
+    It is for clients; with --host or --bookie for servers, too: bookies, metrics servers, a
     console, and applications that stand for election."""
     with _told():
         from dlog.tls import files
@@ -107,7 +110,7 @@ def issue(
     )
 )
 def renew(
-    name: Annotated[str, typer.Argument(help="Name of the files, as 'issue' was given it.")],
+    name: Annotated[str, typer.Argument(help="Name of the files, as given to 'issue'.")],
     *,
     directory: Directory = None,
     days: Days = 90,
@@ -115,8 +118,8 @@ def renew(
 ) -> None:
     """Renew a certificate: the same names, a new key, in the same files.
 
-    Processes that use the files take the new ones within seconds, without a restart. Where they are
-    copied from here, copy both."""
+    Processes that use the files load the new ones within seconds, without a restart. If they
+    are copied to other places, copy both."""
     with _told():
         from dlog.tls import files
 
@@ -129,7 +132,9 @@ def renew(
     epilog=examples("dlog tls show ~/.dlog/tls/bookie-1.pem", "dlog tls show f.pem --json")
 )
 def show(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Certificates, PEM.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="File with certificates, PEM.")
+    ],
     *,
     as_json: Json = False,
 ) -> None:

@@ -40,13 +40,13 @@ EPILOG = examples(
 
 def up(
     *,
-    bookies: Annotated[int, typer.Option(help="How many bookies to run.", min=1, max=64)] = 3,
+    bookies: Annotated[int, typer.Option(help="Number of bookies to run.", min=1, max=64)] = 3,
     directory: Annotated[
         Path | None,
         typer.Option(
             "--dir",
             metavar="DIR",
-            help="Where the data lie; the next start finds them.",
+            help="Directory of the data; the next start finds them.",
             parser=directory_of,
             show_default=False,
         ),
@@ -55,18 +55,20 @@ def up(
         str | None,
         typer.Option(
             metavar="URI|managed",
-            help="Keep metadata in this ZooKeeper (zk://...), or in one started for the "
-            "purpose (managed; needs Java). Without: embedded, in the directory.",
+            help="Keep metadata in this ZooKeeper (zk://...), or in one started for the purpose "
+            "(managed; needs Java). Default: embedded, in the directory.",
         ),
     ] = None,
     autorecovery: Annotated[
         bool,
-        typer.Option(help="Run a process of repair too, which copies what lost bookies held."),
+        typer.Option(
+            help="Also run an autorecovery process, which re-replicates the data of lost bookies."
+        ),
     ] = True,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            help=f"{PORT_HELP} Each process has one of its own: this one, and those after it.",
+            help=f"{PORT_HELP} Each process has its own: this one, and those after it.",
             envvar=PORT_VARIABLE,
             min=0,
             max=PORT_MAX,
@@ -78,31 +80,32 @@ def up(
         bool,
         typer.Option(
             "--tls",
-            help="Secure all connections, with certificates of an authority that is made in the "
-            "directory (needs 'dlog-ledgers[tls]'). Clients need the lines that are printed.",
+            help="Secure all connections, with certificates of an authority that is created in "
+            "the directory (needs 'dlog-ledgers[tls]'). Clients need the settings that are "
+            "printed.",
         ),
     ] = False,
     console: Annotated[
         bool,
         typer.Option(
             "--console",
-            help="Show the cluster in a browser, too (needs 'dlog-ledgers[console]').",
+            help="Also show the cluster in a browser (needs 'dlog-ledgers[console]').",
         ),
     ] = False,
     console_port: Annotated[
         int,
         typer.Option(
-            help="Port of the console on this machine; 0: any free one.", min=0, max=PORT_MAX
+            help="Port of the console on this machine; 0: any free port.", min=0, max=PORT_MAX
         ),
     ] = PORT_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
 
-    Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster
-    by the line that is printed, or by themselves if it is in the default place.
+    Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster by the
+    line that is printed, or automatically if it is in the default place.
 
-    A bookie that dies is started again. It stays down, and that is said, after several deaths
+    A bookie that dies is restarted. It stays down, which is reported, after several deaths
     within a minute, if it was stopped, and if its name was retired."""
     from dlog.local.cluster import MANAGED, LocalCluster
 

@@ -61,12 +61,14 @@ def list_bookies(
     *,
     retired: Annotated[
         bool,
-        typer.Option("--retired", help="List the names that no bookie ever has again, and why."),
+        typer.Option(
+            "--retired", help="List the names that no bookie can ever use again, and why."
+        ),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """List the bookies that are registered now, and why those in limbo are.
+    """List the registered bookies, and why those in limbo are.
 
     Exits with 1 if a registration cannot be read: it is reported, and the others are listed."""
     if retired:

@@ -46,29 +46,30 @@ def decommission(
     ],
     *,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Keep the bookie: take back what was announced.")
+        bool, typer.Option("--cancel", help="Keep the bookie: cancel the decommission.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Do not wait: give up what a bookie that is gone held, for good."
+            "--force", help="Do not wait: permanently give up the data of a bookie that is gone."
         ),
     ] = False,
     yes: Yes = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Empty a bookie for good, whether it runs or is gone: all it holds is copied to others.
+    """Decommission a bookie, whether it runs or is gone: all its data are copied to others
+    first.
 
-    It is made read-only first and serves reads meanwhile. The copies are made by the processes of
-    'dlog autorecovery', which have to run. Once nothing names it any more, stop it, and run the
-    command again: then its name is retired, and no bookie ever has it again. May be interrupted,
-    and repeated, at any moment.
+    It is made read-only first and serves reads meanwhile. The processes of 'dlog autorecovery'
+    make the copies, and must be running. Once nothing names the bookie any more, stop it, and
+    run the command again: its name is then retired, and no bookie can ever use it again. The
+    command may be interrupted and repeated at any moment.
 
-    Prints what is left whenever that changes, how fast it becomes less and when it will be nothing,
-    and the ids of ledgers of which nobody has some entries: those keep it from ever ending, and
-    are for a person to judge. --force retires the name of a bookie that is gone, at once, and says
-    what it held; asks, unless --yes. With --json, a line each time.
+    Prints what is left whenever that changes, the rate and the remaining time, and the ids of
+    ledgers with entries that no bookie holds: those keep it from finishing, and an operator
+    must decide about them. --force retires the name of a bookie that is gone, at once, and
+    reports what it held; asks, unless --yes. With --json, one line for each report.
 
     Exits with 1 if it cannot be done: the bookie is not known, or there are too few others."""
     if force and cancel:

@@ -19,10 +19,10 @@ from dlog.cli.options import BookieDir, JournalDirs, Json, Ledger, LedgerDirs, U
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, failed, run
 
-journal = typer.Typer(no_args_is_help=True, help="Look into the journals of a stopped bookie.")
-entrylog = typer.Typer(no_args_is_help=True, help="Look into the entry logs of a stopped bookie.")
+journal = typer.Typer(no_args_is_help=True, help="Inspect the journals of a stopped bookie.")
+entrylog = typer.Typer(no_args_is_help=True, help="Inspect the entry logs of a stopped bookie.")
 index = typer.Typer(
-    no_args_is_help=True, help="Look into the index of a stopped bookie, or rebuild it."
+    no_args_is_help=True, help="Inspect the index of a stopped bookie, or rebuild it."
 )
 
 
@@ -65,7 +65,7 @@ def dump_journal(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what lies before the mark.")
+        bool, typer.Option("--all", help="Also records before the mark.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -121,9 +121,9 @@ def dump_entry_logs(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what is in entry logs, as the map at the end of each says, or frame by frame.
+    """Show the contents of entry logs, from the map at the end of each, or frame by frame.
 
-    A log without a map was not ended in order, as a crash leaves it. Exits with 1 if a log is
+    A log without a map was not finished in order, as after a crash. Exits with 1 if a log is
     damaged."""
 
     async def command() -> bool:
@@ -169,10 +169,10 @@ def dump_index(
     entries: Annotated[bool, typer.Option("--entries", help="Also where each entry lies.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what the index says of each ledger: fence, last entry, LAC, pages, entries.
+    """Show the index of each ledger: fence, last entry, LAC, pages, entries.
 
-    What the journal has from the mark on is not in the index yet. Of the access key only a short
-    digest is shown. Exits with 1 if an index file is damaged."""
+    Records in the journal from the mark on are not in the index yet. Of the access key only a
+    short digest is shown. Exits with 1 if an index file is damaged."""
 
     async def command() -> bool:
         from bookie.loss.census import counted_rolls
@@ -212,8 +212,8 @@ def rebuild(
         bool,
         typer.Option(
             "--no-store",
-            help="Do not ask the metadata store. Then a ledger that was fenced here, has no "
-            "entries here, and lost its index file, is not fenced any more.",
+            help="Do not query the metadata store. Then a ledger that was fenced here, has no "
+            "entries here, and lost its index file, is no longer fenced.",
         ),
     ] = False,
     yes: Yes = False,
@@ -222,11 +222,11 @@ def rebuild(
 ) -> None:
     """Rebuild the index of a stopped bookie from its entry logs.
 
-    Every ledger is fenced by it, as nobody knows which were: writers that still use this bookie
-    go on with another one, or get the error that they lost their ledger. The metadata store has
-    the access keys and knows which ledgers belong here. It is refused if an entry log is damaged;
-    then let the ledgers be copied from the other replicas instead. It may be repeated after a
-    crash."""
+    It fences every ledger, because nobody knows which were fenced: writers that still use this
+    bookie continue with another one, or get the error that they lost their ledger. The metadata
+    store has the access keys and knows which ledgers belong here. It is refused if an entry log
+    is damaged; then let the ledgers be copied from the other replicas instead. It may be
+    repeated after a crash."""
     if not yes:
         question = f"Replace the index in {directory}, and fence all of its ledgers?"
         typer.confirm(question, abort=True, err=True)

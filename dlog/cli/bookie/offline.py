@@ -77,9 +77,9 @@ def check(
 ) -> None:
     """Check all files of a stopped bookie against each other, and change nothing.
 
-    Every index slot is followed to its entry, whose checksums are verified; the journal is read
-    from the mark on as the next start would; every frame of every entry log is looked at. An
-    entry counts as present if the next start brings it back from the journal."""
+    Follows every index slot to its entry and verifies the checksums, reads the journal from the
+    mark on as the next start would, and scans every frame of every entry log. An entry counts
+    as present if the next start recovers it from the journal."""
 
     async def command() -> bool:
         from bookie.tools.check import check as run_check
@@ -104,7 +104,8 @@ def mark(
 ) -> None:
     """Show where the next start begins to replay each journal, and how much that is.
 
-    Everything before the mark is in entry logs and index. Exits with 1 if a journal is damaged."""
+    Everything before the mark is in entry logs and index. Exits with 1 if a journal is
+    damaged."""
 
     async def command() -> bool:
         from bookie.tools.journal_walk import mark_info
@@ -129,7 +130,7 @@ def format_(
     journal_dir: JournalDirs = None,
     ledger_dir: LedgerDirs = None,
     *,
-    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data that are there.")] = False,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the existing data.")] = False,
     forget: Annotated[
         bool,
         typer.Option("--forget", help="Also retire the bookie's name in the cluster at --uri."),
@@ -138,7 +139,7 @@ def format_(
         str | None,
         typer.Option(
             "--id",
-            help="With --forget: name of the bookie, if the directories do not say it any more.",
+            help="With --forget: name of the bookie, if the directories no longer have it.",
             show_default=False,
         ),
     ] = None,
@@ -146,11 +147,11 @@ def format_(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Make directories ready for a new bookie; with --wipe, empty those of an old one.
+    """Prepare directories for a new bookie; with --wipe, empty those of an old one.
 
-    What is wiped is gone: do it only when all ledgers have enough replicas elsewhere. A cluster
-    refuses a bookie without its data for ever: other data get another name. --forget writes down
-    that nobody waits for these data any more."""
+    Wiped data are gone: do it only when all ledgers have enough replicas elsewhere. The cluster
+    permanently refuses a bookie without its data, so give new data another name. --forget
+    records that nobody waits for these data any more."""
 
     async def command() -> None:
         from bookie.tools.format import (
@@ -192,17 +193,18 @@ def accept_loss(
     ledger_dir: LedgerDirs = None,
     *,
     reason: Annotated[
-        str, typer.Option(help="Why; it is kept, and shown as long as the bookie is in limbo.")
+        str, typer.Option(help="Reason; it is kept, and shown as long as the bookie is in limbo.")
     ] = "an operator accepted that its data may not be the newest",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Let a stopped bookie start on data that may not be the newest, such as a backup or a copy.
+    """Let a stopped bookie start on data that may not be the newest, such as a backup or a
+    copy.
 
-    What it had promised since may be lost, and it does not know what that was. So it starts in
-    limbo: it serves what it has, and denies nothing that it may have known; ledgers that are open
-    stay so until they are recovered from the other bookies. Never do it to several bookies at
-    once, and never while the newest data can still be had."""
+    What it has promised since may be lost, and it does not know what that was. So it starts in
+    limbo: it serves what it has, and denies nothing that it may have known; open ledgers stay
+    open until they are recovered from the other bookies. Never do it to several bookies at
+    once, and never while the newest data can still be recovered."""
 
     async def command() -> None:
         from bookie.identity import stamp as identity

@@ -50,7 +50,7 @@ SomeNames = Annotated[
     typer.Argument(
         metavar="[BOOKIE]...",
         autocompletion=complete_bookie,
-        help=f"{_NAMES} Default: all that are registered.",
+        help=f"{_NAMES} Default: all registered bookies.",
     ),
 ]
 
@@ -82,11 +82,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) -> None:
-    """Show the state of bookies: one by one if they are named, else an overview.
+    """Show the state of bookies: in detail for those that are named, else an overview.
 
-    Of one that is named, also what is left to repair of what it should hold: ledgers, how fast,
-    how long still. With --json, one line for each. Exits with 1 if a bookie does not answer, and,
-    unless some are named, if one is known that is not registered: 'dlog status' says more."""
+    For a named bookie, also shows what is left to repair of the entries it should hold:
+    ledgers, rate, remaining time. With --json, one line for each. Exits with 1 if a bookie does
+    not answer, and, unless some are named, if a known one is not registered: 'dlog status' has
+    details."""
 
     async def command() -> bool:
         missed = [] if bookies else await _missed(uri)
@@ -166,8 +167,8 @@ def gc(
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Let so many ledgers of each bookie go that the metadata store does not know, "
-            "although nothing shows that they were deleted.",
+            help="Delete up to this many ledgers of each bookie that the metadata store does not "
+            "know, although their deletion was not recorded.",
             show_default=False,
         ),
     ] = None,
@@ -175,24 +176,24 @@ def gc(
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Let so many copies of each bookie go that no ledger counts on any more, "
-            "although they are many.",
+            help="Evict up to this many copies of each bookie that no ledger references any "
+            "more, although they are many.",
             show_default=False,
         ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what belongs to deleted ledgers now, not in the next run; wait until it is done.
+    """Remove the data of deleted ledgers now, not in the next run; wait until it is done.
 
-    Also looks for copies that repair has moved elsewhere, and evicts those that were seen an
-    hour ago or earlier.
+    Also looks for copies that repair has moved elsewhere, and evicts those first seen at least
+    an hour ago.
 
-    A bookie keeps ledgers that are gone from the metadata store without a trace of their
+    A bookie keeps ledgers that disappeared from the metadata store without a record of their
     deletion, if they are more than a tenth in a day, and all of them if the store was restored
-    from a backup: 'dlog bookie status' says so. Find out first what became of the store;
-    --allow-deletions gives them up for good. More than a quarter of its ledgers are not evicted
-    in a day either, without --allow-evictions. Exits with 1 if ledgers were kept.
+    from a backup: 'dlog bookie status' reports it. First find out what happened to the store;
+    --allow-deletions deletes them permanently. Nor are more than a quarter of its ledgers
+    evicted in a day without --allow-evictions. Exits with 1 if ledgers were kept.
 
     Interrupting the command does not stop the bookie."""
     deletions = _count_or_all(allow_deletions, "--allow-deletions")
@@ -219,16 +220,15 @@ def compact(
     *,
     major: Annotated[
         bool,
-        typer.Option(
-            "--major", help="Also logs of which much is live still, as the daily run does."
-        ),
+        typer.Option("--major", help="Also entry logs with more live data, as the daily run does."),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Rewrite entry logs of which little is live, one bookie after the other; wait for it.
+    """Rewrite entry logs with little live data, one bookie after the other; wait until it is
+    done.
 
-    The bookies serve meanwhile; each moves data at the rate it is configured for."""
+    The bookies serve meanwhile; each moves data at its configured rate."""
 
     async def command() -> bool:
         whole = True
@@ -245,15 +245,15 @@ def compact(
 
 
 def readonly(
-    switch: Annotated[Switch, typer.Argument(help="Whether new entries are kept out.")],
+    switch: Annotated[Switch, typer.Argument(help="Whether new entries are refused.")],
     bookies: Names,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Keep new entries out of bookies, even after restarts; or let them in again.
+    """Make bookies refuse new entries, even after restarts; or accept them again.
 
-    A read-only bookie still serves reads, fences and recovery; writers change to others.
-    'off' does not help against other reasons, like a full disk: they are printed."""
+    A read-only bookie still serves reads, fences and recovery; writers change to others. 'off'
+    does not override other reasons, such as a full disk: they are printed."""
 
     async def command() -> None:
         async with _operators(bookies, uri) as operators:

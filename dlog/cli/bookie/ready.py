@@ -49,30 +49,33 @@ def ready(
         typer.Argument(
             metavar="[BOOKIE]",
             autocompletion=complete_bookie,
-            help="Which one, or how its name begins before a hyphen. Default: all that are known.",
+            help="Name of a bookie, or its part before a hyphen. Default: all known bookies.",
             show_default=False,
         ),
     ] = None,
     *,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", help="And no ledger lacks copies, as far as is known."),
+        typer.Option(
+            "--replicated", help="Also require that no ledger is known to be underreplicated."
+        ),
     ] = False,
     wait_s: Annotated[
         float,
         typer.Option(
             "--wait",
             metavar="DURATION",
-            help="How long to wait until it is so.",
+            help="How long to wait for that.",
             parser=duration(),
         ),
     ] = 0.0,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether bookies are registered, and with --replicated whether one more may be stopped.
+    """Report whether bookies are registered, and with --replicated whether one more may be
+    stopped.
 
-    Exits with 0 if it is so, at the latest after --wait, else with 1: a rolling restart stops the
+    Exits with 0 if so, at the latest after --wait, else with 1: a rolling restart stops the
     next bookie only after 'dlog bookie ready --replicated'. Reads metadata only."""
 
     async def command() -> _Found:

@@ -34,14 +34,14 @@ def add_to(app: typer.Typer) -> None:
 def rebalance(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Move nothing; say what would be moved.")
+        bool, typer.Option("--dry-run", help="Move nothing; report what would be moved.")
     ] = False,
     size: Annotated[
         int | None,
         typer.Option(
             "--bytes",
             metavar="SIZE",
-            help="Move at most so much, as 100G.",
+            help="Move at most this many bytes, as 100G.",
             parser=size_of(),
             show_default=False,
         ),
@@ -49,7 +49,7 @@ def rebalance(
     tolerance: Annotated[
         int,
         typer.Option(
-            help="So many per cent more or less than the mean is much the same.",
+            help="Tolerated deviation from the mean, in per cent.",
             min=0,
             max=100,
         ),
@@ -67,11 +67,12 @@ def rebalance(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Move closed ledgers from bookies that hold much to those that hold little, as new ones do.
+    """Move closed ledgers from full bookies to emptier ones, such as new ones.
 
-    A new bookie gets its share of new ledgers by itself; this gives it its share of old ones. All
-    copies of a ledger serve meanwhile, and its racks stay as many. Sizes are estimates by the
-    metadata. What was moved is removed from the old bookie later, by its garbage collection.
+    A new bookie gets its share of new ledgers at once; this gives it its share of old ones. All
+    copies of a ledger serve meanwhile, and it keeps the number of its racks. Sizes are
+    estimates from the metadata. The old bookie's garbage collection later removes what was
+    moved.
 
     May be interrupted at any moment, and repeated: one run moves each ledger at most once, so a
     second one may find more to do. Exits with 1 if a ledger could not be moved."""

@@ -38,7 +38,7 @@ def recover(
         typer.Argument(
             metavar="BOOKIE...",
             autocompletion=complete_bookie,
-            help="Names of bookies that are gone, all at once.",
+            help="Names of lost bookies, all at once.",
         ),
     ],
     *,
@@ -48,29 +48,29 @@ def recover(
             "--into",
             metavar="BOOKIE",
             autocompletion=complete_bookie,
-            help="Copy to this one; repeat it for several. Default: whoever is writable.",
+            help="Copy to this bookie; repeat it for several. Default: all writable bookies.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; say what would be copied.")
+        bool, typer.Option("--dry-run", help="Change nothing; report what would be copied.")
     ] = False,
     rate: Rate = RATE,
     ledgers: Ledgers = 4,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Copy all that bookies held which are gone to others, now, and wait for it.
+    """Copy all data of lost bookies to others, now, and wait until it is done.
 
-    The processes of 'dlog autorecovery' do the same by themselves once a bookie is lost; this needs
-    none of them, waits for no delay, and copies where you say. It goes on while 'dlog autorecovery
-    disable' lets them rest. May be interrupted at any moment, and repeated: what was copied stays.
-    Name bookies that are lost at the same time together, so that none is taken for a source. A log
-    that is written is given 30 s to leave them by itself, as with the processes of repair.
+    The processes of 'dlog autorecovery' do the same automatically once a bookie is lost; this
+    needs none of them, waits for no delay, and copies where you say. It runs even while 'dlog
+    autorecovery disable' pauses them. May be interrupted at any moment, and repeated: what was
+    copied stays. Name bookies that are lost at the same time together, so that none is used as
+    a source. The writer of an open log has 30 s to drop them itself, as with autorecovery.
 
-    Nothing is changed for a bookie that is there: 'dlog bookie decommission' empties one that
+    Nothing is changed for an available bookie: 'dlog bookie decommission' empties one that
     runs. The names stay known; 'dlog bookie decommission' retires them. Exits with 1 if it is
-    refused, or if not all could be copied: then it says what is left, and why."""
+    refused, or if not all could be copied: then it reports what is left, and why."""
 
     async def command() -> "RecoveryResult":
         from bookie.autorecovery.move_job import recover_bookies

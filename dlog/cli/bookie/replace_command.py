@@ -38,7 +38,7 @@ def replace(
     old: Annotated[
         str,
         typer.Argument(
-            metavar="OLD", autocompletion=complete_bookie, help="Name of the bookie that is gone."
+            metavar="OLD", autocompletion=complete_bookie, help="Name of the lost bookie."
         ),
     ],
     new: Annotated[
@@ -46,7 +46,7 @@ def replace(
         typer.Argument(
             metavar="NEW",
             autocompletion=complete_bookie,
-            help="Name of the one that runs in its place.",
+            help="Name of the bookie that replaces it.",
         ),
     ],
     *,
@@ -56,17 +56,18 @@ def replace(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Let a new bookie take the place of one whose disk or machine is gone for good.
+    """Replace a bookie whose disk or machine is permanently gone by a new one.
 
-    First retires the name of the old one, so that it never serves again; then copies what it held
-    to the new one, from the other copies; last sees that no ledger names it any more. What the new
-    one cannot get, as it has a copy already, goes to others. May be interrupted at any moment, and
-    repeated. No process of 'dlog autorecovery' is needed; those that run help, to whichever bookies
-    they choose.
+    First retires the name of the old one, so that it never serves again; then copies its data
+    to the new one, from the other copies; finally checks that no ledger names it any more.
+    Entries of which the new one already has a copy go to others. May be interrupted at any
+    moment, and repeated. No process of 'dlog autorecovery' is needed; those that run help, and
+    choose bookies themselves.
 
-    Asks, unless --yes: where the disk of the old one is whole, its directories should move to the
-    new machine, and one that still runs is for 'dlog bookie decommission'. Exits with 1 if it is
-    refused, or not all could be copied; the name stays retired then, and it can be run again."""
+    Asks, unless --yes: if the disk of the old one is whole, move its directories to the new
+    machine instead, and use 'dlog bookie decommission' for one that still runs. Exits with 1 if
+    it is refused, or if not all could be copied; the name then stays retired, and the command
+    can be run again."""
     if old == new:
         raise typer.BadParameter("a new bookie gets another name: start it with another --id")
     if not yes:

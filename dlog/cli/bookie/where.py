@@ -39,11 +39,11 @@ def where(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Show which bookies hold which entries, whether they are there, and what they lack.
+    """Show which bookies hold which entries, whether they are available, and what they lack.
 
-    Those that are there are asked what they hold; no entry is read ('dlog log verify' does
-    that). With --json, one line for each ledger. Exits with 1 if a copy is lacking: a bookie
-    is away, or says that it has not got what it should."""
+    Queries the available ones for what they hold; no entry is read ('dlog log verify' does
+    that). With --json, one line for each ledger. Exits with 1 if a copy is missing: a bookie is
+    unavailable, or reports that it lacks entries it should have."""
 
     async def command() -> bool:
         from bookie.autorecovery.replica_scan import locate, states_of

@@ -43,7 +43,7 @@ truncate_command.add_to(app)
 verify_command.add_to(app)
 app.add_typer(log_settings.app, name="settings")
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command(
@@ -57,9 +57,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def create(
     log: LogName,
     *,
-    ensemble: Annotated[int, typer.Option(help="Bookies that a segment is spread over.")] = 3,
+    ensemble: Annotated[int, typer.Option(help="Bookies over which a segment is spread.")] = 3,
     write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
-    ack_quorum: Annotated[int, typer.Option(help="Copies on disk before an append is done.")] = 2,
+    ack_quorum: Annotated[
+        int, typer.Option(help="Copies on disk before an append is acknowledged.")
+    ] = 2,
     codec: Annotated[
         str,
         typer.Option(
@@ -75,7 +77,7 @@ def create(
     roll_bytes: Annotated[
         int,
         typer.Option(
-            help="Begin a new segment after so many bytes.",
+            help="Start a new segment after this many bytes.",
             parser=size(),
             metavar="SIZE",
             show_default="1G",
@@ -84,7 +86,7 @@ def create(
     roll_age_s: Annotated[
         float,
         typer.Option(
-            help="Begin a new segment when the last one is older.",
+            help="Start a new segment when the last one is older.",
             parser=duration(),
             metavar="DURATION",
             show_default="2h",
@@ -92,11 +94,13 @@ def create(
     ] = _DEFAULTS.roll_age_s,
     retention_bytes: Annotated[
         int,
-        typer.Option(help="Drop old segments beyond this size.", parser=size(), metavar="SIZE"),
+        typer.Option(
+            help="Delete old segments beyond this total size.", parser=size(), metavar="SIZE"
+        ),
     ] = _DEFAULTS.retention_bytes,
     retention_age_s: Annotated[
         float,
-        typer.Option(help="Drop segments that are older.", parser=duration(), metavar="DURATION"),
+        typer.Option(help="Delete segments that are older.", parser=duration(), metavar="DURATION"),
     ] = _DEFAULTS.retention_age_s,
     more: Annotated[
         list[str] | None,
@@ -113,8 +117,8 @@ def create(
 ) -> None:
     """Create an empty log with settings of its own.
 
-    Not needed before the first append, which creates a log with the defaults. Sizes are bytes, or
-    512K, 10M, 2G; times are seconds, or 90s, 15m, 2h, 7d; 0 means no limit."""
+    Not needed before the first append, which creates a log with the defaults. Sizes are bytes,
+    or 512K, 10M, 2G; times are seconds, or 90s, 15m, 2h, 7d; 0 means no limit."""
     changes = parse_settings(more or [], "--set")
     compressed_by, codec_level = parse_codec(codec, "--codec")
 
@@ -142,7 +146,7 @@ def create(
 
 @app.command(epilog=examples("dlog log exists flights && echo yes"))
 def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
-    """Exit with 0 if there is such a log, and with 1 if there is none."""
+    """Exit with 0 if the log exists, and with 1 if it does not."""
 
     async def command() -> bool:
         from dlog.aio.admin import log_exists
@@ -159,14 +163,14 @@ def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
 @app.command(epilog=examples("dlog log rename orders eu/orders"))
 def rename(
     log: LogName,
-    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.")],
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Give a log another name, in one step; records, offsets, settings and consumers stay.
+    """Rename a log atomically; records, offsets, settings and consumers stay.
 
-    Its writer and its readers go on. Stop the candidates of an election under the old name
-    first, or one of them makes a new log with that name."""
+    Its writer and its readers continue. First stop the candidates of an election under the old
+    name, or one of them creates a new log with that name."""
 
     async def command() -> None:
         from dlog.aio.admin import rename_log
@@ -182,7 +186,7 @@ def rename(
 
 @app.command(epilog=examples("dlog log seal orders-2025", "dlog log seal orders-2025 --yes"))
 def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
-    """End a log for good: nobody can append to it any more. Prints the offset after its end.
+    """Seal a log: nobody can ever append to it again. Prints the offset after its end.
 
     All of it stays readable, and readers that follow it end. A writer that has it open loses
     it. There is no way back."""
@@ -203,7 +207,7 @@ def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False)
 
 @app.command(epilog=examples("dlog log delete scratch", "dlog log delete scratch --yes"))
 def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
-    """Delete a log and all of its records, for good."""
+    """Delete a log and all of its records permanently."""
     if not yes:
         typer.confirm(f"Delete log {log!r} and all of its records?", abort=True, err=True)
 
@@ -227,9 +231,9 @@ def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = Fals
     )
 )
 def watch(
-    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only logs whose names start with this.")] = "",
     existing: Annotated[
-        bool, typer.Option(help="Begin with the logs there are, as added; or only with news.")
+        bool, typer.Option(help="Start with the existing logs, as added; or print only changes.")
     ] = True,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", help="Stop after this many changes.", min=0)
@@ -237,7 +241,7 @@ def watch(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Print logs that are added and removed, as it happens, until Ctrl-C.
+    """Print logs as they are created and deleted, until Ctrl-C.
 
     Each line is 'added' or 'removed', a tab, and a name."""
 

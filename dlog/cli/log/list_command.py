@@ -48,10 +48,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_(
-    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only logs whose names start with this.")] = "",
     recursive: Annotated[
         bool,
-        typer.Option(help="Whole names; or only up to the next slash, as directories."),
+        typer.Option(help="Print whole names; or only up to the next slash, as directories."),
     ] = True,
     long: Annotated[
         bool,
@@ -64,12 +64,12 @@ def list_(
     ] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Logs of dlog's own, too: their names begin with '_'."),
+        typer.Option("--all", help="Include dlog's own logs: their names start with '_'."),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """List the names of the logs. Those of dlog's own are left out, and counted on stderr."""
+    """List the names of the logs. dlog's own logs are left out, and counted on stderr."""
     if long and not recursive:
         raise typer.BadParameter("names up to a slash are no logs", param_hint="--long")
 

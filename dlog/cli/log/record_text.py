@@ -26,12 +26,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
-    """Show what a log holds: offsets, segments and their ledgers, settings, who writes it.
+    """Show a log: offsets, segments and their ledgers, settings, its writer.
 
-    The epoch and the owner are of the writer that took it over last, the leader is who won
-    the election, if there is one. Bytes are payload, stored as often as the write quorum says.
-    The ratio is of bytes as they are stored to bytes before compression, in the newest entries:
-    a sample, for which at most a few megabytes are read."""
+    The epoch and the owner are those of the last writer that took it over; the leader is the
+    winner of the election, if there is one. Bytes are payload, stored as often as the write
+    quorum says. The ratio is that of stored bytes to bytes before compression, in the newest
+    entries: a sample, for which at most a few megabytes are read."""
 
     async def command() -> None:
         from dlog.aio.admin import log_info

@@ -78,7 +78,7 @@ def append(
             "--delimiter",
             "-D",
             metavar="TEXT",
-            help=r"What stands between records, as \\t, \\0 or \\x1e. Default: the line's end.",
+            help="Delimiter between records, as \\\\t, \\\\0 or \\\\x1e. Default: the line's end.",
             show_default=False,
         ),
     ] = None,
@@ -88,7 +88,7 @@ def append(
             "--key-delimiter",
             "-K",
             metavar="TEXT",
-            help="What stands between a record's key and its value. Default: records have no keys.",
+            help="Delimiter between a record's key and its value. Default: records have no keys.",
             show_default=False,
         ),
     ] = None,
@@ -101,12 +101,12 @@ def append(
             "'tail --json' prints it.",
         ),
     ] = InputFormat.LINES,
-    create: Annotated[bool, typer.Option(help="Create the log if there is none.")] = True,
+    create: Annotated[bool, typer.Option(help="Create the log if it does not exist.")] = True,
     take_over: Annotated[
         bool,
         typer.Option(
             "--take-over",
-            help="Append even if another program leads or writes the log; it loses it.",
+            help="Append even if another program leads or writes the log, which then loses it.",
         ),
     ] = False,
     uri: Uri = None,
@@ -114,10 +114,10 @@ def append(
 ) -> None:
     """Append each line of stdin (or of a file) as one record; print the last offset.
 
-    With --input json, keys, txids, times and headers are copied; offsets are new. The end of the
-    line is not part of the record. A log has one writer: where another program leads the log, or
-    did not close it, the command is refused without --take-over. Records that were acknowledged
-    before an error stay appended."""
+    With --input json, keys, txids, times and headers are copied; offsets are new. The end of
+    the line is not part of the record. A log has one writer: where another program leads the
+    log, or did not close it, the command is refused without --take-over. Records that were
+    acknowledged before an error stay appended."""
     headers = parse_headers(header or [])
     incoming: JsonLines | Messages
     if input_format is InputFormat.JSON:

@@ -46,7 +46,7 @@ Start = Annotated[
 Stop = Annotated[
     str,
     typer.Option(
-        metavar="POSITION", help="Where to end, not with it.", autocompletion=complete_position
+        metavar="POSITION", help="End position (exclusive).", autocompletion=complete_position
     ),
 ]
 
@@ -82,12 +82,12 @@ def count(
     start: Start = "start",
     stop: Stop = "end",
     read: Annotated[
-        bool, typer.Option("--read", help="Read them all, and count their bytes, too.")
+        bool, typer.Option("--read", help="Read all records, and count their bytes, too.")
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Count the records of a log, or those from one place to another.
+    """Count the records of a log, or those between two positions.
 
     Offsets have no gaps, so nothing is read unless --read is given."""
     begin, end = parse_start(start), parse_start(stop, "--stop")
@@ -151,10 +151,10 @@ def seek(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Show where a position is: offset, DLSN, timestamp and txid of the record there.
+    """Convert a position: show offset, DLSN, timestamp and txid of the record there.
 
-    A txid or time is the first record that reaches it. If there is no record yet, the
-    offset is the end of the log, and the rest is not known."""
+    A txid or time means the first record that reaches it. If there is no record yet, the offset
+    is the end of the log, and the rest is unknown."""
     wanted = parse_start(position, "POSITION")
 
     async def command() -> None:
@@ -186,12 +186,12 @@ def dump(
     start: Start = "start",
     stop: Stop = "end",
     records: Annotated[
-        bool, typer.Option("--records", help="Below each entry, the records that it carries.")
+        bool, typer.Option("--records", help="Print the records of each entry below it.")
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Print what carries the records: an entry to a line, with its place, times and codec.
+    """Print the entries of a log, one per line, with position, times and codec.
 
     The bytes are those of its values, and those of its body as it is stored. With --json, one
     line for each entry, and with --records also its records."""

@@ -27,7 +27,7 @@ def get(
         typer.Argument(
             metavar="[NAME]",
             autocompletion=complete_setting,
-            help="Only this one; its value is all that is printed.",
+            help="Print only the value of this one.",
         ),
     ] = None,
     uri: Uri = None,

@@ -40,7 +40,7 @@ def tail(
     log: LogName,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Wait for new records at the end, until Ctrl-C.")
     ] = False,
     start: Annotated[
         str | None,
@@ -61,14 +61,14 @@ def tail(
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option(help="Begin so many records before the end.", min=0, show_default=False),
+        typer.Option(help="Start this many records before the end.", min=0, show_default=False),
     ] = None,
     stop: Annotated[
         str | None,
         typer.Option(
             metavar="POSITION",
             autocompletion=complete_position,
-            help="Where to end; not printed itself.",
+            help="End position (exclusive).",
             show_default=False,
         ),
     ] = None,
@@ -76,13 +76,13 @@ def tail(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Continue where this named consumer is, and commit what was printed. A new one "
-            "begins where the other options say.",
+            help="Continue at the position of this named consumer, and commit what was printed. "
+            "A new one begins where the other options say.",
             show_default=False,
         ),
     ] = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="Only if nobody else has the consumer open.")
+        bool, typer.Option("--exclusive", help="Fail if another process has the consumer open.")
     ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for a start beyond the end of the log.")
@@ -98,17 +98,17 @@ def tail(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help=f"Print each record so, as kcat does: {FORMAT_HELP}.",
+            help=f"Output format, with kcat's placeholders: {FORMAT_HELP}.",
             show_default=False,
         ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Print the records of a log, one to a line. Never disturbs its writer.
+    """Print the records of a log, one per line. Never interferes with its writer.
 
-    A pipe or file gets values as they are; on a terminal control characters are escaped.
-    With --json, a key or value that is not UTF-8 text is {"base64": ...}."""
+    A pipe or file gets values as they are; on a terminal control characters are escaped. With
+    --json, a key or value that is not UTF-8 text is {"base64": ...}."""
     if sum(each is not None for each in (start, from_time, last)) > 1:
         raise typer.BadParameter("give one of --start, --from-time and --last")
     if exclusive and consumer is None:

@@ -39,12 +39,16 @@ def trace(
     log: LogName,
     *,
     offset: Annotated[
-        int | None, typer.Option("--offset", help="Of the record.", min=0, show_default=False)
+        int | None,
+        typer.Option("--offset", help="The record's position.", min=0, show_default=False),
     ] = None,
     dlsn: Annotated[
         str | None,
         typer.Option(
-            "--dlsn", metavar="SEGMENT:ENTRY:SLOT", help="Of the record.", show_default=False
+            "--dlsn",
+            metavar="SEGMENT:ENTRY:SLOT",
+            help="The record's position.",
+            show_default=False,
         ),
     ] = None,
     uri: Uri = None,
@@ -52,10 +56,10 @@ def trace(
 ) -> None:
     """Show where one record is: segment, ledger, entry, and what each of its bookies has of it.
 
-    Each bookie that should have the entry is asked for it, and what it gives is verified; and, over
-    the port of operators, where it has it: in memory, in the journal, in an entry log. Also who
-    wrote it and which consumers have passed it. An entry that nobody can give is traced all the
-    same. Exits with 1 if a bookie does not give it whole and right."""
+    Queries each bookie that should have the entry twice: for the entry, which is verified, and,
+    over the operator port, for its location: in memory, in the journal, in an entry log. Also
+    shows who wrote it and which consumers have passed it. An entry that no bookie can return is
+    traced all the same. Exits with 1 if a bookie does not return it whole and right."""
     place = _place(offset, dlsn)
 
     async def command() -> "TracedRecord":

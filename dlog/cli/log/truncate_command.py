@@ -55,7 +55,7 @@ def truncate(
         int | None,
         typer.Option(
             metavar="SIZE",
-            help=f"Keep at least so much, in whole segments: {SIZE_HELP}.",
+            help=f"Keep at least this many bytes, in whole segments: {SIZE_HELP}.",
             parser=size(),
             show_default=False,
         ),
@@ -70,15 +70,18 @@ def truncate(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say which records and ledgers would go; do nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Report which records and ledgers would be removed; change nothing."
+        ),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the oldest records of a log, beside a writer if there is one.
+    """Remove the oldest records of a log, while its writer continues if it has one.
 
-    Say what stays by one of --before, --before-time, --keep-bytes and --keep-age. Prints
-    the first offset there is afterwards. Space is freed by whole segments."""
+    Name what stays with one of --before, --before-time, --keep-bytes and --keep-age. Prints the
+    new first offset. Space is freed by whole segments."""
     if sum(each is not None for each in (before, before_time, keep_bytes, keep_age)) != 1:
         raise typer.BadParameter(
             "say what to keep by one of --before, --before-time, --keep-bytes and --keep-age"

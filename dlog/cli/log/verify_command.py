@@ -47,19 +47,19 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Hand replicas that are missing or damaged to the processes of repair.",
+            help="Mark missing and damaged replicas for autorecovery.",
         ),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Read every entry of logs from every replica; say what is damaged, short or wrong.
+    """Read every entry of logs from every replica; report what is damaged, short or wrong.
 
     Checks digests, that replicas are the same, and that entries, offsets and txids join.
-    Disturbs no writer; reads as much as is stored. With --repair, 'dlog autorecovery' makes good
-    what is missing or damaged, as 'dlog ledger underreplicated' shows; copies that differ and are
-    each whole are left for you to decide. With --json, one line for each log. Exits with 1 if
-    anything is wrong with any of them."""
+    Interferes with no writer; reads everything that is stored. With --repair, 'dlog
+    autorecovery' restores what is missing or damaged, as 'dlog ledger underreplicated' shows;
+    copies that differ although each is whole are left for you to decide. With --json, one line
+    for each log. Exits with 1 if anything is wrong with any of them."""
 
     async def command() -> bool:
         healthy = True
@@ -82,7 +82,7 @@ def audit(
         bool,
         typer.Option(
             "--repair",
-            help="Delete ledgers that are provably of no use, and finish deletions that began.",
+            help="Delete ledgers that are provably of no use, and finish interrupted deletions.",
         ),
     ] = False,
     uri: Uri = None,
@@ -91,8 +91,8 @@ def audit(
     """Compare all logs with all ledgers: what is missing, leaked, or half deleted.
 
     Reads metadata only, and changes nothing without --repair. Exits with 1 if something is
-    lost, leaked (and not repaired) or unreadable. Pending ledgers are no fault: a writer may
-    be about to use them."""
+    lost, leaked (and not repaired) or unreadable. Pending ledgers are no fault: a writer may be
+    about to use them."""
 
     async def command() -> bool:
         from dlog.aio.admin import audit_namespace

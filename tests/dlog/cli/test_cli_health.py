@@ -47,7 +47,7 @@ def kinds(shell: CliShell, *, code: int = 1) -> list[str]:
 
 def test_a_cluster_that_is_well_says_so(shell: CliShell) -> None:
     shell.write("orders")
-    assert shell.run("status").startswith("All is well, as far as was looked.\n")
+    assert shell.run("status").startswith("No problems found in what was checked.\n")
     found = shell.json("status")
     assert found["healthy"] is True
     assert [each["state"] for each in found["bookies"]["bookies"]] == ["writable"] * 3
@@ -113,7 +113,7 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
     shell.write("orders")
     shell.cluster.kill_bookie(1)
     text = shell.run("status", code=1)
-    assert text.startswith("1 thing is wrong.\n\nWRONG: bookie bookie-1 (last at 127.0.0.1:")
+    assert text.startswith("1 problem found.\n\nWRONG: bookie bookie-1 (last at 127.0.0.1:")
     assert "\n  - 2 bookies are writable, and by default each segment of a log wants 3\n" in text
     assert "\n    -> Segments begin with fewer copies" in text
     found = shell.json("status", code=1)
@@ -180,7 +180,7 @@ def test_marked_ledgers_are_counted_and_a_few_of_them_read(
     assert "5 ledgers are known to lack copies; the repair of 1 was put off: nobody has it" in (
         " ".join(shell.run("status", code=1).split())
     )
-    assert "Not looked at, as there is too much" in shell.run("status", code=1)
+    assert "Not checked, because there is too much" in shell.run("status", code=1)
 
 
 def test_a_log_that_was_left_by_its_leader_is_named_and_one_that_was_closed_is_not(
@@ -210,7 +210,7 @@ def test_a_store_that_does_not_answer_is_the_one_thing_that_is_wrong(shell: CliS
     with shell.cluster.metadata_cut():
         [sign] = shell.json("status", code=1)["signs"]
         assert sign["kind"] == "store-unreachable"
-        assert shell.run("status", code=1).startswith("1 thing is wrong.\n\nGRAVE: the metadata")
+        assert shell.run("status", code=1).startswith("1 problem found.\n\nGRAVE: the metadata")
 
 
 def test_a_check_that_cannot_be_made_takes_no_other_with_it(shell: CliShell) -> None:

@@ -77,10 +77,12 @@ def test_a_format_may_say_itself_what_a_terminal_obeys(shell: CliShell) -> None:
 def test_a_terminal_shows_in_color_how_grave_it_is() -> None:
     with cli_shell() as shell:
         shown = {"TERM": "xterm", "NO_COLOR": ""}
-        assert "\x1b[32m\x1b[1mAll is well\x1b[0m, as far" in shell.invoke("status", **shown).stdout
+        assert (
+            "\x1b[32m\x1b[1mNo problems found\x1b[0m in" in shell.invoke("status", **shown).stdout
+        )
         shell.cluster.kill_bookie(0)
         said = shell.invoke("status", **shown).stdout
-        assert "\x1b[33m\x1b[1m1 thing is wrong\x1b[0m.\n" in said
+        assert "\x1b[33m\x1b[1m1 problem found\x1b[0m.\n" in said
         assert "\n\x1b[33m\x1b[1mWRONG\x1b[0m: bookie " in said
         assert "\nNOTE: " in said
         for index in (1, 2):
