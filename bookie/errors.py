@@ -4,15 +4,15 @@ CallerError
 |- PortInUse
 |- AddressUnusable
 |- TooFewDescriptors       the system lets it open too few files and connections
-|- InvalidSetting          a bookie cannot be configured so
+|- InvalidSetting          a setting has an invalid value
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
-|- DirectoryUnusable       it cannot be made, read or locked
+|- DirectoryUnusable       it cannot be created, read or locked
 |- DirectoryGivenTwice     as two journal or two ledger directories
-|- CollectionUnderWay      a run was asked for while another one is under way
-|- BookieRunning           its name is registered by a process that goes on
-|- BookiesThere            a restored store is accepted while no bookie runs
-`- WrongDirectory          the directory's identity is not the one asked for (rule 74)
+|- CollectionUnderWay      a run was requested while another one is in progress
+|- BookieRunning           its name is registered by a running process
+|- BookiesThere            a restored store is accepted only while no bookie runs
+`- WrongDirectory          the directory's identity is not the expected one (rule 74)
    |- ForeignCluster       it belongs to another cluster
    |- ForeignBookie        it belongs to another bookie of this cluster
    |- CookieMissing        it has an identity that the cluster does not know
@@ -25,13 +25,13 @@ CallerError
    |- DirectoryMisplaced   it is one of the bookie's, but another one than it was given as
    `- DirectoriesMixed     the directories are not of the same data
 StorageError
-|- StoreNotBelieved        the metadata store is another one than the bookie's, or an older one
+|- StoreNotBelieved        the metadata store is not the bookie's, or is an older one
 |- BookieSuperseded        its identity was taken over, retired or forgotten; it has stopped
 |- BookieFailed            the disk failed under a running bookie; it has stopped
 |- OrderNotKept            an operator's order could not be made durable; nothing has changed
-|- StorageFailed           the same, as the storage engine says it: it refuses all further calls
+|- StorageFailed           the same, from the storage engine: it refuses all further calls
 |  `- JournalFailed
-`- FileDamaged             a file is not as it was written, and says where
+`- FileDamaged             a file differs from what was written, at a known byte
    |- JournalDamaged
    |- JournalMissing
    |- MarkDamaged
@@ -66,7 +66,7 @@ class AddressUnusable(CallerError):
 class TooFewDescriptors(CallerError):
     def __init__(self, limit: int, needed: int) -> None:
         super().__init__(
-            f"this process may have {limit} files and connections open, a bookie needs {needed}; "
+            f"this process may open {limit} files and connections, but a bookie needs {needed}; "
             "raise the limit ('ulimit -n', LimitNOFILE)"
         )
         self.limit, self.needed = limit, needed
@@ -142,14 +142,14 @@ class DataMissing(WrongDirectory):
     def __init__(self, directory: str, bookie: str, reason: str) -> None:
         super().__init__(
             f"bookie {bookie} is known to the cluster, but {directory} does not hold its data: "
-            f"{reason}. Bring the data back, or start a bookie of another name; a bookie that "
+            f"{reason}. Restore the data, or start a bookie of another name; a bookie that "
             "forgot what it promised would lose acknowledged entries"
         )
         self.directory, self.bookie, self.reason = directory, bookie, reason
 
 
 _NEWEST: Final = (
-    "Bring the newest data back; if they are lost, `dlog bookie accept-loss` lets it start and "
+    "Restore the newest data; if they are lost, `dlog bookie accept-loss` lets it start and "
     "deny nothing that it may have known, until its open ledgers are recovered"
 )
 
@@ -180,7 +180,7 @@ class StoreOutdated(WrongDirectory):
         super().__init__(
             f"{directory} holds data of bookie {bookie} of its start {here}, but the metadata "
             f"store knows of start {stored} only: it was restored from a backup, or is another "
-            "one. Bring the newest metadata back; if they are lost, stop all bookies and say so "
+            "one. Restore the newest metadata; if they are lost, stop all bookies and accept that "
             "once for all of them: `dlog metadata accept-restore`"
         )
         self.directory, self.bookie, self.here, self.stored = directory, bookie, here, stored
@@ -200,9 +200,9 @@ class BookiesThere(CallerError):
 
     def __init__(self, bookies: Sequence[str]) -> None:
         super().__init__(
-            f"bookies are registered: {', '.join(bookies)}. A restored metadata store is accepted "
-            "while none runs, so that each of them learns of it: stop them all; a registration of "
-            "a process that is gone vanishes with its session, in some seconds"
+            f"bookies are registered: {', '.join(bookies)}. A restored metadata store is "
+            "accepted only while none runs, so that each of them learns of it: stop them all; the "
+            "registration of a process that is gone expires with its session, in some seconds"
         )
         self.bookies = tuple(bookies)
 
@@ -210,7 +210,7 @@ class BookiesThere(CallerError):
 class BookieRunning(CallerError):
     def __init__(self, bookie: str, address: str, waited_s: float) -> None:
         super().__init__(
-            f"a bookie {bookie} is registered at {address}, and still is after {waited_s:g} s: "
+            f"bookie {bookie} is registered at {address}, and still is after {waited_s:g} s: "
             "its data are used elsewhere, and these are a copy. Stop that one first, or remove "
             "the copy"
         )
@@ -221,7 +221,7 @@ class CollectionUnderWay(CallerError):
     retryable = True
 
     def __init__(self, running: str) -> None:
-        super().__init__(f"a run is under way already ({running}); wait for its end")
+        super().__init__(f"a run is already in progress ({running}); wait until it ends")
         self.running = running
 
 
@@ -230,7 +230,7 @@ class DirectoriesChanged(WrongDirectory):
         super().__init__(
             f"{directory} belongs to a bookie with the directories [{found}], it was started with "
             f"[{expected}]; give the same number of journal and ledger directories as at the "
-            "first start, in the same order: what is in which follows from their numbers"
+            "first start, in the same order, which determines the place of each ledger"
         )
         self.directory, self.found, self.expected = directory, found, expected
 
@@ -255,17 +255,17 @@ class DirectoriesMixed(WrongDirectory):
 
 class StoreNotBelieved(StorageError):
     def __init__(self, reason: str) -> None:
-        super().__init__(f"what the metadata store says is not believed: {reason}")
+        super().__init__(f"the metadata store is not trusted: {reason}")
         self.reason = reason
 
 
 class BookieSuperseded(StorageError):
     TWO: Final = (
-        "Two processes must not answer for the same data; find out which directories are the "
+        "Two processes must not serve the same data; find out which directories are the "
         "newest, and remove the others"
     )
     GONE: Final = (
-        "Ledgers count on nothing that it holds. Start a bookie on empty directories, under "
+        "No ledger relies on its data. Start a bookie on empty directories, under "
         "another --id or none"
     )
 
@@ -286,14 +286,14 @@ class BookieFailed(StorageError):
 class OrderNotKept(StorageError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"the order cannot be kept in {path}: {reason}. "
-            "The bookie goes on as it was; check the disk, then try again"
+            f"the operator's request cannot be stored in {path}: {reason}. "
+            "The bookie continues unchanged; check the disk, then try again"
         )
         self.path, self.reason = path, reason
 
 
 class StorageFailed(StorageError):
-    """The disk failed; what it holds is not known, so only a restart can go on (rule 60)."""
+    """The disk failed; its contents are unknown, so only a restart can continue (rule 60)."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(
@@ -308,7 +308,7 @@ class JournalFailed(StorageFailed):
 
 
 class FileDamaged(StorageError):
-    """*path* at byte *offset* is not what was written there."""
+    """*path* at byte *offset* differs from what was written."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(

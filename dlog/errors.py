@@ -4,15 +4,15 @@
     |- CallerError
     |  |- InvalidName             the name of a log breaks a rule
     |  |- InvalidSettings         settings of a log contradict each other
-    |  |- InvalidPosition         no such place can be in this log
+    |  |- InvalidPosition         this position cannot exist in this log
     |  |- RecordTooLarge
     |  |- InvalidHeaders          too many, or a name that cannot be stored; also a ValueError
-    |  |- BatchTooLarge           more than one append_many may bring
+    |  |- BatchTooLarge           more than one append_many may append
     |  |- CodecMissing            the library of a codec is not installed
     |  |- EncryptionMissing       the library of encryption is not installed
-    |  |- InvalidKeys             a file of keys, or the command that has them, cannot be used
-    |  |- KeyMissing              this process was not given the key of a log; or another one
-    |  |- AppendRejected          the record was not sent; the log goes on without it
+    |  |- InvalidKeys             a file of keys, or the command that provides them, cannot be used
+    |  |- KeyMissing              this process lacks the key of a log, or has another one
+    |  |- AppendRejected          the record was not sent; the log continues without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
     |  |- UnitSuperseded          a sink's unit comes after a later one of its origin
@@ -27,19 +27,19 @@
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open shows which
     |  |- CloseTimedOut           closed before all appends were confirmed
-    |  |- AppendFailed            not sent: the writer broke before; open the log again
-    |  |- RollPostponed           the roll is not done yet; it goes on in the background
-    |  |- EpochChanged            somebody took the log over since; nothing was disturbed
-    |  |- TakeoverFailed          others who open the log were faster each time
+    |  |- AppendFailed            not sent: the writer failed before; reopen the log
+    |  |- RollPostponed           the roll is not done yet; it continues in the background
+    |  |- EpochChanged            another process took the log over; nothing was changed
+    |  |- TakeoverFailed          another process opened the log first each time
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
-    |  |- KeyCommandFailed        the command that has the keys did not answer as it should
+    |  |- KeyCommandFailed        the command that provides the keys failed
     |  |- BarrierNotReached       it was not known in time whether the last records are committed
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
-    |  `- ManifestTooLarge        no segment more until the log is truncated; appends go on
+    |  `- ManifestTooLarge        no more segments until the log is truncated; appends continue
     `- StorageError
        |- DamagedBatch            bytes are no record batch
        |- BatchEncrypted          it has to be opened before it is decoded
@@ -77,8 +77,8 @@ class InvalidPosition(CallerError):
 class ForkedAfterConnecting(CallerError):
     def __init__(self) -> None:
         super().__init__(
-            "this process was forked from one that had connected already, and whose threads may "
-            "have left locks held in such a child: fork before the first log is opened, or spawn "
+            "this process cannot connect: it was forked from one that had already connected, whose "
+            "threads may have left locks held. Fork before the first log is opened, or spawn "
             "the process (multiprocessing: the start method spawn or forkserver)"
         )
 
@@ -127,7 +127,7 @@ class EncryptionMissing(CallerError):
 
 
 class InvalidKeys(CallerError):
-    """Says where, never what the keys are."""
+    """Names the place, never the keys."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"keys for encryption: {where}: {reason}")
@@ -135,12 +135,12 @@ class InvalidKeys(CallerError):
 
 
 class KeyMissing(CallerError):
-    """A log can be neither read nor written here; others who have the key can."""
+    """A log can be neither read nor written here; processes that have the key can."""
 
     def __init__(self, key: str, reason: str = "this process does not have it") -> None:
         super().__init__(
-            f"the key {key!r} is needed to read or write an encrypted log, and {reason}: name the "
-            "file that has it by DLOG_KEY_FILE, or a command that uses it by DLOG_KEY_COMMAND"
+            f"the key {key!r} is needed to read or write an encrypted log, and {reason}: set "
+            "DLOG_KEY_FILE to the file that has it, or DLOG_KEY_COMMAND to a command that uses it"
         )
         self.key, self.reason = key, reason
 
@@ -167,7 +167,7 @@ class UnitSuperseded(CallerError):
     def __init__(self, log: str, number: int, last: int) -> None:
         super().__init__(
             f"log {log!r}: unit {number} comes after unit {last} of the same origin, and only the "
-            f"last one may come again; number units from {last + 1} on, or commit as a new origin"
+            f"last one may be repeated; number units from {last + 1} on, or commit as a new origin"
         )
         self.log, self.number, self.last = log, number, last
 
@@ -190,8 +190,8 @@ class TooManyLogs(CallerError):
 class TooManyConsumers(CallerError):
     def __init__(self, log: str, consumers_max: int) -> None:
         super().__init__(
-            f"log {log!r} has {consumers_max} consumers, the most there may be; "
-            "delete those that are not used any more"
+            f"log {log!r} has {consumers_max} consumers, which is the maximum; "
+            "delete those that are no longer used"
         )
         self.log, self.consumers_max = log, consumers_max
 
@@ -260,7 +260,7 @@ class CloseTimedOut(RemoteError):
 
 
 class RollPostponed(RemoteError):
-    """The roll is not done yet; it goes on in the background, and so do appends."""
+    """The roll is not done yet; it continues in the background, and so do appends."""
 
     retryable = True
     outcome_unknown = True
@@ -268,7 +268,7 @@ class RollPostponed(RemoteError):
     def __init__(self, log: str, timeout_s: float, reason: str) -> None:
         super().__init__(
             f"log {log!r}: the roll is not done after {timeout_s:g} s: {reason}. "
-            "It goes on in the background, and appends go on too"
+            "It continues in the background, and so do appends"
         )
         self.log, self.timeout_s, self.reason = log, timeout_s, reason
 
@@ -281,13 +281,13 @@ class AppendFailed(RemoteError):
     def __init__(self, log: str, reason: str) -> None:
         super().__init__(
             f"log {log!r}: this writer failed earlier: {reason}. Nothing was sent; "
-            "open the log again to go on"
+            "open the log again to continue"
         )
         self.log, self.reason = log, reason
 
 
 class EpochChanged(RemoteError):
-    """A conditional open lost: the log's writer was not disturbed."""
+    """A conditional open lost: the log's writer is unaffected."""
 
     def __init__(self, log: str, expected_epoch: int, epoch: int, owner: str = "") -> None:
         by = f" by {owner}" if owner else ""
@@ -318,21 +318,21 @@ class NoSuchLog(RemoteError):
 
 class LogExists(RemoteError):
     def __init__(self, log: str) -> None:
-        super().__init__(f"there is a log {log!r} already; open it, or choose another name")
+        super().__init__(f"log {log!r} exists already; open it, or choose another name")
         self.log = log
 
 
 class LogSealed(RemoteError):
     def __init__(self, log: str) -> None:
-        super().__init__(f"log {log!r} was sealed for good; append to another log")
+        super().__init__(f"log {log!r} is sealed, permanently; append to another log")
         self.log = log
 
 
 class Trimmed(RemoteError):
     def __init__(self, log: str, position: object, first_offset: int) -> None:
         super().__init__(
-            f"log {log!r}: position {position} was trimmed away; "
-            f"the first record there is now has offset {first_offset}"
+            f"log {log!r}: position {position} was trimmed; "
+            f"the first record now has offset {first_offset}"
         )
         self.log, self.position, self.first_offset = log, position, first_offset
 
@@ -363,7 +363,7 @@ class LogRecreated(RemoteError):
 
 
 class NotThereYet(RemoteError):
-    """A bounded read came to a record that no bookie gives as committed."""
+    """A bounded read reached a record that no bookie returns as committed."""
 
     retryable = True
 
@@ -400,13 +400,13 @@ class ConsumerFenced(RemoteError):
     def __init__(self, consumer: str, owner: str) -> None:
         super().__init__(
             f"consumer {consumer!r} was opened exclusively or reset by {owner or 'another'} since "
-            "it was opened here; open it again to go on from the position it has now"
+            "it was opened here; open it again to continue from its current position"
         )
         self.consumer, self.owner = consumer, owner
 
 
 class BarrierNotReached(RemoteError):
-    """Bookies hold a record that may have been acknowledged, and nobody says that it is."""
+    """Bookies hold a record that may have been acknowledged, and none confirms it."""
 
     retryable = True
 
@@ -420,20 +420,20 @@ class BarrierNotReached(RemoteError):
 
 
 class KeyCommandFailed(RemoteError):
-    """Nothing was read or written. Neither what it was given nor what it answered is told."""
+    """Nothing was read or written. Neither its input nor its output is shown."""
 
     retryable = True
 
     def __init__(self, command: str, doing: str, key: str, reason: str) -> None:
         super().__init__(
             f"the command of DLOG_KEY_COMMAND ({command}) did not {doing} a data key with the key "
-            f"{key!r}: {reason}; what it has to say is in the standard error of this process"
+            f"{key!r}: {reason}; its messages are in the standard error of this process"
         )
         self.command, self.doing, self.key, self.reason = command, doing, key, reason
 
 
 class ManifestTooLarge(RemoteError):
-    """No segment can be added until some were truncated; the log's writer goes on."""
+    """No segment can be added until some were truncated; the log's writer continues."""
 
     retryable = True
 
@@ -454,7 +454,9 @@ class DamagedBatch(StorageError):
 
 class BatchEncrypted(StorageError):
     def __init__(self) -> None:
-        super().__init__("a record batch is encrypted; read it by its log, which knows its key")
+        super().__init__(
+            "a record batch is encrypted; read it through its log, which knows its key"
+        )
 
 
 class BatchTooNew(StorageError):

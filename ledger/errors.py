@@ -2,62 +2,62 @@
 
     LogError                       base of everything that dlog raises on purpose
     |- CallerError                 the call was wrong; repeating it unchanged cannot help
-    |  |- InvalidValue             a duration, size, count or the like means nothing, or not here
+    |  |- InvalidValue             a duration, size, count or other value is invalid
     |  |- InvalidUri
-    |  |- NoNamespace              no namespace was made there
+    |  |- NoNamespace              no namespace exists there
     |  |- InvalidQuorum            E >= Qw >= Qa >= 1 does not hold, or more than E_MAX
     |  |- EntryTooLarge
     |  |- InvalidPath              not a path of the metadata store, or below an ephemeral node
-    |  |- ValueTooLarge            the metadata store holds no value of that size
+    |  |- ValueTooLarge            the metadata store cannot hold a value of that size
     |  |- WrongPassword
     |  |- HandleClosed             the handle was closed by its owner
     |  |- MetricsNotServed         the address for metrics cannot be listened on
-    |  |- InvalidTls               settings of TLS that mean nothing, or contradict each other
+    |  |- InvalidTls               TLS settings are invalid, or contradict each other
     |  |- CertificateUnusable      a file of TLS is missing, or cannot be used
-    |  |- InvalidGrant             a grant that can be nobody's, or one too many
-    |  |- NoSuchGrant              nothing of the kind was granted
-    |  |- LevelTooLow              what was asked for needs a higher level of the cluster
+    |  |- InvalidGrant             a grant matches no identity, or there are too many
+    |  |- NoSuchGrant              there is no such grant
+    |  |- LevelTooLow              the operation needs a higher level of the cluster
     |  |- SourceInUse              a namespace is copied while no bookie uses it
-    |  |- TargetNotEmpty           a namespace is copied to where nothing is
+    |  |- TargetNotEmpty           a namespace is copied only to an empty target
     |  |- LedgerClosed             a ledger that is closed keeps its end
     |  |- EndBelowConfirmed        a ledger is not closed below what is proven to be confirmed
     |  |- EndNotHeld               a ledger is not closed above an entry that nobody holds
-    |  |- CannotUpgrade            the level of the cluster may not rise, and who is in the way
-    |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
-    |- RemoteError                 another process said no, or did not say anything
+    |  |- CannotUpgrade            the level of the cluster cannot rise, and what prevents it
+    |  `- TooManyPending           too many bytes await confirmation; wait, then continue
+    |- RemoteError                 another process refused, or did not answer
     |  |- MetadataError
     |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
     |  |  |  `- MetadataFull       ... as the disk of an embedded store is full
     |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
     |  |  |- BookieForgotten       the cluster has no cookie of the bookie (any more)
-    |  |  |- MetadataDenied        the store knows us not, or does not allow it
+    |  |  |- MetadataDenied        the store does not know this client, or does not allow it
     |  |  |- LevelTooNew           this program is older than what the cluster may write
-    |  |  `- NamespaceMismatch     instance, layout or format of the namespace is another one
+    |  |  `- NamespaceMismatch     instance, layout or format of the namespace differs
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
     |  |- WrongBookie              another bookie answers where one was expected
-    |  |- TransportMismatch        one end takes TLS only, and the other one plain connections only
-    |  |- AccessDenied             bookies know who asks, and it was not granted what it asks for
+    |  |- TransportMismatch        one end accepts only TLS, the other only plain connections
+    |  |- AccessDenied             the client lacks a grant for what it requested
     |  |- NoSuchLedger
-    |  |- WriterFailed             the writer met what must not happen; recover the ledger
+    |  |- WriterFailed             the writer met an impossible state; recover the ledger
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
-    |  |  `- ConfirmedEntryMissing  ... as bookies say that an entry is confirmed which none has
-    |  |- EndUncertain             not all bookies said all that they hold of a ledger
-    |  |- BookiesMissing           bookies that the cluster knows are not there
-    |  |- EntryUnavailable         no replica gave an entry, and some did not answer
-    |  `- EntryLost                every replica answered that it cannot give the entry
+    |  |  `- ConfirmedEntryMissing  ... because no bookie has an entry that is confirmed
+    |  |- EndUncertain             not all bookies reported all that they hold of a ledger
+    |  |- BookiesMissing           bookies that the cluster knows are unavailable
+    |  |- EntryUnavailable         no replica returned an entry, and some did not answer
+    |  `- EntryLost                every replica answered that it cannot return the entry
     `- StorageError                bytes that were read are not the bytes that were written
        |- DamagedEntry
        |- DamagedMetadata
-       `- BadMessage              a message of another process does not add up
-          `- DamagedMessage       ... because it was damaged on its way
+       `- BadMessage              a message of another process is invalid
+          `- DamagedMessage       ... because it was damaged in transit
 
 Each class says by two attributes what a caller may do: `retryable` (the same call may
-succeed later) and `outcome_unknown` (what was asked for may or may not have happened). What
-ended a writer says the latter of the adds that were under way, whatever its class says.
+succeed later) and `outcome_unknown` (the operation may or may not have happened). For the adds
+in flight when an error ended a writer the outcome is unknown, whatever the error's class.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,7 +80,7 @@ _Error = TypeVar("_Error", bound=LogError)
 
 
 def with_unknown_outcome(error: _Error) -> _Error:
-    """Return the same error, as it is for what was under way when it came up."""
+    """Return the same error, for operations in flight when it occurred."""
     kind = type(error)
     same = kind.__new__(kind, *error.args)
     same.__dict__.update(error.__dict__)
@@ -101,7 +101,7 @@ class StorageError(LogError):
 
 
 class InvalidValue(CallerError, ValueError):
-    """A value that means nothing, or is out of its range; a ValueError too, as others are."""
+    """A value that is invalid, or out of its range; also a ValueError."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(f"{name}={value!r}: {reason}")
@@ -110,16 +110,16 @@ class InvalidValue(CallerError, ValueError):
 
 class NoNamespace(CallerError):
     def __init__(self, uri: str, *, local: bool = False) -> None:
-        """*local*: it is where a local cluster is by default, and was not named by anybody."""
+        """*local*: it is the default place of a local cluster, and was not named explicitly."""
         place, options, _ = uri.partition("?")
         shown = f"{place}?..." if options else place  # a password may be among them
         if local:
-            said = f"there is no cluster here: there is no namespace at {shown}; start one with "
+            said = f"there is no local cluster: there is no namespace at {shown}; start one with "
             said += "'dlog up', or name another one by "
             said += "the argument or option uri, DLOG_URI, or the settings"
         else:
             said = f"there is no namespace at {shown}: check the URI (the argument or option uri, "
-            said += f"DLOG_URI, or the settings), or make one there: dlog init '{shown}'"
+            said += f"DLOG_URI, or the settings), or create one: dlog init '{shown}'"
         super().__init__(said)
         self.uri = shown
 
@@ -176,7 +176,7 @@ class WrongPassword(CallerError):
 
 class HandleClosed(CallerError):
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is closed; open it again to go on")
+        super().__init__(f"{what} is closed; open it again to continue")
         self.what = what
 
 
@@ -196,10 +196,10 @@ class InvalidTls(CallerError):
 
 
 class CertificateUnusable(CallerError):
-    """Says which file; never what is in it."""
+    """Names the file, never its contents."""
 
     def __init__(self, path: str, reason: str, *, retryable: bool = False) -> None:
-        """*retryable*: the files do not fit; they may be about to be exchanged one by one."""
+        """*retryable*: the files do not match; they may be in the middle of a renewal."""
         super().__init__(f"TLS cannot be used: {path}: {reason}")
         self.path, self.reason, self.retryable = path, reason, retryable
 
@@ -212,9 +212,7 @@ class InvalidGrant(CallerError):
 
 class NoSuchGrant(CallerError):
     def __init__(self, grant: str) -> None:
-        super().__init__(
-            f"there is no grant that {grant}; 'dlog access list' shows those that there are"
-        )
+        super().__init__(f"there is no grant that {grant}; 'dlog access list' shows all grants")
         self.grant = grant
 
 
@@ -226,9 +224,7 @@ class InvalidQuota(CallerError):
 
 class NoSuchQuota(CallerError):
     def __init__(self, quota: str) -> None:
-        super().__init__(
-            f"there is no quota of {quota}; 'dlog quota list' shows those that there are"
-        )
+        super().__init__(f"there is no quota of {quota}; 'dlog quota list' shows all quotas")
         self.quota = quota
 
 
@@ -237,14 +233,14 @@ class TooManyPending(CallerError):
 
     def __init__(self, pending_bytes: int, pending_bytes_max: int) -> None:
         super().__init__(
-            f"{pending_bytes} bytes wait for confirmation, at most {pending_bytes_max} may; "
-            "wait for some of them, then go on"
+            f"{pending_bytes} bytes await confirmation, at most {pending_bytes_max} may; "
+            "wait for some of them, then continue"
         )
         self.pending_bytes, self.pending_bytes_max = pending_bytes, pending_bytes_max
 
 
 class MetadataError(RemoteError):
-    """Something about the metadata store or what it holds."""
+    """An error of the metadata store, or of its contents."""
 
 
 class MetadataUnavailable(MetadataError):
@@ -291,7 +287,7 @@ class NodeNotEmpty(MetadataError):
 
 
 class BadVersion(MetadataError):
-    """The compare of a compare-and-swap failed: somebody else wrote first."""
+    """The compare of a compare-and-swap failed: another client wrote first."""
 
     def __init__(self, path: str, expected: int) -> None:
         super().__init__(f"node {path} is no longer at version {expected}; read it again")
@@ -299,7 +295,7 @@ class BadVersion(MetadataError):
 
 
 class BookieForgotten(MetadataError):
-    """Ledgers count on nothing that this bookie holds, and must not begin to."""
+    """No ledger relies on data of this bookie, and none must begin to."""
 
     def __init__(self, bookie: str) -> None:
         super().__init__(
@@ -326,7 +322,7 @@ class NamespaceMismatch(MetadataError):
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(
             f"namespace is {found}, expected {expected}; "
-            "check the URI, or use the version and settings the namespace was made with"
+            "check the URI, or use the version and settings with which the namespace was created"
         )
         self.found, self.expected = found, expected
 
@@ -353,7 +349,7 @@ class LevelTooLow(CallerError):
 
 class CannotUpgrade(CallerError):
     def __init__(self, level: int, wanted: int, obstacles: Sequence[str]) -> None:
-        """*obstacles*: why, a sentence for each reason."""
+        """*obstacles*: a sentence for each reason."""
         shown = "; ".join(obstacles[:_NAMES_MAX])
         if len(obstacles) > _NAMES_MAX:
             shown += f"; and {len(obstacles) - _NAMES_MAX} more"
@@ -375,9 +371,9 @@ class NotEnoughBookies(RemoteError):
         read_only: Mapping[str, str] = NOTHING,
         lost: Iterable[str] = (),
     ) -> None:
-        """*failed*: bookies of the ledger that do not take its entries, though they may be
-        registered; *needed* is then how many have to keep each entry. *read_only*: who takes no
-        new entries, and why, as far as it says. *lost*: who is known and does not run."""
+        """*failed*: bookies of the ledger that do not accept its entries, though they may be
+        registered; *needed* is then how many have to keep each entry. *read_only*: bookies that
+        accept no new entries, and why, if known. *lost*: known bookies that do not run."""
         self.needed, self.available, self.failed = needed, tuple(available), tuple(failed)
         self.read_only, self.lost = dict(read_only), tuple(lost)
         found = f"{needed} bookies are needed"
@@ -386,11 +382,13 @@ class NotEnoughBookies(RemoteError):
         else:
             found += ","
         found += f" available: {_names(self.available)}"
-        advice = ["see to those that failed"] if self.failed else []
+        advice = ["repair those that failed"] if self.failed else []
         if self.read_only:
             shown = [f"{name} ({why})" if why else name for name, why in self.read_only.items()]
             found += f"; read-only: {_names(shown)}"
-            advice.append("free space on disks or lift the orders ('dlog bookie status' says why)")
+            advice.append(
+                "free disk space or run 'dlog bookie readonly off' ('dlog bookie status' says why)"
+            )
         if self.lost:
             found += f"; known and not running: {_names(self.lost)}"
         advice.append(f"start {'these or ' if self.lost else ''}more bookies")
@@ -423,12 +421,12 @@ class BookieRefused(RemoteError):
 
 
 class WrongBookie(RemoteError):
-    """Nothing that was said there counts."""
+    """Its answers are ignored."""
 
     retryable = True
 
     def __init__(self, bookie: str, reason: str) -> None:
-        super().__init__(f"another one than bookie {bookie} answers: {reason}")
+        super().__init__(f"a process other than bookie {bookie} answers: {reason}")
         self.bookie, self.reason = bookie, reason
 
 
@@ -443,16 +441,16 @@ class TransportMismatch(RemoteError):
 
 
 class AccessDenied(RemoteError):
-    """To be tried again only after somebody granted it. Adds in flight may or may not be kept."""
+    """Retry only after the right was granted. Adds in flight may or may not be kept."""
 
     def __init__(self, identity: str, role: str, what: str, *, logs: str = "") -> None:
-        """*identity*: as this process's own certificate says it. *what* must not be done; *logs*
+        """*identity*: from this process's own certificate. *what* is denied; *logs*
         is what to grant for it, empty for roles of the cluster."""
         who = f"{identity} is" if identity else "this process is"
         grant = f"dlog access grant {identity or 'WHO'} {role}{f' {logs!r}' if logs else ''}"
         super().__init__(
-            f"{who} not allowed to {what}: that takes the role {role}. "
-            f"If it should be, let an operator run: {grant}"
+            f"{who} not allowed to {what}: that needs the role {role}. "
+            f"To allow it, an operator runs: {grant}"
         )
         self.identity, self.role, self.what, self.logs = identity, role, what, logs
 
@@ -468,14 +466,14 @@ class WriterFailed(RemoteError):
 
     def __init__(self, ledger_id: int, reason: str) -> None:
         super().__init__(
-            f"the writer of ledger {ledger_id} cannot go on: {reason}. "
-            "Recover the ledger and go on in a new one"
+            f"the writer of ledger {ledger_id} cannot continue: {reason}. "
+            "Recover the ledger and continue in a new one"
         )
         self.ledger_id, self.reason = ledger_id, reason
 
 
 class KeyDiffers(RemoteError):
-    """To be tried again in a new ledger; in the same only once its bookies are repaired."""
+    """Retry in a new ledger; in the same one only once its bookies are repaired."""
 
     retryable = True
 
@@ -483,9 +481,10 @@ class KeyDiffers(RemoteError):
         """*closed_empty*: the ledger was CLOSED without an entry, so nothing added is kept."""
         closed = "It was closed; nothing that was added is in it. " if closed_empty else ""
         super().__init__(
-            f"ledger {ledger_id} is damaged: bookies hold it under another key than its metadata "
-            "says; a stranger made it there first, or one of the two was changed. The password is "
-            f"right. {closed}Go on in a new ledger, and look at this one with 'dlog ledger show'"
+            f"ledger {ledger_id} is damaged: bookies hold it under a key that differs from its "
+            "metadata. An unauthorized client created it there first, or one of the two was "
+            f"changed. The password is right. {closed}Continue in a new ledger, and inspect this "
+            "one with 'dlog ledger show'"
         )
         self.ledger_id, self.closed_empty = ledger_id, closed_empty
 
@@ -520,8 +519,8 @@ class SourceInUse(CallerError):
     def __init__(self, uri: str, bookies: Sequence[str]) -> None:
         super().__init__(
             f"{uri} is in use, by bookies {', '.join(bookies)}: what they write there meanwhile "
-            "would not be in the copy. Stop everything that uses it; a registration of a process "
-            "that is gone vanishes with its session, in some seconds"
+            "would not be in the copy. Stop everything that uses it; the registration of a process "
+            "that is gone expires with its session, in some seconds"
         )
         self.uri, self.bookies = uri, tuple(bookies)
 
@@ -529,8 +528,8 @@ class SourceInUse(CallerError):
 class TargetNotEmpty(CallerError):
     def __init__(self, uri: str, names: Sequence[str]) -> None:
         super().__init__(
-            f"{uri} is not empty: it has {', '.join(names[:_NAMES_MAX])}. Name a path where "
-            "nothing is, or remove what an interrupted copy has left there"
+            f"{uri} is not empty: it has {', '.join(names[:_NAMES_MAX])}. Name an empty "
+            "target, or remove what an interrupted copy has left there"
         )
         self.uri, self.names = uri, tuple(names)
 
@@ -539,7 +538,7 @@ class LedgerClosed(CallerError):
     def __init__(self, ledger_id: int, last_entry: int) -> None:
         super().__init__(
             f"ledger {ledger_id} is closed already, and its last entry is {last_entry}: that is "
-            "final. To let a log forget records, 'dlog log truncate'"
+            "final. To remove records of a log, run 'dlog log truncate'"
         )
         self.ledger_id, self.last_entry = ledger_id, last_entry
 
@@ -548,7 +547,7 @@ class EndBelowConfirmed(CallerError):
     def __init__(self, ledger_id: int, end: int, confirmed: int) -> None:
         super().__init__(
             f"ledger {ledger_id} is not closed at {end}: entry {confirmed} is proven to be "
-            "confirmed, so readers may have it already. Give that one or a higher one, or ask for "
+            "confirmed, so readers may have it already. Give that entry or a higher one, or accept "
             "the loss with --below-confirmed"
         )
         self.ledger_id, self.end, self.confirmed = ledger_id, end, confirmed
@@ -557,7 +556,7 @@ class EndBelowConfirmed(CallerError):
 class EndNotHeld(CallerError):
     def __init__(self, ledger_id: int, end: int, held: int) -> None:
         super().__init__(
-            f"ledger {ledger_id} is not closed at {end}: no bookie that can be reached gives entry "
+            f"ledger {ledger_id} is not closed at {end}: no reachable bookie returns entry "
             f"{held + 1}. Bring back those that are gone, or close it at {held}"
         )
         self.ledger_id, self.end, self.held = ledger_id, end, held
@@ -568,7 +567,7 @@ class EndUncertain(RemoteError):
 
     def __init__(self, ledger_id: int, held: int, doubts: Sequence[str]) -> None:
         super().__init__(
-            f"where ledger {ledger_id} ends is not certain: all up to entry {held} is held, and "
+            f"the end of ledger {ledger_id} is uncertain: all up to entry {held} is held, and "
             f"{'; '.join(doubts)}. Bring these bookies back and try again, or decide: "
             f"'dlog ledger close-at {ledger_id} {held}' shows what that cuts"
         )
@@ -580,27 +579,28 @@ class BookiesMissing(RemoteError):
 
     def __init__(self, bookies: Sequence[str]) -> None:
         super().__init__(
-            f"bookies are not there: {', '.join(bookies)}. What only they hold would be cut: start "
-            "them, and try again; one that is gone for good is left out with --without"
+            f"bookies are unavailable: {', '.join(bookies)}. Entries that only they hold would be "
+            "cut: start them, and try again; leave out a permanently lost one with --without"
         )
         self.bookies = tuple(bookies)
 
 
 class ConfirmedEntryMissing(RecoveryFailed):
-    """Either its copies are lost or unavailable, or a bookie was told of it falsely."""
+    """Its copies are lost or unavailable, or a bookie received a false confirmation."""
 
     def __init__(self, ledger_id: int, entry_id: int, claimants: Sequence[str]) -> None:
         self.entry_id, self.claimants = entry_id, tuple(claimants)
         who = ", ".join(self.claimants) or "the metadata"
         super().__init__(
             ledger_id,
-            f"entry {entry_id} is confirmed, as {who} say, and no replica gives it; if none can "
-            f"come back, end it: dlog ledger close-at {ledger_id} ENTRY --below-confirmed",
+            f"entry {entry_id} is confirmed according to {who}, and no replica returns it; if none "
+            "can come back, close the ledger: "
+            f"dlog ledger close-at {ledger_id} ENTRY --below-confirmed",
         )
 
 
 class EntryUnavailable(RemoteError):
-    """Nothing is known to be lost: a bookie that could not be asked may well have it."""
+    """Nothing is known to be lost: a bookie that did not answer may well have it."""
 
     retryable = True
 
@@ -613,7 +613,7 @@ class EntryUnavailable(RemoteError):
 
 
 class EntryLost(RemoteError):
-    """Every replica said that it has not, or cannot read, the entry. A repair may bring it back."""
+    """Every replica answered that it lacks, or cannot read, the entry. A repair may restore it."""
 
     retryable = True
 
@@ -643,10 +643,10 @@ class BadMessage(StorageError):
 
 
 class DamagedMessage(BadMessage):
-    """What it asked for was not done; what it answered is not known."""
+    """Its request was not executed; its reply is unknown."""
 
     retryable = True
     outcome_unknown = True
 
     def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message, reason, "it was damaged on its way; the call can be repeated")
+        super().__init__(message, reason, "it was damaged in transit; repeat the call")

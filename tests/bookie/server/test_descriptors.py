@@ -52,7 +52,7 @@ def test_the_usual_limit_leaves_room_for_clients_and_files() -> None:
 @pytest.mark.integration
 def test_a_bookie_that_may_open_too_little_says_so(tmp_path: Path) -> None:
     with bookie(f"file://{tmp_path}/m", tmp_path / "b", descriptors=100) as process:
-        assert "may have 100 files and connections open, a bookie needs 272" in process.refused()
+        assert "may open 100 files and connections, but a bookie needs 272" in process.refused()
 
 
 async def test_one_connection_too_many_is_not_served() -> None:

@@ -110,7 +110,7 @@ async def test_a_log_is_open_to_whom_it_was_granted_and_closed_again_when_that_i
             await records(report, "team/flights")
         await cluster.change(Grant("cn:report", Role.READER, "team/flights"))
         assert await records(report, "team/flights") == [b"third"]
-        with pytest.raises(AccessDenied, match="that takes the role writer"):
+        with pytest.raises(AccessDenied, match="that needs the role writer"):
             await Log.open("team/flights", client=report)
         await cluster.change(writes, revoked=True)
         with pytest.raises(AppendOutcomeUnknown, match="cn:app is not allowed to append"):
@@ -245,7 +245,7 @@ async def test_repair_with_a_bookies_certificate_recovers_what_is_confirmed_and_
             unconfirmed = LedgerId((await app.create(Quorum(1, 1, 1))).ledger_id)
             key = (await app.ledgers.read(unconfirmed))[0].access_key
             storage.add(run_of(0, ledger_id=unconfirmed, key=key))
-            with pytest.raises(AccessDenied, match="that takes the role writer"):
+            with pytest.raises(AccessDenied, match="that needs the role writer"):
                 await repair.recover_without_password(unconfirmed)
             assert (await app.recover_without_password(unconfirmed)).last_entry == 0
         await repair.close()

@@ -95,7 +95,9 @@ async def abandoned_with_a_false_lac(uri: str, lac: int) -> LedgerId:
 
 def test_a_ledger_with_a_lac_that_cannot_be_true_is_named_and_mended(shell: CliShell) -> None:
     ledger_id = asyncio.run(abandoned_with_a_false_lac(shell.uri, 10**6))
-    with pytest.raises(ConfirmedEntryMissing, match="entry 1000000 is confirmed, as bookie"):
+    with pytest.raises(
+        ConfirmedEntryMissing, match="entry 1000000 is confirmed according to bookie"
+    ):
         dlog.Log.open("orders", uri=shell.uri)
     signs = shell.json("status", code=1)["signs"]
     (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")

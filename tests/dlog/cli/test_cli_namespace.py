@@ -91,7 +91,7 @@ def test_before_the_first_cluster_its_default_place_is_not_made_either(
 ) -> None:
     result = dlog(*command.split(), stdin="a record\n")
     assert result.exit_code == 1
-    assert "there is no cluster here: " in result.stderr
+    assert "there is no local cluster: " in result.stderr
     assert "start one with 'dlog up'" in result.stderr
     assert "dlog init" not in result.stderr
     assert not (home / ".dlog").exists()

@@ -55,7 +55,7 @@ def test_what_would_be_cut_is_shown_for_each_bookie_and_nothing_is_done_without_
 def test_a_ledger_is_closed_where_the_operator_says_and_says_what_it_cut(shell: CliShell) -> None:
     ledger = left_open(shell)
     assert "--below-confirmed" in shell.refused("ledger", "close-at", ledger, "3", "--yes")
-    assert "no bookie that can be reached gives entry 10" in shell.refused(
+    assert "no reachable bookie returns entry 10" in shell.refused(
         "ledger", "close-at", ledger, "10", "--yes"
     )
     done = shell.json("ledger", "close-at", ledger, "3", "--yes", "--below-confirmed")

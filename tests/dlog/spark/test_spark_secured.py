@@ -131,7 +131,7 @@ def test_who_was_granted_nothing_reads_nothing_and_hears_what_to_ask_for(
     save(rows(spark, 10), secured.options("writer"), "orders-hidden")
     before = secured.denials()
     grant = "dlog access grant cn:stranger reader 'orders-hidden'"
-    with pytest.raises(PySparkException, match=f"AccessDenied: .* let an operator run: {grant}"):
+    with pytest.raises(PySparkException, match=f"AccessDenied: .* an operator runs: {grant}"):
         load(spark, secured.options("stranger"), "orders-hidden").count()
     assert 0 < secured.denials() - before <= DENIALS_MAX
 
