@@ -38,6 +38,14 @@ def test_a_bookie_that_is_away_for_the_delay_has_its_ledgers_marked() -> None:
     )
 
 
+def test_a_fragment_of_one_entry_is_marked() -> None:
+    cluster = Cluster().begin()
+    cluster.ledgers = {1: ledger((0, "abc"), last=0)}
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    assert cluster.marked() == {1: {"a"}}
+
+
 def test_a_mark_says_why_and_when() -> None:
     cluster = Cluster().begin()
     cluster.lose("a")

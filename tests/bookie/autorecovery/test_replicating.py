@@ -654,6 +654,38 @@ def test_a_marked_bookie_that_is_away_and_not_lost_is_waited_for() -> None:
     assert world.copied == 1
 
 
+def test_a_fragment_of_one_entry_is_copied_before_it_is_swapped() -> None:
+    world = World(ledger((0, "abc"), last=0), "bcd").lacks("a")
+    assert repair(world) == RepairEnd(RepairOutcome.DONE)
+    assert world.copied == 1
+    assert world.is_whole()
+
+
+def test_a_ledger_that_is_not_marked_any_more_is_given_back() -> None:
+    world = World(ledger((0, "abc"), last=9), "abc")
+    assert repair(world) == RepairEnd(RepairOutcome.DONE)
+    assert not world.locked
+
+
+def test_a_fragment_that_has_nowhere_to_go_does_not_keep_the_next_one() -> None:
+    world = World(ledger((0, "abc"), (5, "abx"), last=9), "bc").lacks("a")
+    assert repair(world).outcome is RepairOutcome.DEFERRED
+    assert [each.bookies for each in metadata_of(world).fragments] == [names("abc"), names("cbx")]
+
+
+def test_a_fragment_that_stands_well_does_not_keep_the_next_one() -> None:
+    world = World(ledger((0, "abx"), (5, "abc"), last=9), "abcxy").lacks("abc", Reason.MISPLACED)
+    assert repair(world) == RepairEnd(RepairOutcome.DONE)
+    assert [each.bookies for each in metadata_of(world).fragments] == [names("abx"), names("xbc")]
+
+
+def test_a_fragment_of_which_nobody_can_be_asked_does_not_keep_the_next_one() -> None:
+    world = World(ledger((0, "abc"), (5, "dbc"), last=9), "bcd").lacks("ad", Reason.MISSING)
+    world.of(names("d")[0]).discard(7)
+    assert repair(world).outcome is RepairOutcome.DEFERRED
+    assert 7 in world.of(names("d")[0])
+
+
 def test_where_no_marked_bookie_can_be_asked_nobody_is() -> None:
     world = World(ledger((0, "abc"), last=9), "bc").lacks("a", Reason.MISSING)
     assert repair(world).outcome is RepairOutcome.DEFERRED
