@@ -30,19 +30,18 @@ from benchmarks.peers.usage import Usage
 from benchmarks.repair.bench import LargeZooKeeper
 from dlog.aio import Log
 from dlog.aio.read.segments import stamp
-from dlog.aio.store.manifests import new_incarnation
+from dlog.aio.store import new_incarnation
 from dlog.console.poller import WANTED_S
 from dlog.local.cluster import LocalCluster
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.names import LOGS_PATH
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import ConsumerSteps, encode
+from dlog.protocol.consumer_steps import ConsumerState, ConsumerSteps, encode
 from dlog.protocol.manifest_steps import ManifestSteps
 from ledger import LedgerClient, Quorum
-from ledger.clock import now_ms
 from ledger.entry import access_key
 from ledger.errors import NodeExists
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.manager.ids import BlockIds
 from ledger.manager.layout import DEFAULT_LAYOUT, LAYOUTS
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState

@@ -33,9 +33,9 @@ from ledger.client import LedgerClient
 from ledger.ids import BookieIdentity, EntryId
 from ledger.quorum import Quorum
 from ledger.requests import ReadQuery
-from ledger.security.quota_nodes import change_quotas
+from ledger.security.documents import change_quotas
 from ledger.security.quotas import Quota, Subject
-from ledger.transport.framing import Kind, frame_header
+from ledger.transport.framing import FrameKind, frame_header
 from ledger.transport.handshake import (
     VERSION_MIN,
     Hello,
@@ -87,14 +87,14 @@ class Hostile:
     async def half(self, at: int) -> None:
         sock = await self.connected(at, Purpose.ADDS)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, frame_header(Kind.ADD, 1, 500_000) + bytes(250_000))
+        await loop.sock_sendall(sock, frame_header(FrameKind.ADD, 1, 500_000) + bytes(250_000))
         await self._until_ended(sock)
 
     async def slow(self, at: int) -> None:
         sock = await self.connected(at, Purpose.ASKS)
         query = ReadQuery(self.ledger_id, self.key, 0, 0, bytes_max=1_000_000)
         body = read_request(query)
-        asked = [frame_header(Kind.READ, one, len(body)) + body for one in range(1, 11)]
+        asked = [frame_header(FrameKind.READ, one, len(body)) + body for one in range(1, 11)]
         await asyncio.get_running_loop().sock_sendall(sock, b"".join(asked))
         await asyncio.sleep(3600)
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import bookie
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.log_events import get_logger
 from ledger.metastore.uri import URI_VARIABLE
-from ledger.metering.options import PORT_VARIABLE
-from ledger.security.options import variables_of
+from ledger.options import PORT_VARIABLE, variables_of
 from ledger.security.settings import OFF, TlsSettings
 from ledger.supervisor import SOCKET
 

@@ -30,9 +30,9 @@ from bookie.start_options import (
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.log_events import get_logger
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.metering.http_server import served
-from ledger.metering.options import HOST_DEFAULT
+from ledger.options import HOST_DEFAULT
 from ledger.process import die_with_parent
 from ledger.security.certificates import Security
 from ledger.supervisor import READY, STOPPING, kept_alive, tell

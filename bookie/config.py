@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bookie.collector.plan import CollectorConfig
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, RealDisk
+from bookie.disk.port import Directories, Disk, RealDisk
 from bookie.disk.watch import DiskLimits
 from bookie.errors import (
     AddressUnusable,

@@ -18,10 +18,9 @@ from bookie.server.listener import BookieServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
-from bookie.storage.memtables import Memory
-from ledger.distribution import own_version
-from ledger.metering.declaration import Buckets, Declarations
-from ledger.metering.exposition import Exposed, Readiness
+from bookie.storage.memtable import Memory
+from ledger.metering.declaration import Buckets, Exposed, MetricRegistry, Readiness
+from ledger.process import own_version
 from ledger.requests import Status
 
 
@@ -70,7 +69,7 @@ class Running:
 
 REPLAYING: Final = Readiness(ready=False, state="replaying", reasons=("it reads its journals",))
 
-METRICS: Final[Declarations[Running]] = Declarations()
+METRICS: Final[MetricRegistry[Running]] = MetricRegistry()
 
 # What is asked of it.
 

@@ -19,8 +19,8 @@ from bookie import metrics
 from bookie.collector.collector import Collector
 from bookie.collector.store_memory import recall
 from bookie.config import BookieConfig
-from bookie.disk.directories import Directories
-from bookie.disk.reserve import Reserve
+from bookie.disk.port import Directories
+from bookie.disk.watch import Reserve
 from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
 from bookie.identity.cookie import read_cookie
 from bookie.identity.lives import LifeKeeper
@@ -45,12 +45,11 @@ from ledger.feature_level_upgrade import until_level
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, check_store_there, open_store
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
-from ledger.security.settings import TlsMode
-from ledger.security.tls_negotiation import takes_of
+from ledger.security.settings import TlsMode, takes_of
 
 _ALONE_SESSIONS: Final = 3.0
 """So many session time-outs somebody else's registration may take to vanish."""

@@ -20,15 +20,22 @@ from bookie.errors import InvalidSetting
 from bookie.storage.config import ENTRY_LOG_BYTES_MAX, ENTRY_LOG_BYTES_MIN, ENTRY_LOG_SHARE
 from ledger.errors import CallerError
 from ledger.metastore.uri import URI_VARIABLE
-from ledger.metering.options import HOST_DEFAULT, HOST_HELP, PORT_HELP, PORT_MAX, PORT_VARIABLE
-from ledger.option_parsers import directory, duration, share, size
-from ledger.security.options import (
+from ledger.options import (
     CA_HELP,
     CERT_HELP,
+    HOST_DEFAULT,
+    HOST_HELP,
     IDENTITY_HELP,
     KEY_HELP,
     MODE_HELP,
+    PORT_HELP,
+    PORT_MAX,
+    PORT_VARIABLE,
     VARIABLES,
+    directory,
+    duration,
+    share,
+    size,
 )
 from ledger.security.settings import VARIABLE, tls_settings
 from ledger.values import shown_duration, shown_size
@@ -75,7 +82,7 @@ _EPILOG: Final = "\n\n".join(["Examples:", *(f"  {line}" for line in _EXAMPLES)]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OptionKind:
     """How the values of an option are read, and its default is shown."""
 
     parser: Callable[[object], Any]
@@ -83,11 +90,11 @@ class Kind:
     shown: Callable[[Any], str] = str
 
 
-_DURATION: Final = Kind(duration(), "DURATION", shown_duration)
-_MEBIBYTES: Final = Kind(size(unit="m"), "SIZE", shown_size)
-_SIZE: Final = Kind(size(least=_MIB), "SIZE", shown_size)
-_SHARE: Final = Kind(share, "SHARE")
-_DIRECTORY: Final = Kind(directory, "DIR")
+_DURATION: Final = OptionKind(duration(), "DURATION", shown_duration)
+_MEBIBYTES: Final = OptionKind(size(unit="m"), "SIZE", shown_size)
+_SIZE: Final = OptionKind(size(least=_MIB), "SIZE", shown_size)
+_SHARE: Final = OptionKind(share, "SHARE")
+_DIRECTORY: Final = OptionKind(directory, "DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class Option:
     help: str
     metavar: str | None = None
     panel: str | None = None
-    kind: Kind | None = None
+    kind: OptionKind | None = None
     """What its values are, if typer does not know that."""
     hidden: bool = False
     variable: str | None = None

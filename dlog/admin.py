@@ -17,9 +17,8 @@ from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
 from dlog.aio import admin
-from dlog.aio.store.namespace_watch import LogChange
-from dlog.sync.handle import BlockingHandle
-from dlog.sync.loop_thread import LoopThread
+from dlog.aio.store import LogChange
+from dlog.sync.loop_thread import BlockingHandle, LoopThread
 
 __all__ = [
     "LogWatch",

@@ -7,8 +7,8 @@ both are installed, each overwrites files of the other; whoever comes to our cod
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
-from ledger.distribution import DISTRIBUTION
 from ledger.errors import CallerError
+from ledger.process import DISTRIBUTION
 
 _STRANGER: Final = "dlog"
 _SUMMARY: Final = "A replicated log for Python, built from fenced ledgers"

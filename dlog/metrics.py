@@ -15,11 +15,11 @@ from ledger.metering.declaration import (
     COUNTS,
     LONG_S,
     SECONDS,
-    Declarations,
+    Exposed,
     Live,
+    MetricRegistry,
     bounded,
 )
-from ledger.metering.exposition import Exposed
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["expose", "register"]
 
 
-class Writer(Protocol):
+class WriterCounts(Protocol):
     """Of one log."""
 
     log: str
@@ -36,7 +36,7 @@ class Writer(Protocol):
     def pending_bytes(self) -> int: ...
 
 
-class Reader(Protocol):
+class ReaderCounts(Protocol):
     """Of one log."""
 
     log: str
@@ -51,11 +51,11 @@ class Overseer(Protocol):
     consumer_lags: Mapping[str, int] | None
 
 
-METRICS: Final[Declarations[None]] = Declarations()
+METRICS: Final[MetricRegistry[None]] = MetricRegistry()
 
 # Writers.
 
-WRITERS: Final[Live[Writer]] = Live()
+WRITERS: Final[Live[WriterCounts]] = Live()
 """Those that take appends."""
 METRICS.gauge("dlog_writers", "Logs that this process writes.", lambda _: sum(1 for _ in WRITERS))
 APPENDED_RECORDS: Final = METRICS.tally(
@@ -119,7 +119,7 @@ TAKEOVER_PART_S: Final = METRICS.tally(
 
 # Readers.
 
-READERS: Final[Live[Reader]] = Live()
+READERS: Final[Live[ReaderCounts]] = Live()
 METRICS.gauge(
     "dlog_readers", "Readers of logs that this process has open.", lambda _: sum(1 for _ in READERS)
 )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.cluster import make_namespace, open_namespace
-from ledger.concurrently import for_each
 from ledger.errors import (
     InvalidValue,
     NamespaceMismatch,
@@ -17,15 +16,15 @@ from ledger.ledger_owner import OWNERS_PATH
 from ledger.manager.ids import ID_BLOCK_PATH, make_counter
 from ledger.manager.ledger_store import OWNERS_MADE
 from ledger.metastore import open_store
-from ledger.metastore.acl import check_readers, checked_ids
-from ledger.metastore.acl_roles import COOKIES, NODES, AclRoles
+from ledger.metastore.acl import COOKIES, NODES, AclRoles, check_readers, checked_ids
 from ledger.metastore.acl_survey import CALLS_MAX, read_roles
-from ledger.metastore.paths import INSTANCE, ROOT, parent_of
+from ledger.metastore.ops import INSTANCE, ROOT, parent_of
 from ledger.metastore.port import MetadataStore, NodeAcls
 from ledger.metastore.uri import without_secrets
 from ledger.security.access import ACCESS, Rules
 from ledger.security.quotas import QUOTAS, Quotas
 from ledger.security.settings import OFF, TlsSettings
+from ledger.tasks import for_each
 
 NO_ROLES: Final = AclRoles()
 _OF_THE_SERVER: Final = "/zookeeper"

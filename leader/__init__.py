@@ -2,8 +2,7 @@
 
 from leader.campaign import campaign
 from leader.errors import InvalidCampaign, NotElected
-from leader.info import LeaderInfo, candidates, contested_logs, current_leader, is_led
-from leader.record import Candidate
+from leader.record import Candidate, LeaderInfo, candidates, contested_logs, current_leader, is_led
 from leader.term import Term
 
 __all__ = [

@@ -28,12 +28,10 @@ from leader.errors import InvalidCampaign, NotElected
 from leader.lifeline import Lifeline, has_died
 from leader.record import Candidate, CandidateRecord
 from leader.term import LEASE_S, Term
-from leader.wait import PAUSE_MAX_S, PAUSE_MIN_S, first_of
-from leader.withdrawal import delete_node, withdraw
-from ledger.backoff import Backoff
-from ledger.clock import now_ms
+from leader.withdrawal import PAUSE_MAX_S, PAUSE_MIN_S, delete_node, first_of, withdraw
+from ledger.delays import Backoff
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.metastore.port import MetadataStore, Session
 from ledger.security.certificates import Security
 from ledger.values import Duration, duration_or_none, duration_s

@@ -26,7 +26,7 @@ from typing import Final, Self, cast
 from leader.refusals import LifelineAddress, Refusals
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
-from ledger.security.tls_listener import Taker
+from ledger.security.tls_listener import TlsListener
 
 CONNECT_S: Final = 2.0
 SECRET_BYTES: Final = 16
@@ -60,11 +60,11 @@ class Lifeline:
         self._loop = asyncio.get_running_loop()
         self._followers: dict[socket.socket, None] = {}
         self._secured: dict[_SecuredFollower, None] = {}
-        self._taker: Taker | None = None
+        self._taker: TlsListener | None = None
         if security is None:
             self._listen()
         else:
-            self._taker = Taker(listening, self._secured_follower, security)
+            self._taker = TlsListener(listening, self._secured_follower, security)
             self._taker.start()
 
     @classmethod

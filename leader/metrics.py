@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from ledger.metering.declaration import LONG_S, Declarations, Live
+from ledger.metering.declaration import LONG_S, Live, MetricRegistry
 
-METRICS: Final[Declarations[None]] = Declarations()
+METRICS: Final[MetricRegistry[None]] = MetricRegistry()
 
 HELD: Final[Live[object]] = Live()
 """Terms that are not over."""

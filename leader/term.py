@@ -20,8 +20,7 @@ from typing import Final, Self
 from leader import metrics
 from leader.election import Candidacy, Elected, leaders_path, standing
 from leader.lifeline import Lifeline
-from leader.wait import first_of
-from leader.withdrawal import withdraw
+from leader.withdrawal import first_of, withdraw
 from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session, Watch

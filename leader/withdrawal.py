@@ -6,20 +6,39 @@ until it is done or the session, and with it every node it made, has ended.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Final
 
 from leader.election import candidacies, leaders_path, node_prefix
-from leader.wait import PAUSE_MAX_S, PAUSE_MIN_S
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 
+PAUSE_MIN_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
 WITHDRAW_S: Final = 1.0
 """How long a caller waits for a withdrawal before it goes on without."""
-
-_log = get_logger(__name__)
 _unfinished: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
+_log = get_logger(__name__)
+
+
+async def first_of(*waits: Coroutine[object, object, object], timeout_s: float) -> None:
+    """Return when one of *waits* has ended, or after *timeout_s*. Raises what it raised.
+
+    The others are cancelled, and have ended when this returns."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(
+            tasks, timeout=max(timeout_s, 0.0), return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if task in done and not task.cancelled():
+            task.result()
 
 
 async def delete_nodes(store: MetadataStore, log: str, token: str) -> None:

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from ledger.errors import LogError
     from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
     from ledger.metadata import Fragment, LedgerMetadata, LedgerState
-    from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement, RandomPlacement
-    from ledger.protocol.quarantine import QuarantineConfig
+    from ledger.protocol.placement import (
+        PlacementPolicy,
+        QuarantineConfig,
+        RackAwarePlacement,
+        RandomPlacement,
+    )
     from ledger.quorum import Quorum
     from ledger.reader import Entry, LedgerReader
     from ledger.writer import LedgerWriter
@@ -57,7 +61,7 @@ _HOMES: Final = {
     "LogError": "ledger.errors",
     "NO_ENTRY": "ledger.ids",
     "PlacementPolicy": "ledger.protocol.placement",
-    "QuarantineConfig": "ledger.protocol.quarantine",
+    "QuarantineConfig": "ledger.protocol.placement",
     "Quorum": "ledger.quorum",
     "RackAwarePlacement": "ledger.protocol.placement",
     "RandomPlacement": "ledger.protocol.placement",

@@ -6,31 +6,33 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Self
 
-from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
 from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import TransportMismatch, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.manager import LedgerStore
 from ledger.mark import written_without
-from ledger.mark_nodes import mark_ledger
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import check_store_there, open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
-from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
-from ledger.protocol.quarantine import Quarantine, QuarantineConfig
+from ledger.protocol.placement import (
+    PlacementPolicy,
+    Quarantine,
+    QuarantineConfig,
+    RackAwarePlacement,
+)
 from ledger.protocol.writer import LEAVE_GONE_S, WriterConfig
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovery import recover, recover_without_password
 from ledger.registry import BookieDirectory
-from ledger.repair_hints import Suspicions
+from ledger.repair_marks import RepairHints, mark_ledger
 from ledger.requests import ReadQuery
 from ledger.security.certificates import Security, own_names
-from ledger.security.settings import OFF, TlsMode, TlsSettings
-from ledger.security.tls_negotiation import is_secured
+from ledger.security.settings import OFF, TlsMode, TlsSettings, is_secured
 from ledger.transport.sockets import SocketTransport
 from ledger.values import duration_s
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
@@ -140,7 +142,7 @@ class LedgerClient:
             quarantine=Quarantine(config.quarantine),
             security=security,
         )
-        suspicions = Suspicions(store)
+        suspicions = RepairHints(store)
         environment.suspect = suspicions.heard
         environment.doubt = suspicions.doubted
 

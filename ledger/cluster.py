@@ -13,11 +13,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from ledger.errors import DamagedMetadata, NamespaceMismatch, NodeExists, NoNamespace, NoSuchNode
-from ledger.feature_level import FIRST, LEVEL_MAX, LEVELS, Held
+from ledger.feature_level import FIRST, LEVEL_MAX, LEVELS, ClusterLevel
 from ledger.ledger_owner import OWNERS_PATH
 from ledger.manager.layout import DEFAULT_LAYOUT, INSTANCE, LAYOUTS, LEDGERS
-from ledger.metastore.nodes import children_of
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, children_of
 from ledger.wire import metadata_pb2 as pb
 
 LAYOUT = "/layout"
@@ -31,7 +30,7 @@ not heed it."""
 class Namespace:
     instance: str
     layout: str
-    held: Held
+    held: ClusterLevel
 
 
 async def open_namespace(store: MetadataStore, *, layout: str | None = None) -> Namespace:
@@ -69,7 +68,7 @@ async def make_namespace(
     if await store.exists(INSTANCE) is None and await children_of(store, LEDGERS):
         raise DamagedMetadata(INSTANCE, "it is missing, but there are ledgers")
     new_layout = pb.LayoutNode(version=FORMAT_VERSION, layout=layout or DEFAULT_LAYOUT)
-    held = Held(level, needs=LEVELS[level].release)
+    held = ClusterLevel(level, needs=LEVELS[level].release)
     new_instance = encode_instance(uuid.uuid4().hex, held)
     with contextlib.suppress(NodeExists):  # whoever is first says which layout it is
         await store.create(LAYOUT, new_layout.SerializeToString(deterministic=True))
@@ -83,7 +82,7 @@ async def make_namespace(
     return await open_namespace(store, layout=layout)
 
 
-def encode_instance(instance: str, held: Held) -> bytes:
+def encode_instance(instance: str, held: ClusterLevel) -> bytes:
     """Return the value of `/instance`; at the first level that of programs before levels."""
     if held.highest == FIRST:
         node = pb.InstanceNode(version=FORMAT_VERSION, instance=instance)
@@ -98,14 +97,14 @@ def encode_instance(instance: str, held: Held) -> bytes:
     return node.SerializeToString(deterministic=True)
 
 
-def decode_instance(value: bytes) -> tuple[str, Held]:
+def decode_instance(value: bytes) -> tuple[str, ClusterLevel]:
     """Return the instance, and what stands there of the level, whether it can be read or not.
 
     Raises `DamagedMetadata`, `NamespaceMismatch`."""
     node = pb.InstanceNode()
     _parse(node, INSTANCE, value)
     _check_version(node.version, FORMAT_VERSION, LEVELLED_VERSION)
-    return node.instance, Held(node.level or FIRST, node.raising_to, node.needs)
+    return node.instance, ClusterLevel(node.level or FIRST, node.raising_to, node.needs)
 
 
 def _check_version(found: int, *known: int) -> None:

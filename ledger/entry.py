@@ -1,4 +1,4 @@
-"""The entry frame: what a writer sends, a bookie stores and a reader verifies, byte for byte.
+"""The entry frame: what a writer sends, a bookie stores and a reader verifies, byte for byte. Pure.
 
     header   48 bytes, little endian:
              u8 version (2 if there is a trailer, else 1), u8 digest, u16 zero, u32 payload bytes,
@@ -19,7 +19,8 @@ without its password compares the hash in the trailer with the payload: see `Wit
 Frames of version 1 with a trailer have no checksum of it, and are read only: nothing but the key
 covers their last 32 bytes.
 
-Nobody else knows where in a frame anything is.
+Nobody else knows where in a frame anything is. `judge_replicas` says what is wrong with one
+bookie's copy, by what the others gave.
 """
 
 import hashlib
@@ -27,9 +28,10 @@ import hmac
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Final
@@ -38,6 +40,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ledger.errors import DamagedEntry, EntryTooLarge
+from ledger.ids import BookieId
 
 VERSION: Final = 2
 """The highest that is written: of frames with a trailer."""
@@ -54,7 +57,6 @@ ENTRY_BYTES_MAX: Final = 17 * 1024 * 1024
 """Largest payload; dlog's records are at most 16 MiB and an entry holds at least one."""
 LAC_ENTRY: Final = -1
 """Entry id in the header of an explicit LAC."""
-
 _COVERED: Final = HEADER_BYTES - 4
 _CRC: Final = struct.Struct("<I")
 _KIND_HEADER: Final = struct.Struct("<IIqqqqII")
@@ -105,7 +107,6 @@ class WithoutKey:
 MacKey = bytes | WithoutKey | None
 """What frames are checked with: a key (`mac_key`); none, as the ledger asks for no code; or the
 ledger asks for one, and its key is not known."""
-
 _PLAIN: Final = _VERSION_1 | Digest.CRC32C << 8
 _AUTHENTICATED: Final = VERSION | Digest.HMAC_SHA256 << 8
 _TRAILERS: Final = {
@@ -415,3 +416,37 @@ def _has_its_hash(frame: bytes | memoryview, header: Header) -> bool:
 def _codes(covered: bytes, payload: bytes, mac: bytes) -> bytes:
     payload_hash = hashlib.sha256(payload).digest()
     return payload_hash + hmac.digest(mac, covered + payload_hash, "sha256")
+
+
+class ReplicaFault(Enum):
+    """What is wrong with one bookie's copy of an entry."""
+
+    MISSING = "missing"
+    """The bookie says that it does not have the entry."""
+    DAMAGED = "damaged"
+    """Its bytes fail the checksum or the authentication code."""
+    DIFFERENT = "different"
+    """Whole by itself, and not what most other replicas are."""
+    UNREADABLE = "unreadable"
+    """The bookie reports an error for the entry."""
+    REFUSED = "refused"
+    """The bookie neither gives the entry nor says that it has it not: it is in limbo, or holds the
+    ledger under another key."""
+    UNREACHABLE = "unreachable"
+    """The bookie did not answer."""
+
+
+def judge_replicas(
+    entry_id: int, holders: Iterable[BookieId], found: Mapping[BookieId, Header]
+) -> tuple[Header | None, tuple[BookieId, ...]]:
+    """Return the header that most of *holders* gave, and who gave another one.
+
+    A draw goes to the ensemble's order, which is the same each time."""
+    given = [(bookie, found[bookie]) for bookie in holders if bookie in found]
+    if not given:
+        return None, ()
+    votes = Counter(header for _, header in given)
+    most = max(votes.values())
+    right = next(header for _, header in given if votes[header] == most)
+    assert right.entry_id == entry_id, "the header of another entry"
+    return right, tuple(bookie for bookie, header in given if header != right)

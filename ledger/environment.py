@@ -1,7 +1,9 @@
-"""What every handle of one client shares: its ways to the world, and its choice of bookies."""
+"""What every handle of one client shares: its ways to the world, its choice of bookies, and how
+frames are put into runs, none of them larger than a message may be.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -12,13 +14,17 @@ from ledger.ledger_owner import belonging
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import RepairHint
-from ledger.protocol.degraded_ensemble import degraded_ensemble
-from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
-from ledger.protocol.quarantine import Quarantine
+from ledger.protocol.placement import (
+    PlacementPolicy,
+    Pool,
+    Quarantine,
+    RackAwarePlacement,
+    degraded_ensemble,
+)
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from ledger.registry import BookieDirectory
-from ledger.requests import Status
+from ledger.requests import AddRun, Status
 from ledger.security.certificates import Security, own_name
 from ledger.transport.port import BookieTransport
 
@@ -132,3 +138,44 @@ def repair_credentials(ledger_id: LedgerId, metadata: LedgerMetadata) -> Credent
         return Credentials(ledger_id, metadata.access_key, None, without_mac=unknown)
     mac = mac_key(metadata.secret) if metadata.digest is Digest.HMAC_SHA256 else None
     return Credentials(ledger_id, metadata.access_key, mac)
+
+
+def runs_of(
+    ids: Sequence[int],
+    frames: Mapping[int, bytes],
+    credentials: Credentials,
+    *,
+    bytes_max: int,
+    recovery: bool = False,
+) -> list[AddRun]:
+    """Return *ids* in runs, each cut behind the entry with which it reaches *bytes_max*."""
+    runs, start, size = list[AddRun](), 0, 0
+    for number, entry_id in enumerate(ids, 1):
+        size += len(frames[entry_id])
+        if size >= bytes_max or number == len(ids):
+            runs.append(_run(ids[start:number], frames, credentials, recovery=recovery))
+            start, size = number, 0
+    return runs
+
+
+def with_ranges(runs: Sequence[AddRun], first: int, last: int) -> Iterator[tuple[AddRun, int, int]]:
+    """Yield each of *runs*, which are all that one bookie holds of first..last, with the part of
+    it that its answer is about: ids between a run's own are of other bookies."""
+    for number, run in enumerate(runs, 1):
+        upto = last if number == len(runs) else run.entries[-1]
+        yield run, first, upto
+        first = upto + 1
+
+
+def _run(
+    ids: Sequence[int], frames: Mapping[int, bytes], credentials: Credentials, *, recovery: bool
+) -> AddRun:
+    together = [frames[entry_id] for entry_id in ids]
+    return AddRun(
+        ledger_id=credentials.ledger_id,
+        key=credentials.key,
+        entries=ids,
+        lengths=[len(frame) for frame in together],
+        frames=together[0] if len(together) == 1 else b"".join(together),
+        recovery=recovery,
+    )

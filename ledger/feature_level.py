@@ -42,7 +42,7 @@ LEVEL_MAX: Final = max(LEVELS)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClusterLevel:
     """What the metadata store says of the level."""
 
     level: int = FIRST
@@ -67,7 +67,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BookieLevel:
     """What is known of one bookie."""
 
     bookie: str
@@ -80,7 +80,7 @@ class Standing:
         return self.reads is not None and self.reads >= level
 
 
-def obstacles(level: int, standings: Iterable[Standing], *, left_out: int = 0) -> Iterator[str]:
+def obstacles(level: int, standings: Iterable[BookieLevel], *, left_out: int = 0) -> Iterator[str]:
     """Yield why the cluster may not rise to *level*, a sentence for each reason; none: it may.
 
     *left_out*: bookies of which nothing is known."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.backoff import Backoff
 from ledger.cluster import decode_instance, encode_instance, open_namespace
+from ledger.delays import Backoff
 from ledger.errors import (
     BadVersion,
     CannotUpgrade,
@@ -24,10 +24,10 @@ from ledger.errors import (
     NoNamespace,
     NoSuchNode,
 )
-from ledger.feature_level import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.feature_level import LEVEL_MAX, LEVELS, OWNERS, BookieLevel, ClusterLevel, obstacles
 from ledger.manager import LedgerStore
-from ledger.membership import Attendance, KnownBookie, attendance
-from ledger.metastore.paths import INSTANCE
+from ledger.membership import KnownBookie, Membership, attendance
+from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore
 
 TRIES_MAX: Final = 10
@@ -39,8 +39,8 @@ _RETRY_S_MAX: Final = 10.0
 class Survey:
     """Who can read what."""
 
-    held: Held
-    standings: tuple[Standing, ...]
+    held: ClusterLevel
+    standings: tuple[BookieLevel, ...]
     """Of all bookies that were not retired, by name."""
     left_out: int = 0
     """Bookies that were not looked at, as there are too many."""
@@ -57,7 +57,7 @@ class Risen:
     """Bookies of a release before levels that had begun to start before: see that they end."""
 
 
-async def read_held(store: MetadataStore) -> Held:
+async def read_held(store: MetadataStore) -> ClusterLevel:
     """Return what the store says of the level, also if this program cannot read it.
 
     Raises `NoNamespace`, `NamespaceMismatch`, `DamagedMetadata`, `MetadataUnavailable`."""
@@ -122,18 +122,18 @@ async def _raise(store: MetadataStore, level: int, progress: Callable[[int], Non
     shut = held
     if held.raising_to < level:
         _check(_survey(held, await attendance(store)), level)  # or nobody is kept out for nothing
-        shut = Held(held.level, level, needs)
+        shut = ClusterLevel(held.level, level, needs)
         version = await store.set(INSTANCE, encode_instance(instance, shut), version)
     try:
         _check(_survey(shut, await attendance(store)), level)
         if held.level < OWNERS <= level:
             await _write_owners(store, held, level, progress)
     except CannotUpgrade:
-        opened = Held(held.level, needs=held.needs)
+        opened = ClusterLevel(held.level, needs=held.needs)
         await store.set(INSTANCE, encode_instance(instance, opened), version)
         raise
-    await store.set(INSTANCE, encode_instance(instance, Held(level, needs=needs)), version)
-    after = _survey(Held(level), await attendance(store))
+    await store.set(INSTANCE, encode_instance(instance, ClusterLevel(level, needs=needs)), version)
+    after = _survey(ClusterLevel(level), await attendance(store))
     late = tuple(
         each.bookie
         for each in after.standings
@@ -143,7 +143,7 @@ async def _raise(store: MetadataStore, level: int, progress: Callable[[int], Non
 
 
 async def _write_owners(
-    store: MetadataStore, held: Held, level: int, progress: Callable[[int], None]
+    store: MetadataStore, held: ClusterLevel, level: int, progress: Callable[[int], None]
 ) -> None:
     ledgers = LedgerStore(store, (await open_namespace(store)).layout)
     if wrong := await ledgers.write_owners(progress):
@@ -156,7 +156,7 @@ def _check(found: Survey, level: int) -> None:
         raise CannotUpgrade(found.held.level, level, in_the_way)
 
 
-async def _read(store: MetadataStore) -> tuple[str, Held, int]:
+async def _read(store: MetadataStore) -> tuple[str, ClusterLevel, int]:
     try:
         found = await store.get(INSTANCE)
     except NoSuchNode as error:
@@ -164,7 +164,7 @@ async def _read(store: MetadataStore) -> tuple[str, Held, int]:
     return (*decode_instance(found.value), found.version)
 
 
-def _survey(held: Held, there: Attendance) -> Survey:
+def _survey(held: ClusterLevel, there: Membership) -> Survey:
     standings = tuple(_standing(each) for each in there.bookies if not _is_gone(each))
     return Survey(held, standings, there.left_out)
 
@@ -173,12 +173,12 @@ def _is_gone(known: KnownBookie) -> bool:
     return known.retired and known.registration is None
 
 
-def _standing(known: KnownBookie) -> Standing:
+def _standing(known: KnownBookie) -> BookieLevel:
     if known.registration is not None:
-        return Standing(known.bookie, known.registration.level)
+        return BookieLevel(known.bookie, known.registration.level)
     trouble = (
         f"cannot be understood ({known.damaged})"
         if known.damaged
         else "does not run, and which release it will start with is not known"
     )
-    return Standing(known.bookie, None, trouble)
+    return BookieLevel(known.bookie, None, trouble)

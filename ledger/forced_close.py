@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ledger.entry import Header
-from ledger.environment import Credentials, Environment, repair_credentials
+from ledger.environment import Credentials, Environment, repair_credentials, runs_of
 from ledger.errors import (
     BadVersion,
     EndBelowConfirmed,
@@ -44,7 +44,6 @@ from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.protocol.answers import fence_is_certain, proven_lac, verified
 from ledger.quorum import Quorum, holds
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
-from ledger.runs import runs_of
 
 TRIES_MAX: Final = 5
 """Of the closing compare-and-swap; each is undone only by somebody else's."""

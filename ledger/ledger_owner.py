@@ -26,16 +26,16 @@ OWNERS_PATH: Final = "/owners"
 OWNER_VERSION: Final = 1
 
 
-class Belonging(NamedTuple):
+class LedgerOwner(NamedTuple):
     log: str
     """The name that it had then."""
     incarnation: str
 
 
-def belonging(custom: Mapping[str, bytes]) -> Belonging | None:
+def belonging(custom: Mapping[str, bytes]) -> LedgerOwner | None:
     """Return what a ledger's custom metadata say; None: it belongs to no log."""
     try:
-        found = Belonging(custom[STAMP_LOG].decode(), custom[STAMP_INCARNATION].decode())
+        found = LedgerOwner(custom[STAMP_LOG].decode(), custom[STAMP_INCARNATION].decode())
     except (KeyError, UnicodeDecodeError):
         return None
     return found if all(found) and "/" not in found.incarnation else None
@@ -61,14 +61,14 @@ def owner_path(ledger_id: LedgerId) -> str:
     return f"{OWNERS_PATH}/{ledger_id}"
 
 
-def owner_value(found: Belonging | None) -> bytes:
+def owner_value(found: LedgerOwner | None) -> bytes:
     """Return the value of an owner node; None: the ledger belongs to no log."""
     log, incarnation = found or ("", "")
     node = pb.OwnerNode(version=OWNER_VERSION, log=log, incarnation=incarnation)
     return node.SerializeToString(deterministic=True)
 
 
-def owner_in(value: bytes, path: str) -> Belonging | None:
+def owner_in(value: bytes, path: str) -> LedgerOwner | None:
     """Return what an owner node says. Raises `DamagedMetadata`."""
     node = pb.OwnerNode()
     parse_node(node, value, path, version=OWNER_VERSION)
@@ -76,4 +76,4 @@ def owner_in(value: bytes, path: str) -> Belonging | None:
         return None
     if not node.log or not node.incarnation or "/" in node.incarnation:
         raise DamagedMetadata(path, f"log {node.log!r}, incarnation {node.incarnation!r}")
-    return Belonging(node.log, node.incarnation)
+    return LedgerOwner(node.log, node.incarnation)

@@ -3,10 +3,13 @@
 A library must not print: events go to standard loggers named after their modules, so
 an application that set up logging gets them, and one that did not sees warnings at most.
 Programs of ours call `configure` once.
+
+The wall clock is here too, for stamps only: no protocol decision depends on it (rule 89).
 """
 
 import logging
 import sys
+import time
 from typing import Final, final
 
 
@@ -57,3 +60,8 @@ def configure(level: int = logging.INFO) -> None:
         force=True,
     )
     logging.getLogger("kazoo").setLevel(max(level, logging.WARNING))
+
+
+def now_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, assert_never
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     MetadataEffect,
     MetadataEvent,
     MetadataFailed,

@@ -10,10 +10,8 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ledger.concurrently import for_each
 from ledger.errors import DamagedMetadata, NoSuchNode
-from ledger.metastore.nodes import children_of
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, children_of
 from ledger.registry import (
     AVAILABLE,
     COOKIES,
@@ -22,6 +20,7 @@ from ledger.registry import (
     BookieRegistration,
     find_registration,
 )
+from ledger.tasks import for_each
 from ledger.wire import metadata_pb2 as pb
 
 BOOKIES_MAX: Final = 10_000
@@ -55,7 +54,7 @@ class KnownBookie:
 
 
 @dataclass(frozen=True, slots=True)
-class Attendance:
+class Membership:
     bookies: tuple[KnownBookie, ...]
     """By name."""
     left_out: int
@@ -90,7 +89,7 @@ async def retired_names(store: MetadataStore) -> tuple[RetiredName, ...]:
     )
 
 
-async def attendance(store: MetadataStore) -> Attendance:
+async def attendance(store: MetadataStore) -> Membership:
     """Return who is known and who is there. Raises `MetadataUnavailable`.
 
     Names that are retired and emptied are left out. What one bookie left in the store and cannot
@@ -128,6 +127,6 @@ async def attendance(store: MetadataStore) -> Attendance:
 
     looked_at = names[:BOOKIES_MAX]
     await for_each(looked_at, look, at_once=READS_MAX)
-    return Attendance(
+    return Membership(
         tuple(found[name] for name in looked_at if name in found), len(names) - len(looked_at)
     )

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from ledger.metering.declaration import SECONDS, Declarations
+from ledger.metering.declaration import SECONDS, MetricRegistry
 
-METRICS: Final[Declarations[None]] = Declarations()
+METRICS: Final[MetricRegistry[None]] = MetricRegistry()
 
 # Writers.
 

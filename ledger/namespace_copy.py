@@ -18,11 +18,10 @@ from ledger.errors import NodeExists, SourceInUse, TargetNotEmpty
 from ledger.ledger_owner import OWNERS_PATH
 from ledger.manager import LedgerStore
 from ledger.manager.ledger_store import DELETIONS
-from ledger.mark_nodes import LOCKS
-from ledger.metastore.nodes import children_of
-from ledger.metastore.paths import INSTANCE, ROOT
-from ledger.metastore.port import MetadataStore, SetOp
+from ledger.metastore.ops import INSTANCE, ROOT
+from ledger.metastore.port import MetadataStore, SetOp, children_of
 from ledger.registry import AVAILABLE, READ_ONLY
+from ledger.repair_marks import LOCKS
 
 _OF_SESSIONS: Final = (AVAILABLE, READ_ONLY, LOCKS, "/underreplicated/workers")
 """Their nodes live as long as the sessions that made them."""

@@ -16,7 +16,7 @@ class Counts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class NamespaceFingerprint:
     instance: str
     """Empty: there is no namespace."""
     next_id: int

@@ -1,14 +1,35 @@
-"""Which process this is, for people who look, and how it ends with its parent."""
+"""The process itself: its name for people who look, its version, its private files, and its end."""
 
 import ctypes
 import os
 import signal
 import socket
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
+DISTRIBUTION: Final = "dlog-ledgers"
+"""On PyPI the name ``dlog`` is another project's."""
+CHILD_UMASK: Final = 0o077
+"""Of a process that makes files of its own."""
 _PR_SET_PDEATHSIG: Final = 1
 _NICENESS: Final = 10
+
+
+def own_version() -> str:
+    """Return the version that is installed; of a source that is not, a word for that."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "0+source"
+
+
+def make_private(directory: Path) -> None:
+    """Make *directory*, and what is missing above it, with mode 0700. Raises `OSError`."""
+    for each in (*reversed(directory.parents), directory):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def this_process() -> str:

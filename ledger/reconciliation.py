@@ -29,8 +29,7 @@ from ledger.errors import (
 from ledger.forced_close import Copier, Span, force_close, listed, union
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from ledger.metastore.nodes import children_of
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, children_of
 from ledger.registry import COOKIES
 from ledger.wire import metadata_pb2 as pb
 

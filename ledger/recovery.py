@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from ledger import metrics
 from ledger.entry import Header
-from ledger.environment import Credentials, Environment, repair_credentials
+from ledger.environment import Credentials, Environment, repair_credentials, runs_of, with_ranges
 from ledger.errors import (
     ConfirmedEntryMissing,
     KeyDiffers,
@@ -20,13 +20,12 @@ from ledger.errors import (
 from ledger.ids import LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import recovery_events as protocol
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import LacQuery, ReadQuery, Status
-from ledger.runs import runs_of, with_ranges
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 RUN_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -81,7 +80,7 @@ class _Recovering:
         self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
             Recovery(self._ledger_id, metadata, version),
             self._execute,
-            time_passed=common_events.TimePassed(),
+            time_passed=common.TimePassed(),
             broken=self._fail,
         )
 
@@ -96,7 +95,7 @@ class _Recovering:
         match effect:
             case protocol.SendFence():
                 self._run.spawn(self._fence(effect))
-            case protocol.SendRead():
+            case protocol.SendRecoveryRead():
                 self._run.spawn(self._read(effect))
             case protocol.ReadBase():
                 self._run.spawn(self._read_base(effect))
@@ -105,12 +104,12 @@ class _Recovering:
             case protocol.ForgetEntries():
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self._quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata() | common_events.ReadMetadata():
+                self._run.post(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata() | common.ReadMetadata():
                 ledgers = self._environment.ledgers
                 self._run.spawn(carry_out(effect, ledgers, self._ledger_id))
             case protocol.FinishRecovery():
@@ -129,7 +128,7 @@ class _Recovering:
         lac = proven_lac(answer.lac_proof, self._ledger_id, self._credentials.checks)
         return protocol.lac_read(effect, answer, lac)
 
-    async def _read(self, effect: protocol.SendRead) -> protocol.RecoveryEvent:
+    async def _read(self, effect: protocol.SendRecoveryRead) -> protocol.RecoveryEvent:
         query = ReadQuery(
             self._ledger_id,
             self._credentials.key,
@@ -179,24 +178,24 @@ class _Recovering:
 
     def _error_of(self, failed: protocol.FailRecovery) -> LogError:
         match failed.failure:
-            case protocol.Failure.DELETED:
+            case protocol.RecoveryFailure.DELETED:
                 return NoSuchLedger(self._ledger_id)
-            case protocol.Failure.WRONG_KEY:
+            case protocol.RecoveryFailure.WRONG_KEY:
                 return KeyDiffers(self._ledger_id)
-            case protocol.Failure.ACCESS_DENIED:
+            case protocol.RecoveryFailure.ACCESS_DENIED:
                 what = f"recover ledger {self._ledger_id}"
                 return self._environment.denied(what, "writer", self._metadata)
-            case protocol.Failure.METADATA_UNAVAILABLE:
+            case protocol.RecoveryFailure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri, f"recovery of ledger {self._ledger_id}", 0.0
                 )
             case (
-                protocol.Failure.NOT_COVERED
-                | protocol.Failure.UNDECIDED
-                | protocol.Failure.NOT_ENOUGH_BOOKIES
+                protocol.RecoveryFailure.NOT_COVERED
+                | protocol.RecoveryFailure.UNDECIDED
+                | protocol.RecoveryFailure.NOT_ENOUGH_BOOKIES
             ):
                 return RecoveryFailed(self._ledger_id, failed.failure.value)
-            case protocol.Failure.BASE_UNREADABLE:
+            case protocol.RecoveryFailure.BASE_UNREADABLE:
                 return ConfirmedEntryMissing(self._ledger_id, failed.claimed, failed.claimants)
             case _:
                 assert_never(failed.failure)

@@ -26,10 +26,9 @@ from ledger.errors import (
 from ledger.feature_level import FIRST, IDENTITIES, LEVEL_MAX
 from ledger.ids import NOBODY, BookieIdentity
 from ledger.log_events import get_logger
-from ledger.metastore.nodes import children_of, create_node
-from ledger.metastore.paths import INSTANCE, name_of
-from ledger.metastore.port import CheckOp, CreateOp, MetadataStore, Watch
-from ledger.security.tls_negotiation import Takes
+from ledger.metastore.ops import INSTANCE, name_of
+from ledger.metastore.port import CheckOp, CreateOp, MetadataStore, Watch, children_of, create_node
+from ledger.security.settings import Takes
 from ledger.wire import metadata_pb2 as pb
 
 AVAILABLE: Final = "/bookies/available"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from ledger import metrics
-from ledger.clock import now_ms
 from ledger.entry import (
     ENTRIES_AHEAD_MAX,
     ENTRY_BYTES_MAX,
@@ -16,7 +15,7 @@ from ledger.entry import (
     encode_frame,
     encode_lac,
 )
-from ledger.environment import Credentials, Environment
+from ledger.environment import Credentials, Environment, runs_of, with_ranges
 from ledger.errors import (
     EntryTooLarge,
     HandleClosed,
@@ -31,17 +30,16 @@ from ledger.errors import (
     with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.mark import written_without
-from ledger.mark_nodes import mark_ledger
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
 from ledger.quorum import holds
+from ledger.repair_marks import mark_ledger
 from ledger.requests import AddRun, Status
-from ledger.runs import runs_of, with_ranges
 
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Larger sends are cut, between entries, into several runs."""
@@ -81,7 +79,7 @@ class LedgerWriter:
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=common_events.TimePassed(),
+            time_passed=common.TimePassed(),
             broken=lambda error: self._fail(_as_log_error(self.ledger_id, error)),
         )
         self._loop = asyncio.get_running_loop()
@@ -216,12 +214,12 @@ class LedgerWriter:
                 self._publish_soon(effect, _PUBLISH_TURNS)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self.metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata() | common_events.ReadMetadata():
+                self._run.post(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata() | common.ReadMetadata():
                 self._run.spawn(self._carry_out(effect))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
@@ -236,11 +234,9 @@ class LedgerWriter:
             case _:
                 assert_never(effect)
 
-    async def _carry_out(self, effect: common_events.MetadataEffect) -> common_events.MetadataEvent:
+    async def _carry_out(self, effect: common.MetadataEffect) -> common.MetadataEvent:
         event = await carry_out(effect, self._environment.ledgers, self.ledger_id)
-        if isinstance(event, common_events.MetadataWritten) and isinstance(
-            effect, common_events.WriteMetadata
-        ):
+        if isinstance(event, common.MetadataWritten) and isinstance(effect, common.WriteMetadata):
             changes = effect.metadata.state is LedgerState.OPEN
             metrics.ENSEMBLE_CHANGES.add(by=changes)
         return event
@@ -352,30 +348,30 @@ class LedgerWriter:
         if not self._closed.done():
             self._closed.set_exception(error)
 
-    def _error_of(self, failure: protocol.Failure) -> LogError:
+    def _error_of(self, failure: protocol.WriterFailure) -> LogError:
         match failure:
-            case protocol.Failure.FENCED:
+            case protocol.WriterFailure.FENCED:
                 return LedgerFenced(self.ledger_id)
-            case protocol.Failure.DELETED:
+            case protocol.WriterFailure.DELETED:
                 return NoSuchLedger(self.ledger_id)
-            case protocol.Failure.WRONG_KEY:
+            case protocol.WriterFailure.WRONG_KEY:
                 return KeyDiffers(self.ledger_id)
-            case protocol.Failure.ACCESS_DENIED:
+            case protocol.WriterFailure.ACCESS_DENIED:
                 what = f"append to ledger {self.ledger_id}"
                 return self._environment.denied(what, "writer", self.metadata)
-            case protocol.Failure.CLOSED_EMPTY:
+            case protocol.WriterFailure.CLOSED_EMPTY:
                 self._environment.ledgers.leave_ids()
                 return KeyDiffers(self.ledger_id, closed_empty=True)
-            case protocol.Failure.NOT_ENOUGH_BOOKIES:
+            case protocol.WriterFailure.NOT_ENOUGH_BOOKIES:
                 needed = self.metadata.quorum.ack
                 return self._environment.bookies.shortage(needed, failed=self._machine.failed)
-            case protocol.Failure.METADATA_UNAVAILABLE:
+            case protocol.WriterFailure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri,
                     f"the ensemble change of ledger {self.ledger_id}",
                     METADATA_PATIENCE_S,
                 )
-            case protocol.Failure.CONFLICT:
+            case protocol.WriterFailure.CONFLICT:
                 return WriterFailed(self.ledger_id, "a bookie holds other bytes under an id")
             case _:
                 assert_never(failure)

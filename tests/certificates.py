@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dlog.tls.authority import Issued, Wanted, issue, new_authority
+from dlog.tls.authority import CertificateRequest, Issued, issue, new_authority
 from ledger.security.settings import TlsMode, TlsSettings
 
 HOST = "127.0.0.1"
@@ -32,7 +32,7 @@ def certificate(
     begins_days: float = 0.0,
     by: str = AUTHORITY,
 ) -> Issued:
-    wanted = Wanted(
+    wanted = CertificateRequest(
         name=name, bookie=bookie, hosts=hosts, uris=uris, days=days, begins_days=begins_days
     )
     return issue(authority(by), wanted)

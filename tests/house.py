@@ -16,10 +16,10 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 572,
-    "product lines": 91_600,
+    "product files": 459,
+    "product lines": 91_400,
     "test lines": 123_000,
-    "class names twice in a package": 38,
+    "class names twice in a package": 10,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")
 NOUNS: Final = frozenset({"framing", "keyring", "staging", "testing", "wording"})

@@ -10,7 +10,7 @@ from typing import Final
 import dlog.metrics
 from benchmarks import ledger
 from benchmarks.logs.bench import RECORD_BYTES, Bench
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.metering.http_server import served
 
 _HOST: Final = "127.0.0.1"

@@ -22,10 +22,10 @@ from benchmarks.loops import lone_times
 from dlog.aio import Log
 from dlog.aio.admin import create_log, list_logs
 from dlog.aio.read.segments import stamp
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.manifest import OPEN_SEGMENTS_MAX, Manifest, Sealed, Segment
-from ledger.clock import now_ms
 from ledger.ids import EntryId, LedgerId
+from ledger.log_events import now_ms
 
 _AT_ONCE: Final = 16
 _BURST: Final = 10

@@ -16,7 +16,7 @@ from benchmarks import ledger
 from benchmarks.logs.bench import Bench
 from benchmarks.loops import filled
 from dlog.aio import Log
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from ledger import LedgerClient
 
 _RECORD_BYTES: Final = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks.peers.jars import PeerMissing
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 
 _ANSWER_S: Final = 90.0
 _START_S: Final = 60.0

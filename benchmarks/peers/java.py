@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.jars import PeerMissing, cache
-from dlog.local.child import dying_with_parent
 from dlog.local.errors import JavaMissing
 from dlog.local.java import find_java
+from dlog.local.zookeeper import dying_with_parent
 
 SOURCES: Final = Path(__file__).parent / "java"
 _COMPILE_S: Final = 120.0

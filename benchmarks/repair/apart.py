@@ -15,7 +15,7 @@ from bookie.autorecovery.auditor import audit
 from bookie.autorecovery.checks import Audit, check_all
 from bookie.autorecovery.protocol.audit import AuditConfig
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
+from ledger.log_events import now_ms
 from ledger.metastore import MetadataStore, open_store
 
 _POLL_S: Final = 0.05

@@ -14,7 +14,7 @@ from bookie.autorecovery.checks import CheckRecord, PlacementRecord, ReplicasRec
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger import ClientConfig, LedgerClient
-from ledger.clock import now_ms
+from ledger.log_events import now_ms
 
 BOOKIES: Final = 4
 """Three for each ledger, and one to copy to."""

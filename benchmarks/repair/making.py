@@ -10,9 +10,9 @@ from typing import Final
 
 from benchmarks.repair.bench import Running
 from benchmarks.runs import runs_of
-from ledger.clock import now_ms
 from ledger.entry import access_key
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status

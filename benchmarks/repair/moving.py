@@ -28,8 +28,8 @@ from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.aio import Log
 from ledger import LedgerClient
-from ledger.clock import now_ms
 from ledger.ids import BookieId, EntryId
+from ledger.log_events import now_ms
 from ledger.mark import Lack, Reason
 from ledger.quorum import Quorum
 from ledger.writer import LedgerWriter

@@ -19,12 +19,11 @@ from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, MetricsNotServed
 from ledger.log_events import get_logger
 from ledger.metastore.uri import URI_VARIABLE
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.metering.http_server import served
-from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
+from ledger.options import HOST_DEFAULT, VARIABLES, MetricsHost, MetricsPort
 from ledger.process import die_with_parent, yield_processor
 from ledger.security.certificates import Security
-from ledger.security.options import VARIABLES
 from ledger.security.settings import TlsSettings, tls_settings
 
 _log = get_logger(__name__)

@@ -30,16 +30,12 @@ from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.checks import bounded_share
 from bookie.autorecovery.repair_io import CopyPace
 from leader import campaign
-from ledger.background import Background
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
-from ledger.concurrently import for_each
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.mark import Lack
-from ledger.metastore.nodes import children_of
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import MetadataStore, Watch, children_of
 from ledger.procedures import run
 from ledger.process import this_process
 from ledger.protocol.procedure import Action
@@ -51,6 +47,7 @@ from ledger.registry import (
     Retirement,
     retirement_of,
 )
+from ledger.tasks import Background, for_each
 
 ELECTION: Final = ".auditor"
 """No log can have this name."""

@@ -32,19 +32,17 @@ from bookie.autorecovery.protocol.repair_plan import Share
 from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.replica_scan import look
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
-from ledger.concurrently import for_each
 from ledger.environment import Environment, repair_credentials
 from ledger.errors import DamagedMetadata, NoSuchLedger, NoSuchNode
 from ledger.ids import BookieId, LedgerId
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.manager import LedgerStore
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.nodes import children_of, put_node
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, children_of, put_node
 from ledger.nodes import parse_node
 from ledger.registry import COOKIES, Retirement, retirement_of
+from ledger.tasks import for_each
 from ledger.wire import metadata_pb2 as pb
 
 READS_MAX: Final = 500

@@ -10,16 +10,15 @@ from bookie.autorecovery.protocol import decommission as protocol
 from bookie.autorecovery.protocol.move_job import members_of, weight_of
 from bookie.autorecovery.worker import reports
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import (
     BadVersion,
     NodeExists,
     NoSuchNode,
 )
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack, Reason
-from ledger.metastore.nodes import create_node
-from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned
+from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned, create_node
 from ledger.procedures import run
 from ledger.protocol.procedure import Action
 from ledger.registry import (
@@ -31,7 +30,7 @@ from ledger.registry import (
     retired_cookie,
     retirement_of,
 )
-from ledger.security.tls_negotiation import Takes
+from ledger.security.settings import Takes
 from ledger.transport.operator import BookieOperator
 
 _WHY: Final = "it was emptied for good"

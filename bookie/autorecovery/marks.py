@@ -15,7 +15,7 @@ its metadata by compare-and-swap. Marks are changed by compare-and-swap, and del
 that what an auditor adds while a worker repairs stays. A worker changes and deletes a mark only
 while it holds the lock, in the same transaction, so that no worker that slept overwrites or deletes
 a later mark of the same version. A deletion changes the version of the bucket, so that no caller
-that slept adds to a mark that is gone (`ledger.mark_nodes`). 256 buckets: the names of 100,000
+that slept adds to a mark that is gone (`ledger.repair_marks`). 256 buckets: the names of 100,000
 marks in one node would be more than ZooKeeper answers.
 """
 
@@ -35,7 +35,22 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
-from ledger.mark_nodes import (
+from ledger.metastore.port import (
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    MetadataStore,
+    Session,
+    SetOp,
+    Watch,
+    children_of,
+    create_node,
+    put_node,
+)
+from ledger.nodes import parse_node
+from ledger.process import this_process
+from ledger.registry import DECOMMISSIONING
+from ledger.repair_marks import (
     LOCKS,
     MARKS,
     PREFIX,
@@ -48,11 +63,6 @@ from ledger.mark_nodes import (
     read_mark,
     ring,
 )
-from ledger.metastore.nodes import children_of, create_node, put_node
-from ledger.metastore.port import CheckOp, CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
-from ledger.nodes import parse_node
-from ledger.process import this_process
-from ledger.registry import DECOMMISSIONING
 from ledger.wire import metadata_pb2 as pb
 
 URGENT: Final = "/underreplicated/urgent"

@@ -11,8 +11,7 @@ from bookie.autorecovery.worker import Worker
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
-from ledger.metering.declaration import Declarations
-from ledger.metering.exposition import Readiness
+from ledger.metering.declaration import MetricRegistry, Readiness
 
 COUNT_S: Final = 15.0
 """How often the auditor counts what is left to repair."""
@@ -50,7 +49,7 @@ class Repairing:
             await asyncio.sleep(COUNT_S)
 
 
-METRICS: Final[Declarations[Repairing]] = Declarations()
+METRICS: Final[MetricRegistry[Repairing]] = MetricRegistry()
 
 # The worker.
 

@@ -26,15 +26,15 @@ from bookie.autorecovery.protocol.move_job import (
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
-from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.nodes import children_of
+from ledger.metastore.port import children_of
 from ledger.procedures import run
 from ledger.protocol.procedure import Action
 from ledger.registry import COOKIES
+from ledger.tasks import for_each
 from ledger.values import counted
 
 LEDGERS_MAX: Final = 4

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ledger.option_parsers import duration, mebibytes
+from ledger.options import duration, mebibytes
 
 MIB: Final = 1024 * 1024
 RATE: Final = 12.0

@@ -13,7 +13,7 @@ from bookie.autorecovery.protocol.repair import RepairConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig, keep_reporting, keep_throttled
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 
 _log = get_logger(__name__)
 

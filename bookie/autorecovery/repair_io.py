@@ -10,12 +10,11 @@ from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.protocol.repair_plan import Leaving, Share
 from bookie.autorecovery.replica_scan import READ_BYTES_MAX, ask, look
-from ledger.backoff import Backoff
-from ledger.clock import now_ms
-from ledger.environment import Credentials, Environment, repair_credentials
+from ledger.delays import Backoff, Throttle
+from ledger.environment import Credentials, Environment, repair_credentials, runs_of
 from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.mark import Mark, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import CheckOp
@@ -25,8 +24,6 @@ from ledger.protocol.procedure import Action
 from ledger.recovery import recover_without_password
 from ledger.registry import DECOMMISSIONING
 from ledger.requests import AddRun, ReadQuery, Status
-from ledger.runs import runs_of
-from ledger.throttle import Throttle
 
 SENDS_MAX: Final = 6
 """How often frames are sent to a bookie that is too busy for them, or has just come back."""

@@ -17,18 +17,18 @@ from typing import Final, TypeVar
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.repair_plan import Share, Spans
-from ledger.backoff import Backoff
 from ledger.client import LedgerClient
-from ledger.concurrently import for_each
+from ledger.delays import Backoff
 from ledger.environment import Credentials, repair_credentials
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.metastore.nodes import children_of
+from ledger.metastore.port import children_of
 from ledger.protocol.answers import Found, verified
 from ledger.quorum import Quorum, holds
 from ledger.registry import COOKIES, Retirement, retirement_of
 from ledger.requests import HeldAnswer, HeldQuery, ReadAnswer, ReadQuery, Status
+from ledger.tasks import for_each
 from ledger.transport.port import BookieTransport
 
 READ_BYTES_MAX: Final = 1024 * 1024

@@ -9,10 +9,10 @@ from bookie.autorecovery.checks import Audit, CheckRecord, PlacementRecord, Repl
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.worker import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
-from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metastore.port import MetadataStore
+from ledger.tasks import for_each
 
 MARKS_READ_MAX: Final = 10_000
 """So many are read to say what concerns one bookie."""

@@ -27,17 +27,15 @@ from bookie.autorecovery.options import MIB, RATE
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.protocol.repair_queue import Queue
 from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
-from leader.wait import first_of
-from ledger.background import Background
+from leader.withdrawal import first_of
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, MetadataError, NodeExists, NoSuchNode
 from ledger.ids import BookieId, LedgerId
-from ledger.log_events import get_logger
-from ledger.metastore.nodes import children_of, put_node
-from ledger.metastore.port import MetadataStore
+from ledger.log_events import get_logger, now_ms
+from ledger.metastore.port import MetadataStore, children_of, put_node
 from ledger.nodes import parse_node
 from ledger.process import this_process
+from ledger.tasks import Background
 from ledger.wire import metadata_pb2 as pb
 
 WINDOW_S: Final = 60.0

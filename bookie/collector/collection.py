@@ -35,7 +35,7 @@ class LogState:
 
 
 @dataclass(slots=True)
-class Report:
+class CollectionReport:
     """What a run over one directory did, so far."""
 
     logs_removed: int = 0
@@ -68,7 +68,7 @@ class DirectoryCollection:
         self._whole: set[int] = set()
         """Logs whose entries the index named, all that may be lost."""
         self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
-        self.report = Report()
+        self.report = CollectionReport()
         self.logs: tuple[LogState, ...] = ()
         """The logs that the last run looked at, as it found them."""
 
@@ -77,7 +77,7 @@ class DirectoryCollection:
         `report` says what was done. Yields the bytes that each step has read and written.
 
         Raises `OSError`; then the directory failed, or, by `DiskFull`, is full."""
-        self.report = Report()
+        self.report = CollectionReport()
         with failing(self._directory):
             self._catalog.remove_unfinished()
         logs, facts = yield from self._look()

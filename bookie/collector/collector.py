@@ -2,7 +2,7 @@
 
 One run at a time. Disk work is done step by step on a thread of its own; between the steps the
 throttle decides how long to wait, so that adds and reads get the disk. Decides nothing itself:
-see `plan`, `garbage` and `ledger.throttle`.
+see `plan`, `garbage` and `ledger.delays`.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from bookie.collector.garbage import (
     UNLIMITED,
     Alarm,
     AlarmKind,
-    Seen,
+    StoreMemory,
     candidates,
     doubt,
     judge,
     too_many,
     verified,
 )
-from bookie.collector.plan import CollectorConfig, Kind, Timetable
+from bookie.collector.plan import CollectorConfig, RunKind, Timetable
 from bookie.collector.store_memory import keep, recall
 from bookie.disk.port import Disk, DiskFull
 from bookie.errors import CollectionUnderWay, FileDamaged
 from bookie.storage.ledger_directory import LedgerDirectory
+from ledger.delays import Throttle
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.throttle import Throttle
 
 _Value = TypeVar("_Value")
 _log = get_logger(__name__)
@@ -50,7 +50,7 @@ _DELETE_AT_ONCE: Final = 256
 class Run:
     """One run that ended, or is under way. Times are the clock's."""
 
-    kind: Kind
+    kind: RunKind
     began_at: float
     ended_at: float = 0.0
     ledgers: int = 0
@@ -93,7 +93,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    kind: Kind
+    kind: RunKind
     in_s: float
     share: float
     """Below which a log is compacted."""
@@ -157,7 +157,7 @@ class Collector:
         self._main = main
         self._instance = instance
         self._wall_clock = wall_clock
-        self._seen: Seen | None = None
+        self._seen: StoreMemory | None = None
         self._waiting: tuple[int, ...] = ()
         self._alarm: Alarm | None = None
         self._config = config
@@ -184,7 +184,7 @@ class Collector:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
         self._lock = asyncio.Lock()
         self._running: Run | None = None
-        self._last: dict[Kind, Run] = {}
+        self._last: dict[RunKind, Run] = {}
         self._told: dict[str, None] = {}
         self.totals = Totals()
 
@@ -235,22 +235,22 @@ class Collector:
         *allowed*: so many ledgers may go without a trace of their deletion, even if the store is
         older than it was; negative: all. None: what may go without an operator's word.
         *evictions_allowed*: so many copies may be evicted."""
-        return await self._run_now(Kind.GC, Asked(allowed, evictions_allowed))
+        return await self._run_now(RunKind.GC, Asked(allowed, evictions_allowed))
 
     async def compact(self, *, major: bool = False) -> Run:
         """Compact now, even if it is switched off as a matter of course.
 
         Raises `CollectionUnderWay`."""
-        return await self._run_now(Kind.MAJOR if major else Kind.MINOR)
+        return await self._run_now(RunKind.MAJOR if major else RunKind.MINOR)
 
     def status(self) -> CollectorStatus:
         now = self._clock()
         due = tuple(
             Due(kind, max(0.0, at - now), self._config.share(kind))
-            for kind in Kind
+            for kind in RunKind
             if (at := self._timetable.due_at(kind)) is not None
         )
-        last = tuple(self._last[kind] for kind in Kind if kind in self._last)
+        last = tuple(self._last[kind] for kind in RunKind if kind in self._last)
         newest = max(last, key=lambda run: run.ended_at, default=None)
         logs = tuple(collection.logs for _, collection in self._collections)
         suspended = newest.suspended if newest is not None else ""
@@ -272,16 +272,16 @@ class Collector:
         were cancelled."""
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _run_now(self, kind: Kind, asked: Asked | None = None) -> Run:
+    async def _run_now(self, kind: RunKind, asked: Asked | None = None) -> Run:
         if self._running is not None:
             raise CollectionUnderWay(self._running.kind.value)
         return await self._run(kind, asked)
 
-    async def _run(self, kind: Kind, asked: Asked | None = None) -> Run:
+    async def _run(self, kind: RunKind, asked: Asked | None = None) -> Run:
         async with self._lock:
             run = self._running = Run(kind, self._clock())
             try:
-                if kind is Kind.GC:
+                if kind is RunKind.GC:
                     run = await self._delete_garbage(run, asked.deletions if asked else None)
                     run = await self._evict_surplus(run, asked)
                     self._raise(run.alarm)
@@ -374,20 +374,20 @@ class Collector:
         _log.info(f"{count} ledgers were deleted that the cluster does not know any more")
         return count
 
-    async def _remembered(self) -> Seen:
+    async def _remembered(self) -> StoreMemory:
         """Return what is known of the store; at first, what it says now."""
         if self._seen is None:
             self._seen = await self._on_thread(lambda: recall(self._main))
         if self._seen is None:
             vitals = await self._ledgers.vitals()
-            await self._keep(Seen(vitals.next_id, vitals.deletions))
+            await self._keep(StoreMemory(vitals.next_id, vitals.deletions))
         assert self._seen is not None
         return self._seen
 
     def _is_lost(self, ledger_id: int) -> bool:
         return self._may_be_lost(ledger_id)
 
-    async def _keep(self, seen: Seen) -> None:
+    async def _keep(self, seen: StoreMemory) -> None:
         if seen != self._seen:
             await self._on_thread(lambda: keep(self._main, seen))
             self._seen = seen

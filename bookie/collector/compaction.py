@@ -10,7 +10,7 @@
 
 So an entry is in a log that the index names at every moment, and a log is removed only when no
 index that a crash can bring back names it. Of a log that is damaged, what the index names behind
-the damage is read entry by entry; a damaged one gets a grave (`bookie.entrylog.graves`) in the new
+the damage is read entry by entry; a damaged one gets a grave (`bookie.entrylog.format`) in the new
 log, with an alarm. A log that cannot be read, or only in small part, is left as it is (rule 72).
 
 Everything that takes long is a generator of the bytes that a step has read and written.
@@ -23,15 +23,16 @@ from itertools import groupby
 from typing import Final
 
 from bookie.disk.port import DiskFile, DiskFull
-from bookie.entrylog.catalog import LogCatalog, LogInfo
+from bookie.entrylog.catalog import Batch, LogCatalog, LogInfo, LogScan
 from bookie.entrylog.format import (
     DIRECTORY,
     UNFINISHED_SUFFIX,
+    grave_of,
+    is_grave,
+    owner_of,
     path_of,
 )
-from bookie.entrylog.graves import grave_of, is_grave, owner_of
-from bookie.entrylog.log_file import LogFile
-from bookie.entrylog.scan import Batch, LogScan
+from bookie.entrylog.writer import LogFile
 from bookie.errors import EntryLogDamaged, FileDamaged, IndexDamaged
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location

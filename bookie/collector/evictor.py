@@ -1,4 +1,4 @@
-"""Drives the eviction of surplus copies; `eviction` says which, when and how many.
+"""Drives the eviction of surplus copies; `garbage` says which, when and how many.
 
 First all ledgers that are here are looked at, in no hurry. Those that were surplus then are looked
 at again by a later run, in one session with the metadata store's vitals before and after, as
@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from bookie.collector.eviction import Surplus, is_surplus, too_many
-from bookie.collector.garbage import Alarm, AlarmKind, Seen, doubt
+from bookie.collector.garbage import (
+    Alarm,
+    AlarmKind,
+    StoreMemory,
+    Surplus,
+    doubt,
+    is_surplus,
+    too_many_surplus,
+)
 from bookie.collector.plan import CollectorConfig
+from ledger.delays import Throttle
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.throttle import Throttle
 
 READS_PER_S: Final = 500
 """Of metadata, in a look at all ledgers: 100,000 of them take three minutes."""
@@ -80,7 +87,7 @@ class Evictor:
 
     async def run(
         self,
-        seen: Seen,
+        seen: StoreMemory,
         *,
         may_be_lost: Callable[[int], bool],
         looks: bool = False,
@@ -96,7 +103,7 @@ class Evictor:
             await self._look(may_be_lost)  # only now: what it sees has to be seen once more
         return evicted
 
-    async def _evict_seen(self, seen: Seen, allowed: int | None) -> Evicted:
+    async def _evict_seen(self, seen: StoreMemory, allowed: int | None) -> Evicted:
         if not self._surplus:
             return Evicted()
         held = await self._ledger_ids()
@@ -109,7 +116,9 @@ class Evictor:
                 return Evicted(gone, alarm)
         if gone:
             _log.info(f"{gone} ledgers were evicted that no fragment names here any more")
-        return Evicted(gone, too_many(chosen.waiting, len(held)) if chosen.waiting else None)
+        return Evicted(
+            gone, too_many_surplus(chosen.waiting, len(held)) if chosen.waiting else None
+        )
 
     async def _look(self, may_be_lost: Callable[[int], bool]) -> None:
         throttle = Throttle(READS_PER_S, now=self._clock())
@@ -124,7 +133,7 @@ class Evictor:
             await asyncio.sleep(throttle.take(len(part), self._clock()))
         self._surplus.looked(surplus, self._clock())
 
-    async def _evict(self, part: Sequence[int], seen: Seen) -> tuple[int, Alarm | None]:
+    async def _evict(self, part: Sequence[int], seen: StoreMemory) -> tuple[int, Alarm | None]:
         """Return how many of *part* are gone; or why the store is not to be believed."""
         ledger_ids = [LedgerId(one) for one in part]
         with self._ledgers.one_session():
@@ -149,7 +158,7 @@ async def settle(
     storage: Offering, ledgers: LedgerStore, bookie: str, ledger_ids: Sequence[LedgerId]
 ) -> tuple[int, list[LedgerId]]:
     """Offer these ledgers; return the offer, and those of them that may be evicted by it, whoever
-    was about to name *bookie*: in this order, as `eviction` says why. Raises what the store
+    was about to name *bookie*: in this order, as `garbage` says why. Raises what the store
     raises."""
     offer = storage.offer(ledger_ids)
     under_repair = dict.fromkeys(await ledgers.under_repair(ledger_ids))

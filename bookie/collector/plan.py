@@ -12,7 +12,7 @@ from typing import assert_never
 from bookie.errors import InvalidSetting
 
 
-class Kind(Enum):
+class RunKind(Enum):
     """What a collector does from time to time."""
 
     GC = "gc"
@@ -58,25 +58,25 @@ class CollectorConfig:
                 raise InvalidSetting(setting, share, reason)
         assert self.log_bytes_max > 0 < self.run_bytes_max, "at least something is copied"
 
-    def interval_s(self, kind: Kind) -> float:
+    def interval_s(self, kind: RunKind) -> float:
         match kind:
-            case Kind.GC:
+            case RunKind.GC:
                 return self.gc_interval_s
-            case Kind.MINOR:
+            case RunKind.MINOR:
                 return self.minor_interval_s if self.minor_share > 0 else 0.0
-            case Kind.MAJOR:
+            case RunKind.MAJOR:
                 return self.major_interval_s if self.major_share > 0 else 0.0
             case _:
                 assert_never(kind)
 
-    def share(self, kind: Kind) -> float:
+    def share(self, kind: RunKind) -> float:
         """Return below which share of live bytes a log is compacted."""
         match kind:
-            case Kind.GC:
+            case RunKind.GC:
                 return 0.0
-            case Kind.MINOR:
+            case RunKind.MINOR:
                 return self.minor_share
-            case Kind.MAJOR:
+            case RunKind.MAJOR:
                 return self.major_share
             case _:
                 assert_never(kind)
@@ -149,16 +149,16 @@ class Timetable:
 
     def __init__(self, config: CollectorConfig, *, now: float) -> None:
         self._config = config
-        self._last = dict.fromkeys(Kind, now)
+        self._last = dict.fromkeys(RunKind, now)
 
-    def due_at(self, kind: Kind) -> float | None:
+    def due_at(self, kind: RunKind) -> float | None:
         """Return when *kind* is due next; None if it is switched off."""
         interval_s = self._config.interval_s(kind)
         return self._last[kind] + interval_s if interval_s > 0 else None
 
-    def due(self, now: float) -> Kind | None:
+    def due(self, now: float) -> RunKind | None:
         """Return what to do now: GC first, and no minor compaction just before a major one."""
-        for kind in (Kind.GC, Kind.MAJOR, Kind.MINOR):
+        for kind in (RunKind.GC, RunKind.MAJOR, RunKind.MINOR):
             at = self.due_at(kind)
             if at is not None and at <= now:
                 return kind
@@ -166,11 +166,11 @@ class Timetable:
 
     def next_at(self) -> float | None:
         """Return when something is due next."""
-        times = [at for kind in Kind if (at := self.due_at(kind)) is not None]
+        times = [at for kind in RunKind if (at := self.due_at(kind)) is not None]
         return min(times, default=None)
 
-    def ran(self, kind: Kind, now: float) -> None:
+    def ran(self, kind: RunKind, now: float) -> None:
         """Take note that *kind* was done, even if it failed. A major one is a minor one too."""
         self._last[kind] = now
-        if kind is Kind.MAJOR:
-            self._last[Kind.MINOR] = now
+        if kind is RunKind.MAJOR:
+            self._last[RunKind.MINOR] = now

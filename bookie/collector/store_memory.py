@@ -10,7 +10,7 @@ from typing import Final
 
 from google_crc32c import value as crc32c
 
-from bookie.collector.garbage import Seen
+from bookie.collector.garbage import StoreMemory
 from bookie.disk.port import Disk, DiskFull
 
 PATH: Final = "collected"
@@ -22,7 +22,7 @@ _VERSION: Final = 1
 _OLDER: Final = 1
 
 
-def encode(seen: Seen) -> bytes:
+def encode(seen: StoreMemory) -> bytes:
     body = _BODY.pack(
         _MAGIC,
         _VERSION,
@@ -35,7 +35,7 @@ def encode(seen: Seen) -> bytes:
     return body + _CRC.pack(int(crc32c(body)))
 
 
-def decode(data: bytes) -> Seen | None:
+def decode(data: bytes) -> StoreMemory | None:
     """Return what was encoded, None if it is damaged."""
     if len(data) != _BODY.size + _CRC.size:
         return None
@@ -43,10 +43,10 @@ def decode(data: bytes) -> Seen | None:
     (crc,) = _CRC.unpack_from(data, _BODY.size)
     if magic != _MAGIC or version != _VERSION or crc != crc32c(data[: _BODY.size]):
         return None
-    return Seen(next_id, deletions, untraced, began_at, older=bool(flags & _OLDER))
+    return StoreMemory(next_id, deletions, untraced, began_at, older=bool(flags & _OLDER))
 
 
-def recall(disk: Disk) -> Seen | None:
+def recall(disk: Disk) -> StoreMemory | None:
     """Return what was kept; None if nothing was, or if it is damaged. Raises `OSError`."""
     try:
         file = disk.open(PATH)
@@ -58,7 +58,7 @@ def recall(disk: Disk) -> Seen | None:
         file.close()
 
 
-def keep(disk: Disk, seen: Seen) -> None:
+def keep(disk: Disk, seen: StoreMemory) -> None:
     """Make *seen* durable, in one step. Raises `OSError`; then it may be kept or not."""
     try:
         file = disk.create(NEW_PATH)

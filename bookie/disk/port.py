@@ -11,8 +11,14 @@ must expect (all of it is played through by `tests/simulation/disk.py`):
 Methods block and raise `OSError`. No space is `DiskFull`, an error of its own, except for syncs:
 whatever reason a sync gives, what was to be durable may be lost. Any method may be called from any
 thread; closing a file while another thread uses it is the caller's fault.
+
+A bookie has one or more of them (`Directories`). All records of a ledger go to one journal, and all
+its entries to one ledger directory, both chosen by its id (rule 63). The choice is never written
+down, so the numbers of directories and their order are fixed for the life of the data; the cookies
+hold them (`bookie.identity.cookie`).
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -20,17 +26,50 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final, Protocol
+from struct import Struct
+from typing import Final, Protocol, Self
 
-from bookie.disk.file_identity import birth_time, running_system
 from bookie.errors import DirectoryInUse, DirectoryUnusable
-from ledger.private_files import make_private
+from ledger.process import make_private
 
+_AT_EMPTY_PATH: Final = 0x1000
+_STATX_BTIME: Final = 0x800
+_STATX_BYTES: Final = 256
+_MASK: Final = Struct("=I")
+_BORN: Final = Struct("=qI")
+_BORN_AT: Final = 80
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 LOCK_FILE: Final = "LOCK"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _IOV_MAX: Final = 512
 _SYNC_THREADS: Final = 8
+
+
+def birth_time(descriptor: int) -> str:
+    """Return when the open file was made, to the nanosecond; empty if the system does not know."""
+    born = getattr(os.fstat(descriptor), "st_birthtime_ns", None)
+    if born is not None:  # some systems, and Python from 3.12 on
+        return f"{born:x}"
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    try:
+        failed = ctypes.CDLL(None).statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, answer)
+    except (AttributeError, OSError):  # a C library without the call
+        return ""
+    if failed or not _MASK.unpack_from(answer)[0] & _STATX_BTIME:
+        return ""
+    seconds, nanoseconds = _BORN.unpack_from(answer, _BORN_AT)
+    return f"{seconds * 1_000_000_000 + nanoseconds:x}"
+
+
+@cache
+def running_system() -> str:
+    """Return what changes with every boot of the machine; where nothing does, its name."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return os.uname().nodename
 
 
 class DiskFull(OSError):
@@ -302,3 +341,45 @@ def _reporting_full(path: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise disk_error(error.errno, path) from error
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """By default one directory is all of them; the same object then stands in each place."""
+
+    main: Disk
+    """Where the bookie is configured to live."""
+    journals: tuple[Disk, ...]
+    ledgers: tuple[Disk, ...]
+
+    def __post_init__(self) -> None:
+        assert self.journals, "a bookie has a journal"
+        assert self.ledgers, "a bookie has a ledger directory"
+
+    @classmethod
+    def single(cls, disk: Disk) -> Self:
+        return cls(disk, (disk,), (disk,))
+
+    def every(self) -> tuple[Disk, ...]:
+        """Return each directory once, the main one first."""
+        disks = (self.main, *self.journals, *self.ledgers)
+        return tuple({id(disk): disk for disk in disks}.values())
+
+    def journal_of(self, ledger_id: int) -> int:
+        return ledger_id % len(self.journals)
+
+    def ledger_directory_of(self, ledger_id: int) -> int:
+        return ledger_id % len(self.ledgers)
+
+    def lock(self) -> None:
+        """Take all directories, or none. Raises `DirectoryInUse`, `DirectoryUnusable`."""
+        try:
+            for disk in self.every():
+                disk.lock()
+        except BaseException:
+            self.unlock()
+            raise
+
+    def unlock(self) -> None:
+        for disk in self.every():
+            disk.unlock()

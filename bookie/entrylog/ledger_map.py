@@ -23,8 +23,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from bookie.disk.port import DiskFile
-from bookie.entrylog.format import HEADER_BYTES, VERSION
-from bookie.entrylog.graves import owner_of
+from bookie.entrylog.format import HEADER_BYTES, VERSION, owner_of
 
 TRAILER_BYTES: Final = 64
 LEDGERS_MAX: Final = 1 << 20

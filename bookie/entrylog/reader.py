@@ -13,8 +13,7 @@ from typing import Final
 
 from bookie.disk.file_cache import FileCache
 from bookie.disk.port import Disk
-from bookie.entrylog.format import path_of
-from bookie.entrylog.graves import grave_of
+from bookie.entrylog.format import grave_of, path_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location

@@ -23,11 +23,11 @@ from typing import Final
 from bookie.errors import BookieSuperseded
 from bookie.identity.cookie import Cookie
 from bookie.loss.census import Census
-from ledger.backoff import Backoff
 from ledger.cluster import decode_instance
+from ledger.delays import Backoff
 from ledger.errors import BadVersion, DamagedMetadata, MetadataError, NoSuchNode
 from ledger.log_events import get_logger
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 

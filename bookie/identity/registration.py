@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.log_events import get_logger
 from ledger.metastore import MetadataStore

@@ -25,16 +25,14 @@ from os import urandom
 from typing import Final, Protocol, TypeVar
 
 from bookie.collector.store_memory import keep, recall
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import BookiesThere
 from bookie.identity.cookie import Cookie, read_cookie, write_cookie
 from bookie.storage.engine import BookieStorage
-from ledger.clock import now_ms
 from ledger.errors import BadVersion, DamagedMetadata, NoSuchNode
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.manager import LedgerStore
-from ledger.metastore.nodes import children_of, put_node
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, children_of, put_node
 from ledger.nodes import parse_node
 from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
 from ledger.wire import metadata_pb2 as pb

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from os import urandom
 from typing import Final
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, is_same_file
+from bookie.disk.port import Directories, Disk, is_same_file
 from bookie.errors import (
     BookieRetired,
     CensusDamaged,

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import IndexDamaged
-from bookie.index.blocks import Blocks
 from bookie.index.format import (
     DIRECTORY,
     PAGE_BYTES,
@@ -42,7 +41,7 @@ from bookie.index.format import (
     path_of,
     seal_page,
 )
-from bookie.index.ledger_cache import LedgerCache
+from bookie.index.ledger_cache import Blocks, LedgerCache
 from bookie.index.redo import Image, RedoPlace
 from bookie.pieces import Piece
 

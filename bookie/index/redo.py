@@ -3,9 +3,9 @@
 Index blocks are written in place, and a crash may tear such a write, together with entries in
 that block that were durable long ago. And each index file costs a sync of its own. So all blocks
 of a flush go to this file first, as one batch, with one sync. From then on they count: whoever
-reads a block asks here before the index file (`bookie.index.blocks`), and a start reads all of
-this file again. They are put in place later, oldest first; when none waits any more, the file
-is begun anew.
+reads a block asks here before the index file (`bookie.index.ledger_cache`), and a start reads all
+of this file again. They are put in place later, oldest first; when none waits any more, the file is
+begun anew.
 
 Invariants:
     a block is found here from the sync of its batch until it is in place, durably

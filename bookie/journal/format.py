@@ -45,7 +45,7 @@ EPOCH_AT: Final = 8
 _CRC_FROM: Final = 8
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Persisted: keep the numbers."""
 
     ADD = 1
@@ -72,7 +72,7 @@ class FileHeader:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class JournalMark:
     """All records before this place are in entry logs, and in index or redo files (BookKeeper's
     LastLogMark)."""
 
@@ -84,7 +84,7 @@ class Mark:
 class Record:
     """Says on its own what to do again, access key included (rule 35)."""
 
-    kind: Kind
+    kind: RecordKind
     ledger_id: int
     key: bytes = field(repr=False)
     entries: "array[int]" = field(default_factory=lambda: array("q"))
@@ -203,13 +203,13 @@ def decode_record(data: bytes | memoryview) -> Record | str:
     columns, frames = bytes(data[_CRC_FROM:frames_at]), bytes(data[frames_at:])
     if extend(crc32c(columns), frames) != header.crc:
         return "the checksum of the record differs"
-    if header.kind not in Kind._value2member_map_ or frames_at > len(data):
+    if header.kind not in RecordKind._value2member_map_ or frames_at > len(data):
         return f"unknown kind {header.kind}, or columns longer than the record"
     lengths = _from_bytes("I", data[lengths_at:frames_at])
     if frames_at + sum(lengths) != len(data):
         return "lengths and record do not fit"
     return Record(
-        Kind(header.kind),
+        RecordKind(header.kind),
         header.ledger_id,
         bytes(data[RECORD_HEADER_BYTES:entries_at]),
         _from_bytes("q", data[entries_at:lengths_at]),
@@ -223,13 +223,13 @@ def tag_of(epoch: int) -> int:
     return epoch & 0xFFFFFFFF or 1
 
 
-def encode_mark(mark: Mark, tag: int) -> bytes:
+def encode_mark(mark: JournalMark, tag: int) -> bytes:
     """*tag*: of the file that the mark names; a mark of another bookie has another one."""
     body = _MARK.pack(_MARK_MAGIC, MARK_VERSION, tag, mark.journal_id, mark.offset)
     return body + _CRC.pack(crc32c(body))
 
 
-def decode_mark(data: bytes, path: str) -> tuple[Mark, int]:
+def decode_mark(data: bytes, path: str) -> tuple[JournalMark, int]:
     """Return the mark, and the tag of the file that it names, 0 if it does not say that. Raises
     `MarkDamaged`."""
     if len(data) != _MARK.size + _CRC.size:
@@ -240,7 +240,7 @@ def decode_mark(data: bytes, path: str) -> tuple[Mark, int]:
         raise MarkDamaged(path, 0, "the checksum differs")
     if magic != _MARK_MAGIC or version not in (VERSION, MARK_VERSION):
         raise MarkDamaged(path, 0, f"not a mark of version {VERSION} or {MARK_VERSION}")
-    return Mark(journal_id, offset), tag
+    return JournalMark(journal_id, offset), tag
 
 
 def _to_bytes(column: "array[int]") -> bytes:

@@ -9,11 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk
-from bookie.journal.format import FileHeader, Mark, Record, path_of
-from bookie.journal.spares import Spares
-from bookie.journal.writer import JournalWriter, journal_ids, write_mark
+from bookie.disk.port import Directories, Disk
+from bookie.journal.format import FileHeader, JournalMark, Record, path_of
+from bookie.journal.writer import JournalWriter, Spares, journal_ids, write_mark
 
 
 class Journals:
@@ -100,7 +98,7 @@ class Journals:
         self._writers[journal].commit()
         return self.durable
 
-    def positions(self) -> tuple[Mark, ...]:
+    def positions(self) -> tuple[JournalMark, ...]:
         """Return, for each journal, the place before which every record is durable."""
         return tuple(writer.position for writer in self._writers)
 
@@ -108,7 +106,7 @@ class Journals:
         """Return how long the newest file of each journal is at least, durably."""
         return tuple(writer.size_synced for writer in self._writers)
 
-    def advance(self, marks: Sequence[Mark]) -> None:
+    def advance(self, marks: Sequence[JournalMark]) -> None:
         """Let replay begin at *marks* from now on, and keep or remove the files before them."""
         for disk, writer, mark in zip(
             self._directories.journals, self._writers, marks, strict=True

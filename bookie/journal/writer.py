@@ -6,34 +6,43 @@ Invariants:
     after a failed write or sync nothing is ever reported durable again (rule 60)
     space is taken before anything is written into it: a full disk is met between batches
     a file of an earlier life gets its new name after its new header, with a new epoch, was synced
+    a file becomes a spare only after the mark that has left it behind is durable
+    a spare's name is durable before it is taken
+    there are at most `files_max` spares, and none on a disk that is well filled or was found full
 
 While the disk is full, a batch that does not fit into what is left of the preallocated space
 waits; it is neither lost nor acknowledged. `is_full` says so before that happens: it is set
 when the file could not be extended, with seven eighths of `preallocate_bytes` still free. Before
 that, the files that were kept to be written again go.
 
+Spares are kept because blocks that were written before need no note of the file system that they
+are in use, so a sync writes data alone; that is all that they are good for. What is in them does
+not matter, not even whether it is whole: who takes one gives it a header with an epoch that nobody
+could know.
+
 `queue` only appends to a list, under the lock of `bookie.journal.journals`; `commit` blocks, and is
-called by one thread at a time.
+called by one thread at a time. `take` and `give_up` of the spares are the journal thread's, `keep`,
+`trim` and `give_up` the sync thread's.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import JournalFailed
-from bookie.journal.counts import JournalCounts
 from bookie.journal.format import (
     DIRECTORY,
     FILE_HEADER_BYTES,
     MARK_PATH,
+    SPARE_SUFFIX,
     FileHeader,
-    Kind,
-    Mark,
+    JournalMark,
     Record,
+    RecordKind,
     decode_file_header,
     encode_file_header,
     encode_mark,
@@ -41,16 +50,100 @@ from bookie.journal.format import (
     journal_of,
     path_of,
     size_of,
+    spare_of,
     tag_of,
 )
-from bookie.journal.spares import Spares
+from ledger.metering.declaration import BYTES, COUNTS, SECONDS, Buckets
 
+_SYNC_S: Final = (0.0001, 0.0002, *SECONDS)
+USED_SHARE_MAX: Final = 0.8
+"""From here on the disk's space is worth more than faster syncs."""
 TEMPORARY_SUFFIX: Final = ".tmp"
 _KEPT_BYTES_MAX: Final = 1024 * 1024
 """Synced and still in the system's memory. A journal is read only at a start; the memory that
 it would fill is missed by those who write next."""
 HEADROOM: Final = 7 / 8
 """Of `preallocate_bytes`: so much space there is for what queues, until the disk is full."""
+
+
+class JournalCounts:
+    """Written by the thread of the journal."""
+
+    def __init__(self) -> None:
+        self.records = Buckets(COUNTS)
+        """Records of each group."""
+        self.bytes = Buckets(BYTES)
+        self.sync_s = Buckets(_SYNC_S)
+        """How long each group waited for the disk."""
+
+    def synced(self, records: int, size_bytes: int, took_s: float) -> None:
+        """Take note of one group."""
+        self.records.observe(records)
+        self.bytes.observe(size_bytes)
+        self.sync_s.observe(took_s)
+
+
+class Spares:
+    """Those of one journal; begins with what an earlier process left."""
+
+    def __init__(self, disk: Disk, files_max: int) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._lock = threading.Lock()
+        self._paths = [
+            f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SPARE_SUFFIX)
+        ]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._paths)
+
+    def take(self) -> str | None:
+        """Return the path of one, which is the caller's from now on; None if there is none."""
+        with self._lock:
+            return self._paths.pop() if self._paths else None
+
+    def keep(self, journal_ids: Sequence[int]) -> None:
+        """Let these journal files be spares, or remove those that are too many."""
+        if not journal_ids:
+            return
+        kept: list[str] = []
+        room = self._allowed() - len(self.paths)
+        for journal_id in journal_ids:
+            if len(kept) < room:
+                kept.append(spare_of(journal_id))
+                self._disk.rename(path_of(journal_id), kept[-1])
+            else:
+                self._disk.remove(path_of(journal_id))
+        self._disk.sync_directory(DIRECTORY)
+        with self._lock:
+            self._paths += kept
+
+    def trim(self) -> None:
+        """Remove those that are too many."""
+        self._remove_beyond(self._allowed())
+
+    def give_up(self) -> bool:
+        """Remove all, as there is no space; return whether there was any."""
+        return self._remove_beyond(0)
+
+    def _allowed(self) -> int:
+        try:
+            return self._files_max if self._disk.usage().used_share < USED_SHARE_MAX else 0
+        except OSError:  # a disk that cannot be asked
+            return 0
+
+    def _remove_beyond(self, count: int) -> bool:
+        with self._lock:
+            surplus = self._paths[count:]
+            del self._paths[count:]
+        for path in surplus:
+            with suppress(FileNotFoundError):  # somebody needed the space
+                self._disk.remove(path)
+        if surplus:
+            self._disk.sync_directory(DIRECTORY)
+        return bool(surplus)
 
 
 class JournalWriter:
@@ -86,7 +179,7 @@ class JournalWriter:
         self._queued_bytes = self._writing_bytes = 0
         self.is_full = False
         """Whether the disk has no room for more than is preallocated."""
-        self.position = Mark(header.journal_id, FILE_HEADER_BYTES)
+        self.position = JournalMark(header.journal_id, FILE_HEADER_BYTES)
         """Every record before this place is durable."""
         self.counts = JournalCounts()
 
@@ -176,7 +269,7 @@ class JournalWriter:
             if end - self._kept_from >= _KEPT_BYTES_MAX:
                 self._file.forget(self._kept_from, end)
                 self._kept_from = end
-            self.position = Mark(self._header.journal_id, end)
+            self.position = JournalMark(self._header.journal_id, end)
 
     def _encode(self, record: Record) -> list[bytes]:
         room_bytes = max(0, self.size_synced - self._end)
@@ -213,7 +306,7 @@ class JournalWriter:
             self._header = begin(
                 self._disk,
                 old.journal_id + 1,
-                previous=Mark(old.journal_id, self._end),
+                previous=JournalMark(old.journal_id, self._end),
                 preallocate_bytes=self._preallocate_bytes,
                 entropy=self._entropy,
                 spare=self._spares.take(),
@@ -230,7 +323,7 @@ class JournalWriter:
 
     def _announce_next(self, old: FileHeader) -> None:
         """Let the old file say that it is not the newest, before anything is in the new one."""
-        record = Record(Kind.NEXT, 0, b"")
+        record = Record(RecordKind.NEXT, 0, b"")
         self._file.write(encode_record(record, old.epoch, self._end), self._end)
         self._file.sync()
 
@@ -239,7 +332,7 @@ def begin(
     disk: Disk,
     journal_id: int,
     *,
-    previous: Mark | None,
+    previous: JournalMark | None,
     preallocate_bytes: int,
     entropy: Callable[[int], bytes],
     is_counted: bool = True,
@@ -298,7 +391,7 @@ def _recycle(disk: Disk, spare: str, header: FileHeader) -> FileHeader:
     return header
 
 
-def write_mark(disk: Disk, mark: Mark) -> None:
+def write_mark(disk: Disk, mark: JournalMark) -> None:
     """Replace the mark, atomically and durably. Raises `JournalDamaged` if the file that it names
     has no header."""
     path = path_of(mark.journal_id)

@@ -23,10 +23,11 @@ Invariants:
         rewritten
 """
 
+import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from struct import Struct
 from sys import byteorder
@@ -40,7 +41,9 @@ from bookie.errors import CensusDamaged
 from bookie.index.format import DIRECTORY as INDEX
 from bookie.index.redo import RedoPlace
 from bookie.index.tombstones import NO_EDITION, Edition
-from bookie.journal.format import Mark
+from bookie.journal.format import JournalMark
+from bookie.loss.limbo import Limbo, LimboPhase
+from ledger.log_events import get_logger
 
 VERSION: Final = 2
 _VERSION_1: Final = 1
@@ -49,7 +52,6 @@ PATH: Final = "census"
 ROLL_PATH: Final = f"{INDEX}/roll"
 LOGS_PATH: Final = "roll"
 TEMPORARY_SUFFIX: Final = ".tmp"
-
 _MAGIC: Final = b"DLOGCENS"
 _HEADER: Final = Struct("<8sIIQII")  # magic, version, limbo, number, ledger directories, journals
 _PLACE: Final = Struct("<QIxxxx")  # batch, chain
@@ -69,7 +71,8 @@ _ROLL_VERSION: Final = 4
 _EDITIONS_SINCE: Final = 4
 _SLACK_BYTES: Final = 1024 * 1024
 """A roll that is longer than twice what it has to say, and this, is rewritten."""
-
+LIMBO_PATH: Final = "limbo"
+_log = get_logger(__name__)
 assert byteorder == "little", "columns are written as they are in memory"
 
 
@@ -99,7 +102,7 @@ class Census:
     """Grows by one with each."""
     rolls: tuple[Rolls, ...]
     """Of each ledger directory."""
-    journals: tuple[Mark, ...]
+    journals: tuple[JournalMark, ...]
     """Up to where each journal was durable."""
     sizes: tuple[int, ...] = ()
     """How long the newest file of each journal was at least."""
@@ -146,7 +149,7 @@ class Census:
         return cls(
             number,
             tuple(map(Rolls, places[:: 1 + has_logs], of_logs)),
-            tuple(Mark(journal_id, offset) for journal_id, offset, _ in ends),
+            tuple(JournalMark(journal_id, offset) for journal_id, offset, _ in ends),
             tuple(size_bytes for _, _, size_bytes in ends),
             bool(limbo),
         )
@@ -397,3 +400,100 @@ def _batch(
     rest = b"".join((head[_CRC.size :], ids.tobytes(), editions.tobytes(), ends.tobytes()))
     crc = int(extend(crc32c(_CRC.pack(before)), rest))
     return _CRC.pack(crc) + rest, crc
+
+
+class Accounts:
+    """What a bookie's main directory says of all that it has: the newest census, and limbo.
+
+    Invariants:
+        a loss is remembered, durably, before anything is written that would hide it
+        a census says that there is a limbo only after its file is durable, and no more before the
+            file is removed: who deletes the file alone does not end it
+    `census` and `limbo` may be read by any thread.
+
+    Raises `OSError` where the disk fails.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.Lock()
+        self.limbo: Limbo | None = None
+        self.census: Census | None = None
+        """The newest; None before the first."""
+        self.losses: list[str] = []
+        """What is wrong with these files themselves."""
+        self.on_census: Callable[[Census], None] | None = None
+        """Called with each one when it is durable, on the thread that made it so."""
+        self._number = 0
+        self._load()
+
+    def lost(self, reasons: Sequence[str]) -> None:
+        """Remember that something may be lost, durably; nothing, if there are no *reasons*."""
+        if not reasons:
+            return
+        reason = "; ".join(dict.fromkeys(reasons))
+        _log.error("bookie_may_have_lost_data", reason=reason)
+        with self._lock:
+            self._keep(Limbo(reason) if self.limbo is None else self.limbo.again(reason))
+
+    def restored(self, reason: str) -> None:
+        """Remember that the metadata store is older than it was, durably."""
+        _log.error("metadata_store_was_restored", reason=reason)
+        with self._lock:
+            before = Limbo(reason, lost=False) if self.limbo is None else self.limbo
+            self._keep(before.restored(reason))
+
+    def count(
+        self, rolls: Iterable[Rolls], journals: Sequence[JournalMark], sizes: Sequence[int]
+    ) -> None:
+        """Replace the census: all that *rolls*, *journals* and *sizes* say is durable."""
+        with self._lock:
+            limbo = self.limbo is not None
+            self._count(
+                Census(self._number + 1, tuple(rolls), tuple(journals), tuple(sizes), limbo)
+            )
+
+    def judged(self, change: Callable[[Limbo], Limbo]) -> None:
+        """Let the limbo become what *change* makes of it, durably; nothing, if there is none."""
+        with self._lock:
+            before = self.limbo
+            if before is None:
+                return
+            after = change(before)
+            if after == before:
+                return
+            is_over = after.phase is LimboPhase.OVER and not (after.before or after.floor)
+            if is_over and self.census is not None:
+                self._count(replace(self.census, number=self._number + 1, limbo=False))
+                self.limbo = None
+                self._disk.remove(LIMBO_PATH)
+                self._disk.sync_directory("")
+            else:
+                self._keep(after)
+
+    def _load(self) -> None:
+        try:
+            self.census = read_census(self._disk)
+        except CensusDamaged as damage:
+            self.losses.append(f"{damage.path} is damaged: {damage.reason}")
+        if self.census is not None:
+            self._number = self.census.number
+        data = read_file(self._disk, LIMBO_PATH)
+        path = self._disk.describe(LIMBO_PATH)
+        if data is not None:
+            try:
+                self.limbo = Limbo.decode(data)
+            except ValueError as error:
+                self.losses.append(f"{path} is damaged: {error}")
+        elif self.census is not None and self.census.limbo:
+            self.losses.append(f"{path} is gone, which said what may be lost")
+
+    def _keep(self, limbo: Limbo) -> None:
+        replace_file(self._disk, LIMBO_PATH, [limbo.encode()])
+        self.limbo = limbo
+
+    def _count(self, census: Census) -> None:
+        write_census(self._disk, census)
+        self.census, self._number = census, census.number
+        if self.on_census is not None:
+            self.on_census(census)

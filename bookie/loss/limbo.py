@@ -44,7 +44,7 @@ _HEADER: Final = Struct("<8sIIIQQqI")  # and the floor, whether something is los
 _CRC: Final = Struct("<I")
 
 
-class Phase(IntEnum):
+class LimboPhase(IntEnum):
     """Persisted: keep the numbers."""
 
     BEGUN = 1
@@ -58,7 +58,7 @@ class Limbo:
 
     reason: str
     """What may be lost, as a sentence."""
-    phase: Phase = Phase.BEGUN
+    phase: LimboPhase = LimboPhase.BEGUN
     before: "array[int]" = field(default_factory=lambda: array("q"))
     """Ledgers that were there when the losses were known, ascending."""
     doubtful: frozenset[int] = frozenset()
@@ -71,15 +71,15 @@ class Limbo:
     def warning(self) -> str:
         """What an operator sees; "" once nothing is doubtful."""
         match self.phase:
-            case Phase.BEGUN:
+            case LimboPhase.BEGUN:
                 return f"in limbo: {self._what} data: {self.reason}"
-            case Phase.SETTLING:
+            case LimboPhase.SETTLING:
                 doubtful = len(self.doubtful)
                 return (
                     f"in limbo: {self._what} data of {doubtful} ledgers that are open: "
                     f"{self.reason}"
                 )
-            case Phase.OVER:
+            case LimboPhase.OVER:
                 return ""
 
     @property
@@ -88,7 +88,7 @@ class Limbo:
 
     def takes_adds_to(self, ledger_id: int) -> bool:
         """Whether it takes normal adds to the ledger, if nothing else is against it."""
-        if self.phase is Phase.BEGUN or ledger_id < self.floor:
+        if self.phase is LimboPhase.BEGUN or ledger_id < self.floor:
             return False
         return not self._was_before(ledger_id)
 
@@ -103,7 +103,7 @@ class Limbo:
 
     def doubts(self, ledger_id: int) -> bool:
         """Whether what is not here of the ledger may have been lost."""
-        return self.phase is Phase.BEGUN or ledger_id in self.doubtful
+        return self.phase is LimboPhase.BEGUN or ledger_id in self.doubtful
 
     def read(self, query: ReadQuery, answer: ReadAnswer) -> ReadAnswer:
         """Return what of *answer* may be said: what is here, and no absence if it is in doubt."""
@@ -141,11 +141,11 @@ class Limbo:
 
     def again(self, reason: str) -> "Limbo":
         """Return it after more may have been lost."""
-        return replace(self, reason=reason, phase=Phase.BEGUN, lost=True)
+        return replace(self, reason=reason, phase=LimboPhase.BEGUN, lost=True)
 
     def restored(self, reason: str) -> "Limbo":
         """Return it after the metadata store was restored to an older moment."""
-        return replace(self, reason=reason, phase=Phase.BEGUN)
+        return replace(self, reason=reason, phase=LimboPhase.BEGUN)
 
     def above(self, floor: int) -> "Limbo":
         """Return it once no new ledger gets an id below *floor*."""
@@ -159,7 +159,7 @@ class Limbo:
 
     def still(self, doubtful: Iterable[int]) -> "Limbo":
         """Return it with only these of its doubtful ledgers left in doubt."""
-        assert self.phase is not Phase.BEGUN, "it is not known yet what is doubtful"
+        assert self.phase is not LimboPhase.BEGUN, "it is not known yet what is doubtful"
         phase, doubts = _judged(one for one in doubtful if one in self.doubtful)
         return replace(self, phase=phase, doubtful=doubts)
 
@@ -167,7 +167,7 @@ class Limbo:
         """Return it without what is not among *listed*, all ledgers that the store has now.
 
         Beside a floor all stay: those below it that are not among them are orphans."""
-        assert self.phase is Phase.OVER, "what is doubtful is looked at one by one"
+        assert self.phase is LimboPhase.OVER, "what is doubtful is looked at one by one"
         if self.floor:
             return self
         there = dict.fromkeys(listed)
@@ -212,7 +212,7 @@ class Limbo:
         ids.frombytes(body[reason_end:before_end])
         doubts.frombytes(body[before_end : before_end + 8 * doubtful])
         reason = body[header.size : reason_end].decode(errors="replace")
-        return cls(reason, Phase(phase), ids, frozenset(doubts), floor, bool(lost))
+        return cls(reason, LimboPhase(phase), ids, frozenset(doubts), floor, bool(lost))
 
 
 def is_doubtful(metadata: LedgerMetadata, bookie: str, *, is_older: bool = False) -> bool:
@@ -223,6 +223,6 @@ def is_doubtful(metadata: LedgerMetadata, bookie: str, *, is_older: bool = False
     return is_older or bookie in metadata.last_fragment.bookies
 
 
-def _judged(doubtful: Iterable[int]) -> tuple[Phase, frozenset[int]]:
+def _judged(doubtful: Iterable[int]) -> tuple[LimboPhase, frozenset[int]]:
     doubts = frozenset(doubtful)
-    return (Phase.SETTLING if doubts else Phase.OVER), doubts
+    return (LimboPhase.SETTLING if doubts else LimboPhase.OVER), doubts

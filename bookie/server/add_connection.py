@@ -18,7 +18,7 @@ from bookie.storage.add_lookup import Prepared
 from ledger.errors import BadMessage
 from ledger.requests import AddRun, Status
 from ledger.transport.connection import Connection
-from ledger.transport.framing import Frame, Kind
+from ledger.transport.framing import Frame, FrameKind
 from ledger.transport.messages import MESSAGE_BYTES_MAX, ack_message, batch_runs
 
 
@@ -55,7 +55,7 @@ class AddConnection:
 
     def took(self, frame: Frame) -> None:
         """Take the batch of *frame*, now or when those before it are taken. Raises `BadMessage`."""
-        if frame.kind != Kind.ADD:
+        if frame.kind != FrameKind.ADD:
             raise BadMessage("Frame", f"kind {frame.kind} has no place among adds")
         if self._waiting or not self._takes:
             self._waiting.append(frame)
@@ -164,7 +164,7 @@ class AddConnection:
             return
         for ack in self._stream.acks():
             message = ack_message(ack.first, ack.last, ack.statuses, self._held_ms())
-            connection.send(Kind.ADDED, ack.last, message)
+            connection.send(FrameKind.ADDED, ack.last, message)
         if self._waiting and self._preparing is None and self._held is None:
             # Not from here: who tells of what is durable tells others too.
             asyncio.get_running_loop().call_soon(self._go_on)

@@ -34,21 +34,21 @@ from ledger.ids import LedgerId
 from ledger.ledger_owner import RENAMED_PATH
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.mark_nodes import LOCKS, RepairLock, read_lock
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.quorum import holds
+from ledger.repair_marks import LOCKS, RepairLock, read_lock
 from ledger.requests import AddRun, Status
-from ledger.security.access import ACCESS, NEEDED, Action, Grant, Rules, allowed
-from ledger.security.grant_nodes import read_rules
+from ledger.security.access import ACCESS, NEEDED, Grant, Permission, Rules, allowed
+from ledger.security.documents import read_rules
 from ledger.security.names import Identity
 
 OWNERS_MAX: Final = 65_536
 """Ledgers of which it is remembered which log they belong to."""
 MASKS_MAX: Final = 4096
 """Ledgers of which it is remembered what one identity may do with them."""
-_ADD: Final = int(Action.ADD)
+_ADD: Final = int(Permission.ADD)
 """Looked up for each run, which members of an enumeration are slow at."""
 TELL_S: Final = 1.0
 """So often, at most, the log says that something was refused."""
@@ -99,7 +99,7 @@ class IdentityRights:
                 return False
         return True
 
-    def may(self, ledger_id: int, action: Action) -> bool | None:
+    def may(self, ledger_id: int, action: Permission) -> bool | None:
         """Return whether *action* is allowed; None if that depends on whose the ledger is, which is
         to be found out first (`RightsTable.learn_owned`)."""
         grants = self._derive() if self._grants is None else self._grants
@@ -119,13 +119,13 @@ class IdentityRights:
         return bool(mask & action)
 
     def may_order(self) -> bool:
-        return self._may_everywhere(Action.ORDER)
+        return self._may_everywhere(Permission.ORDER)
 
     def repairs(self) -> bool:
         """Whether it has a role that repairs: no quota counts what it copies."""
-        return self._may_everywhere(Action.LIST)
+        return self._may_everywhere(Permission.LIST)
 
-    def _may_everywhere(self, action: Action) -> bool:
+    def _may_everywhere(self, action: Permission) -> bool:
         if self._grants is None:
             self._derive()
         return bool(self._everywhere & action)
@@ -266,7 +266,7 @@ class Authorizer:
         bookie: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.denied = Counter[Action]()
+        self.denied = Counter[Permission]()
         """What was refused, since the start."""
         self._store, self._clock = store, clock
         self._table = RightsTable()
@@ -299,7 +299,7 @@ class Authorizer:
             self, self._table.rights(str(identity) if identity else _NOBODY), peer
         )
 
-    async def settle(self, rights: IdentityRights, ledger_id: int, action: Action) -> Status:
+    async def settle(self, rights: IdentityRights, ledger_id: int, action: Permission) -> Status:
         """Return OK if *action* is allowed, `ACCESS_DENIED` if it is not; `NO_SUCH_LEDGER` or
         `TOO_MANY_REQUESTS` if that cannot be known, now or ever."""
         answer = rights.may(ledger_id, action)
@@ -313,7 +313,7 @@ class Authorizer:
         return Status.OK if answer else Status.ACCESS_DENIED
 
     def tell(
-        self, rights: IdentityRights, peer: str, action: Action, ledger_id: int | None
+        self, rights: IdentityRights, peer: str, action: Permission, ledger_id: int | None
     ) -> None:
         """Count a refusal, and log it, but not as often as a client may want."""
         self.denied[action] += 1
@@ -383,21 +383,21 @@ class ConnectionAuthorizer:
     async def _adds(self, ledger_id: int, is_copy: bool) -> Status | CopyEvidence:  # noqa: FBT001
         """Return whether entries may be added to the ledger, or what shows which may be copied."""
         if not is_copy:
-            return await self.answer(ledger_id, Action.ADD)
-        status = await self._guard.settle(self._rights, ledger_id, Action.ADD)
+            return await self.answer(ledger_id, Permission.ADD)
+        status = await self._guard.settle(self._rights, ledger_id, Permission.ADD)
         if status is not Status.ACCESS_DENIED:
             return status
-        status = await self.answer(ledger_id, Action.RECOVER)
+        status = await self.answer(ledger_id, Permission.RECOVER)
         return await self._guard.copies.evidence(ledger_id) if status is Status.OK else status
 
     def _copied(self, evidence: CopyEvidence, run: AddRun) -> Status:
         """Return whether *run* is taken of a client that may not add."""
         if not evidence.why_not(run, self._guard.copies.bookie, self._rights.who):
             return Status.OK
-        self._guard.tell(self._rights, self._peer, Action.ADD, run.ledger_id)
+        self._guard.tell(self._rights, self._peer, Permission.ADD, run.ledger_id)
         return Status.ACCESS_DENIED
 
-    async def answer(self, ledger_id: int, action: Action) -> Status:
+    async def answer(self, ledger_id: int, action: Permission) -> Status:
         """Return OK if *action* is allowed on the ledger, or why it is not done."""
         status = await self._guard.settle(self._rights, ledger_id, action)
         if status is Status.ACCESS_DENIED:
@@ -412,7 +412,7 @@ class ConnectionAuthorizer:
         """Return whether orders are obeyed."""
         if self._rights.may_order():
             return True
-        self._guard.tell(self._rights, self._peer, Action.ORDER, None)
+        self._guard.tell(self._rights, self._peer, Permission.ORDER, None)
         return False
 
 

@@ -29,8 +29,8 @@ from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.names import Identity
 from ledger.security.settings import TlsMode
-from ledger.security.tls_listener import Taker
-from ledger.server_shutdown import stop_accepting
+from ledger.security.tls_listener import TlsListener
+from ledger.tasks import stop_accepting
 from ledger.transport.connection import Backlog, Connection, new_scratch
 from ledger.transport.framing import Budget, Frame, FrameReader
 from ledger.transport.handshake import (
@@ -100,7 +100,7 @@ class BookieServer:
         self.operator: OperatorService | None = None
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._taker: Taker | None = None
+        self._taker: TlsListener | None = None
         self._looking: asyncio.Handle | None = None
         self._unlooked: deque[_ClientConnection] = deque()
         """Who was not looked at yet, this time."""
@@ -141,7 +141,7 @@ class BookieServer:
             )
             self._socket.listen()  # asyncio lets no more wait than it takes in one pass
         else:
-            self._taker = Taker(
+            self._taker = TlsListener(
                 self._socket,
                 lambda: _ClientConnection(self),
                 self.security,

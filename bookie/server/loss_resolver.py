@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol, assert_never
 
-from bookie.collector.garbage import Seen, doubt
+from bookie.collector.garbage import StoreMemory, doubt
 from bookie.errors import StoreNotBelieved
-from bookie.loss.limbo import Limbo, Phase, is_doubtful
+from bookie.loss.limbo import Limbo, LimboPhase, is_doubtful
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -72,14 +72,14 @@ Doubtful = Callable[[Sequence[int]], Awaitable[list[LedgerId]]]
 async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callable[[Limbo], Limbo]:
     """Return what a look at the store makes of a limbo. Raises what the store raises."""
     match limbo.phase:
-        case Phase.BEGUN:
+        case LimboPhase.BEGUN:
             before = await listed(ledgers)
             found = await doubtful(before)
             return lambda now: now.known(before, found)
-        case Phase.SETTLING:
+        case LimboPhase.SETTLING:
             left = await doubtful(sorted(limbo.doubtful))
             return lambda now: now.still(left)
-        case Phase.OVER:
+        case LimboPhase.OVER:
             there = dict.fromkeys(await listed(ledgers))
             missing = [LedgerId(one) for one in limbo.before if one not in there]
             gone = dict.fromkeys(await ledgers.absent(missing))  # each is read by itself
@@ -99,7 +99,7 @@ class LossResolver:
         bookie: str,
         *,
         instance: str,
-        seen: Callable[[], Seen | None] = lambda: None,
+        seen: Callable[[], StoreMemory | None] = lambda: None,
         on_change: Callable[[str], None] = lambda _doubts: None,
         look_s: float = LOOK_S,
     ) -> None:
@@ -118,7 +118,7 @@ class LossResolver:
         """See the class's docstring."""
         limbo = self._storage.limbo
         self._on_change(self._storage.doubts)
-        was_over = limbo is not None and limbo.phase is Phase.OVER
+        was_over = limbo is not None and limbo.phase is LimboPhase.OVER
         while limbo is not None:
             try:
                 await self.look()
@@ -128,7 +128,7 @@ class LossResolver:
                 await asyncio.sleep(retry_s)
                 continue
             limbo = self._storage.limbo
-            if was_over or limbo is None or limbo.phase is Phase.OVER:
+            if was_over or limbo is None or limbo.phase is LimboPhase.OVER:
                 return
             await asyncio.sleep(self._look_s)
 
@@ -142,7 +142,7 @@ class LossResolver:
             before = await self._ledgers.vitals()
             change = await look(limbo, self._ledgers, self._doubtful_of)
             after = await self._ledgers.vitals()
-        alarm = doubt(self._instance, seen or Seen(0, 0), before, after)
+        alarm = doubt(self._instance, seen or StoreMemory(0, 0), before, after)
         if alarm is not None:
             raise StoreNotBelieved(alarm.reason)
         await asyncio.to_thread(self._storage.judged, change)

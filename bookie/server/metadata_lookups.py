@@ -22,7 +22,7 @@ from ledger.feature_level import OWNERS
 from ledger.feature_level_upgrade import read_held
 from ledger.ids import LedgerId
 from ledger.ledger_owner import (
-    Belonging,
+    LedgerOwner,
     belonging,
     name_in,
     owner_in,
@@ -272,13 +272,13 @@ class Owners:
         except NoSuchNode:
             return found.log
 
-    async def _owner(self, ledger_id: LedgerId) -> Belonging | None:
+    async def _owner(self, ledger_id: LedgerId) -> LedgerOwner | None:
         path = owner_path(ledger_id)
         return owner_in((await self._ledgers.store.get(path)).value, path)
 
     async def _owner_of_before(
         self, ledger_id: LedgerId, metadata: LedgerMetadata
-    ) -> Belonging | None:
+    ) -> LedgerOwner | None:
         """Return whose a ledger is that had no owner node."""
         if (await read_held(self._ledgers.store)).level < OWNERS:
             return belonging(metadata.custom)

@@ -24,15 +24,14 @@ from bookie.storage.engine import BookieStorage
 from bookie.storage.entry_trace import Traced
 from bookie.storage.ledger_directory import LedgerDirectory
 from bookie.storage.status import CacheStatus, JournalStatus, StorageStatus
-from ledger.clock import now_ms
-from ledger.distribution import own_version
 from ledger.errors import BadMessage
 from ledger.ids import BookieIdentity
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
+from ledger.process import own_version
 from ledger.security.certificates import Security
 from ledger.transport.connection import Connection
-from ledger.transport.framing import Frame, Kind
-from ledger.transport.orders import ORDER_BYTES_MAX, order_of, order_reply
+from ledger.transport.framing import Frame, FrameKind
+from ledger.transport.operator import ORDER_BYTES_MAX, order_of, order_reply
 from ledger.wire import bookie_pb2 as pb
 
 OPERATOR_LIMITS: Final = ClientLimits(connections_max=256, connections_per_address_max=128)
@@ -335,19 +334,19 @@ class OrderConnection:
     def took(self, frame: Frame) -> None:
         """Begin to carry out an order. Raises `BadMessage`."""
         number, request = frame.number, bytes(frame.body)
-        if frame.kind == Kind.CANCEL:
+        if frame.kind == FrameKind.CANCEL:
             if (task := self._open.get(number)) is not None:
                 task.cancel()
             return
         if number <= self._last:
             raise BadMessage("Frame", f"order {number} came after {self._last}")
         self._last = number
-        if frame.kind != Kind.ORDER:
-            self._connection.send(Kind.NOT_KNOWN, number)
+        if frame.kind != FrameKind.ORDER:
+            self._connection.send(FrameKind.NOT_KNOWN, number)
             return
         name, order = order_of(request)
         if reply := self._why_not(name):
-            self._connection.send(Kind.ANSWER, number, order_reply(reply, request))
+            self._connection.send(FrameKind.ANSWER, number, order_reply(reply, request))
             return
         task = self._open[number] = asyncio.ensure_future(self._carry_out(name, order))
         task.add_done_callback(partial(self._answered, number, request))
@@ -403,5 +402,5 @@ class OrderConnection:
             _log.error("order_not_answered", peer=self._connection.peer, reason=repr(error))
             self._connection.abort()
         else:
-            self._connection.send(Kind.ANSWER, number, order_reply(answer.result(), request))
+            self._connection.send(FrameKind.ANSWER, number, order_reply(answer.result(), request))
         self._connection.settled()

@@ -29,11 +29,11 @@ from ledger.errors import DamagedMetadata
 from ledger.ledger_owner import RENAMED_PATH
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun
+from ledger.security.documents import read_quotas
 from ledger.security.names import Identity
-from ledger.security.quota_nodes import read_quotas
 from ledger.security.quotas import QUOTAS, Quota, Quotas
 
 NS: Final = 1_000_000_000

@@ -33,10 +33,10 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.security.access import Action
+from ledger.security.access import Permission
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Buffer
-from ledger.transport.framing import Frame, Kind
+from ledger.transport.framing import Frame, FrameKind
 from ledger.transport.messages import (
     check_info_request,
     held_query,
@@ -69,7 +69,7 @@ _LATER: Final = Status.TOO_MANY_REQUESTS
 _log = get_logger(__name__)
 
 
-Reply = tuple[Kind, tuple[Buffer, ...]]
+Reply = tuple[FrameKind, tuple[Buffer, ...]]
 
 
 class ReadConnection:
@@ -116,7 +116,7 @@ class ReadConnection:
     def took(self, frame: Frame) -> None:
         """Begin to answer. Raises `BadMessage`."""
         number, request = frame.number, bytes(frame.body)
-        if frame.kind == Kind.CANCEL:
+        if frame.kind == FrameKind.CANCEL:
             if (task := self._open.get(number)) is not None:
                 task.cancel()
             elif self._put_off.pop(number, None) is not None:
@@ -125,15 +125,17 @@ class ReadConnection:
         if number <= self._last:
             raise BadMessage("Frame", f"question {number} came after {self._last}")
         self._last = number
-        if frame.kind == Kind.INFO:
+        if frame.kind == FrameKind.INFO:
             check_info_request(request)
-            self._connection.send(Kind.ANSWER, number, info_reply(self._service.info, request))
+            self._connection.send(FrameKind.ANSWER, number, info_reply(self._service.info, request))
         elif refusal := self._refusal(frame.kind, request):
-            self._connection.send(Kind.ANSWER, number, *refusal)
-        elif frame.kind == Kind.READ and (self._put_off or self._starting or not self._may_read()):
+            self._connection.send(FrameKind.ANSWER, number, *refusal)
+        elif frame.kind == FrameKind.READ and (
+            self._put_off or self._starting or not self._may_read()
+        ):
             self._put_off_read(number, read_query(request), request)
         elif (answer := self._answer_of(frame.kind, request)) is None:
-            self._connection.send(Kind.NOT_KNOWN, number)
+            self._connection.send(FrameKind.NOT_KNOWN, number)
         else:
             self._room.left -= 1
             self._begin(number, answer)
@@ -159,7 +161,7 @@ class ReadConnection:
             del self._put_off[number]
             self._room.left += 1
             self._connection.send(
-                Kind.ANSWER, number, *read_reply(ReadAnswer(_LATER), read.request)
+                FrameKind.ANSWER, number, *read_reply(ReadAnswer(_LATER), read.request)
             )
             self._go_on()
         return bool(self._put_off)
@@ -226,11 +228,11 @@ class ReadConnection:
 
     def _answer_of(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
         match kind:
-            case Kind.READ:
+            case FrameKind.READ:
                 return self._read(read_query(request), request)
-            case Kind.READ_LAC:
+            case FrameKind.READ_LAC:
                 return self._read_lac(lac_query(request), request)
-            case Kind.READ_HELD:
+            case FrameKind.READ_HELD:
                 return self._read_held(held_query(request), request)
             case _:
                 return None
@@ -241,13 +243,13 @@ class ReadConnection:
         room = self._room
         is_crowded = len(self._open) + len(self._put_off) >= room.questions_max
         match kind:
-            case Kind.READ if is_crowded:
+            case FrameKind.READ if is_crowded:
                 read_query(request)
                 return read_reply(ReadAnswer(_LATER), request)
-            case Kind.READ_LAC if is_crowded:
+            case FrameKind.READ_LAC if is_crowded:
                 lac_query(request)
                 return (lac_reply(LacAnswer(_LATER), request),)
-            case Kind.READ_HELD if is_crowded or self._is_due_much():
+            case FrameKind.READ_HELD if is_crowded or self._is_due_much():
                 held_query(request)
                 return (held_reply(HeldAnswer(_LATER), request),)
             case _:
@@ -265,7 +267,7 @@ class ReadConnection:
             if counts is not None:
                 counts.answered(query.ledger_id, len(answer.frames))
             if query.wait_ms > 0:  # it may have been revoked meanwhile
-                status = await self._why_not(query.ledger_id, Action.READ, fence=False)
+                status = await self._why_not(query.ledger_id, Permission.READ, fence=False)
                 answer = answer if status is Status.OK else ReadAnswer(status)
         return self._made(*read_reply(answer, request))
 
@@ -337,7 +339,7 @@ class ReadConnection:
         return self._made(lac_reply(answer, request))
 
     async def _read_held(self, query: HeldQuery, request: bytes) -> Reply:
-        status = await self._why_not(query.ledger_id, Action.LIST, fence=False)
+        status = await self._why_not(query.ledger_id, Permission.LIST, fence=False)
         answer = HeldAnswer(status)
         if status is Status.OK:
             answer = await self._service.read_held(query)
@@ -347,7 +349,7 @@ class ReadConnection:
 
     def _made(self, *body: Buffer) -> Reply:
         self._due(sum(map(len, body)))
-        return Kind.ANSWER, body
+        return FrameKind.ANSWER, body
 
     def _due(self, size_bytes: int) -> None:
         """Count what was made; less again, just before it is sent."""
@@ -361,7 +363,7 @@ class ReadConnection:
             return True
         return bool(due_bytes) and self._room.backlog.unsent_bytes > BACKLOG_BYTES_HIGH
 
-    async def _why_not(self, ledger_id: int, action: Action, *, fence: bool) -> Status:
+    async def _why_not(self, ledger_id: int, action: Permission, *, fence: bool) -> Status:
         """Return OK, or why there is no answer.
 
         That the store knows no such ledger is no promise to who fences: what has to be fenced was
@@ -426,5 +428,5 @@ def _resolve(future: "asyncio.Future[bool]", value: bool) -> None:  # noqa: FBT0
         future.set_result(value)
 
 
-def _action(*, fence: bool) -> Action:
-    return Action.RECOVER if fence else Action.READ
+def _action(*, fence: bool) -> Permission:
+    return Permission.RECOVER if fence else Permission.READ

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, DiskUsage
+from bookie.disk.port import Directories, Disk, DiskUsage
 from bookie.disk.watch import DiskLimits, DiskWatch, Level, LevelChanged
 from bookie.errors import OrderNotKept, StorageFailed
 from bookie.identity.stamp import places

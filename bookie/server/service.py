@@ -362,7 +362,7 @@ class BookieService:
         self.taken(0)
 
     def offer(self, ledger_ids: Sequence[int]) -> int:
-        """See `bookie.storage.checkpoint.Keeper.offer`. Raises `StorageFailed`."""
+        """See `bookie.storage.checkpoint.Checkpointer.offer`. Raises `StorageFailed`."""
         return self._storage.offer(ledger_ids)
 
     async def evict(self, ledger_ids: Sequence[int], offer: int) -> None:

@@ -1,6 +1,6 @@
 """Moves what is in memory to the disk, and forgets what was deleted or evicted.
 
-Invariants:
+`Flush` moves one memtable, each ledger to the directory that it belongs to. Invariants of the rest:
     the marks move forward only, after all before them was synced and counted (rules 65, 66)
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
@@ -12,37 +12,85 @@ Calls wait for each other; `troubles` may be read at any time.
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie.disk.port import DiskFull
+from bookie.disk.port import Directories, DiskFull
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.index.format import LedgerHeader
-from bookie.journal.format import Mark
+from bookie.journal.format import JournalMark
 from bookie.journal.journals import Journals
-from bookie.loss.accounts import Accounts
-from bookie.storage.flush import Flush, header_of
-from bookie.storage.holdings import Holdings
+from bookie.loss.census import Accounts
+from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_directory import LedgerDirectory
+from bookie.storage.ledger_table import LedgerRecord
+from bookie.storage.memtable import Memtable
 from ledger.metering.declaration import SECONDS, Buckets
 
 _PUBLISHED_MAX: Final = 100
 """Ledgers in one turn under the lock."""
 
 
+def header_of(record: LedgerRecord) -> LedgerHeader:
+    """Return what the index file of a ledger is to say now, its entries apart."""
+    return replace(record.stored, fenced=record.fenced, lac_proof=record.lac_proof)
+
+
+class Flush:
+    """Everything that was in memory at one moment, on its way to the disk.
+
+    `run` may be repeated after `DiskFull`; directories that are done are not written again."""
+
+    def __init__(
+        self,
+        memtable: Memtable,
+        headers: Sequence[LedgerHeader],
+        directories: Directories,
+        ledger_directories: Sequence[LedgerDirectory],
+    ) -> None:
+        """*headers* name at least the ledgers of *memtable*, in order of their ids."""
+        self._memtable = memtable
+        self.size_bytes = memtable.size_bytes
+        self._left: list[tuple[LedgerDirectory, list[LedgerHeader]]] = []
+        for at, directory in enumerate(ledger_directories):
+            own = [h for h in headers if directories.ledger_directory_of(h.ledger_id) == at]
+            if own:
+                self._left.append((directory, own))
+        self.stored: list[LedgerHeader] = []
+        """The headers as they are on disk."""
+
+    def run(self) -> None:
+        """Raises `DiskFull`; `OSError` and `FileDamaged` if a directory failed."""
+        while self._left:
+            directory, headers = self._left[0]
+            self.stored += directory.flush(headers, self._memtable)
+            del self._left[0]
+
+    def forget(self, ledger_ids: Sequence[int]) -> None:
+        """Leave out ledgers that were deleted meanwhile (#1757)."""
+        gone = dict.fromkeys(ledger_ids)
+        for at, (directory, headers) in enumerate(self._left):
+            self._left[at] = directory, [h for h in headers if h.ledger_id not in gone]
+        self.stored = [h for h in self.stored if h.ledger_id not in gone]
+
+
 @dataclass(slots=True)
 class _Checkpoint:
     """One that is under way, or is to be tried again when there is space."""
 
-    marks: tuple[Mark, ...]
+    marks: tuple[JournalMark, ...]
     flush: Flush
 
 
-class Keeper:
+class Checkpointer:
     """See the module's docstring."""
 
     def __init__(
-        self, holdings: Holdings, journals: Journals, accounts: Accounts, marks: tuple[Mark, ...]
+        self,
+        holdings: StorageState,
+        journals: Journals,
+        accounts: Accounts,
+        marks: tuple[JournalMark, ...],
     ) -> None:
         """*marks*: where the next start would begin to replay each journal."""
         self._holdings = holdings
@@ -60,7 +108,7 @@ class Keeper:
         """That checkpoints moved to entry logs, as they were counted in memory."""
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[JournalMark, ...]:
         """Where the next start would begin to replay each journal."""
         return self._marks
 
@@ -154,7 +202,7 @@ class Keeper:
         rolls = [directory.rolls for directory in self._holdings.ledger_directories]
         self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())
         self._publish(begun.flush.stored)
-        assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
+        assert all(map(JournalMark.__ge__, begun.marks, self._marks)), "marks move forward only"
         self._journals.advance(begun.marks)
         self._marks = begun.marks
         self.written_bytes += begun.flush.size_bytes

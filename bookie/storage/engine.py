@@ -31,26 +31,23 @@ from hmac import compare_digest
 from os import urandom
 from typing import Final, Self
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk
+from bookie.disk.port import Directories, Disk
 from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
-from bookie.journal.format import Kind, Mark, Record
+from bookie.journal.format import JournalMark, Record, RecordKind
 from bookie.journal.journals import Journals
 from bookie.journal.writer import JournalWriter
-from bookie.loss.accounts import Accounts
-from bookie.loss.census import Census
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.census import Accounts, Census
+from bookie.loss.limbo import Limbo, LimboPhase
 from bookie.storage import entry_list, reads
 from bookie.storage.add_lookup import Prepared, Vetted
-from bookie.storage.checkpoint import Keeper
+from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_trace import Traced, trace
-from bookie.storage.holdings import Holdings
+from bookie.storage.holdings import ReadCache, StorageState
 from bookie.storage.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.storage.ledger_table import LedgerRecord
-from bookie.storage.memtables import Memory
-from bookie.storage.read_cache import ReadCache
+from bookie.storage.memtable import Memory
 from bookie.storage.replay import Replay
 from bookie.storage.status import StorageStatus, status_of
 from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
@@ -85,10 +82,10 @@ class BookieStorage:
     def __init__(
         self,
         config: StorageConfig,
-        holdings: Holdings,
+        holdings: StorageState,
         journals: Journals,
         accounts: Accounts,
-        marks: tuple[Mark, ...],
+        marks: tuple[JournalMark, ...],
     ) -> None:
         self._config = config
         self._accounts = accounts
@@ -97,7 +94,7 @@ class BookieStorage:
         self._memory = holdings.memory
         self._lock = holdings.lock
         self._journals = journals
-        self._keeper = Keeper(holdings, journals, accounts, marks)
+        self._keeper = Checkpointer(holdings, journals, accounts, marks)
         self._told_read_only = self._told_no_recovery = False
 
     @classmethod
@@ -158,7 +155,7 @@ class BookieStorage:
         except FileDamaged:
             directories.unlock()
             raise
-        holdings = Holdings(
+        holdings = StorageState(
             directories,
             ledger_directories,
             replayed.ledgers,
@@ -309,7 +306,7 @@ class BookieStorage:
 
     @property
     def _in_new_limbo(self) -> bool:
-        return self.limbo is not None and self.limbo.phase is Phase.BEGUN
+        return self.limbo is not None and self.limbo.phase is LimboPhase.BEGUN
 
     def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None:
         """Refuse normal adds from now on, or do so only for reasons of its own; *recovery_too*
@@ -352,12 +349,12 @@ class BookieStorage:
             return self._ledgers.ids()
 
     @property
-    def holdings(self) -> Holdings:
+    def holdings(self) -> StorageState:
         """For whoever looks at its sizes and counts; nobody else."""
         return self._holdings
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> Checkpointer:
         """As `holdings`."""
         return self._keeper
 
@@ -428,7 +425,7 @@ class BookieStorage:
     # Keeping.
 
     def checkpoint(self) -> None:
-        """See `Keeper.checkpoint`."""
+        """See `Checkpointer.checkpoint`."""
         self._keeper.checkpoint()
 
     def hurry(self) -> None:
@@ -442,15 +439,15 @@ class BookieStorage:
         return self._holdings.ledger_directories
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
-        """See `Keeper.delete`."""
+        """See `Checkpointer.delete`."""
         self._keeper.delete(ledger_ids)
 
     def offer(self, ledger_ids: Sequence[int]) -> int:
-        """See `Keeper.offer`."""
+        """See `Checkpointer.offer`."""
         return self._keeper.offer(ledger_ids)
 
     def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
-        """See `Keeper.evict`."""
+        """See `Checkpointer.evict`."""
         self._keeper.evict(ledger_ids, offer)
 
     def close(self) -> None:
@@ -502,7 +499,9 @@ class BookieStorage:
         self._ledgers.touch(record)
         record.learn(checked)
         lengths = array("I", run.lengths)
-        journaled = Record(Kind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data)
+        journaled = Record(
+            RecordKind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data
+        )
         return Status.OK, self._journals.add(journaled)
 
     def _refuses(self, run: AddRun, size_bytes: int) -> Status | None:
@@ -570,7 +569,7 @@ class BookieStorage:
             return Status.WRONG_KEY, 0
         if not record.fenced:
             record.fenced = True
-            record.fence_ticket = self._journals.add(Record(Kind.FENCE, ledger_id, key))
+            record.fence_ticket = self._journals.add(Record(RecordKind.FENCE, ledger_id, key))
             self._ledgers.touch(record)
         return Status.OK, record.fence_ticket  # a second fence waits for the first (rule 34)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from bookie.errors import IndexDamaged
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
-from bookie.storage.holdings import Holdings
+from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_table import LedgerRecord
 from bookie.storage.memtable import HeldRuns
 from ledger.requests import HeldAnswer, HeldQuery, Status
@@ -49,7 +49,7 @@ class _Listed:
     is_damaged: bool = False
 
 
-def held(holdings: Holdings, query: HeldQuery) -> HeldAnswer:
+def held(holdings: StorageState, query: HeldQuery) -> HeldAnswer:
     """Answer from memory and index; may block."""
     if query.first < 0 or query.last < query.first:
         return HeldAnswer(Status.BAD_REQUEST)
@@ -65,7 +65,7 @@ def held(holdings: Holdings, query: HeldQuery) -> HeldAnswer:
     return _answer(query, view, stored)
 
 
-def _view(holdings: Holdings, query: HeldQuery, record: LedgerRecord | None) -> _View | Status:
+def _view(holdings: StorageState, query: HeldQuery, record: LedgerRecord | None) -> _View | Status:
     if record is None:
         return Status.NO_SUCH_LEDGER
     if not compare_digest(record.key, query.key):
@@ -79,7 +79,7 @@ def _nothing(query: HeldQuery) -> HeldAnswer:
     return HeldAnswer(Status.NO_SUCH_LEDGER, considered=query.last, listed=query.last)
 
 
-def _on_disk(holdings: Holdings, view: _View, query: HeldQuery) -> _Listed:
+def _on_disk(holdings: StorageState, view: _View, query: HeldQuery) -> _Listed:
     """Return what index pages name; takes no lock."""
     index = holdings.directory_of(query.ledger_id).index
     ranges: list[_Range] = []

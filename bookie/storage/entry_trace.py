@@ -15,9 +15,9 @@ from bookie.entrylog.format import path_of
 from bookie.errors import IndexDamaged
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import Location
-from bookie.journal.format import Mark
-from bookie.journal.lookup import find_in_journal
-from bookie.storage.holdings import Holdings
+from bookie.journal.format import JournalMark
+from bookie.journal.recovery import find_in_journal
+from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_directory import LedgerDirectory
 from bookie.storage.ledger_table import LedgerRecord
 from ledger.entry import Bad, check_frames
@@ -26,7 +26,7 @@ _LOOKUPS_MAX: Final = 4
 """A log that is gone was compacted: the index names another one by now."""
 
 
-class Standing(Enum):
+class EntryStatus(Enum):
     HERE = "here"
     ABSENT = "not here"
     DELETED = "deleted"
@@ -35,7 +35,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class EntryCopy:
     """One place that has the entry."""
 
     place: str
@@ -53,10 +53,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    ledger: Standing
+    ledger: EntryStatus
     fenced: bool = False
     last_entry: int = -1
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[EntryCopy, ...] = ()
     doubts: str = ""
     """Why the bookie may have lost the entry, if it has it not."""
 
@@ -72,16 +72,20 @@ class _View:
     last_entry: int
 
 
-def trace(holdings: Holdings, marks: Sequence[Mark], ledger_id: int, entry_id: int) -> Traced:
+def trace(
+    holdings: StorageState, marks: Sequence[JournalMark], ledger_id: int, entry_id: int
+) -> Traced:
     """Look at memory, the index, an entry log and the journal behind *marks*; blocks."""
-    view = holdings.with_record(ledger_id, partial(_view, holdings, entry_id), Standing.UNREADABLE)
+    view = holdings.with_record(
+        ledger_id, partial(_view, holdings, entry_id), EntryStatus.UNREADABLE
+    )
     if view is None:
         deleted = holdings.is_deleted(ledger_id)
-        return Traced(ledger=Standing.DELETED if deleted else Standing.ABSENT)
-    if isinstance(view, Standing):
+        return Traced(ledger=EntryStatus.DELETED if deleted else EntryStatus.ABSENT)
+    if isinstance(view, EntryStatus):
         return Traced(ledger=view)
     copies = [
-        Copy(place="memory", size_bytes=len(frame), damage=_damage(ledger_id, entry_id, frame))
+        EntryCopy(place="memory", size_bytes=len(frame), damage=_damage(ledger_id, entry_id, frame))
         for frame in view.frames
     ]
     if view.is_unwritten:
@@ -90,14 +94,14 @@ def trace(holdings: Holdings, marks: Sequence[Mark], ledger_id: int, entry_id: i
         copies += _in_journal(disk, marks[at], ledger_id, entry_id)
     copies += _on_disk(holdings.directory_of(ledger_id), view.stored, entry_id)
     return Traced(
-        ledger=Standing.HERE,
+        ledger=EntryStatus.HERE,
         fenced=view.fenced,
         last_entry=view.last_entry,
         copies=tuple(copies),
     )
 
 
-def _view(holdings: Holdings, entry_id: int, record: LedgerRecord | None) -> _View | None:
+def _view(holdings: StorageState, entry_id: int, record: LedgerRecord | None) -> _View | None:
     if record is None:
         return None
     memory, frames = holdings.memory, []
@@ -111,11 +115,13 @@ def _view(holdings: Holdings, entry_id: int, record: LedgerRecord | None) -> _Vi
     return _View(record.stored, frames, unwritten > 0, record.fenced, record.last_entry)
 
 
-def _in_journal(disk: Disk, mark: Mark, ledger_id: int, entry_id: int) -> Iterator[Copy]:
+def _in_journal(
+    disk: Disk, mark: JournalMark, ledger_id: int, entry_id: int
+) -> Iterator[EntryCopy]:
     found = find_in_journal(disk, mark, ledger_id, entry_id)
     if found is not None:
         path = disk.describe(found.path)
-        yield Copy(
+        yield EntryCopy(
             place="journal",
             path=path,
             offset=found.offset,
@@ -124,13 +130,17 @@ def _in_journal(disk: Disk, mark: Mark, ledger_id: int, entry_id: int) -> Iterat
         )
 
 
-def _on_disk(directory: LedgerDirectory, header: LedgerHeader, entry_id: int) -> Iterator[Copy]:
+def _on_disk(
+    directory: LedgerDirectory, header: LedgerHeader, entry_id: int
+) -> Iterator[EntryCopy]:
     gone: Location | None = None
     for _ in range(_LOOKUPS_MAX):
         try:
             location = _location(directory, header, entry_id)
         except IndexDamaged as damage:
-            yield Copy(place="index", path=damage.path, offset=damage.offset, damage=damage.reason)
+            yield EntryCopy(
+                place="index", path=damage.path, offset=damage.offset, damage=damage.reason
+            )
             return
         if location is None:
             return
@@ -143,7 +153,7 @@ def _on_disk(directory: LedgerDirectory, header: LedgerHeader, entry_id: int) ->
             return
     assert gone is not None
     path = directory.disk.describe(path_of(gone.log_id))
-    yield Copy(place="entry log", path=path, offset=gone.offset, damage="the file is gone")
+    yield EntryCopy(place="entry log", path=path, offset=gone.offset, damage="the file is gone")
 
 
 def _location(directory: LedgerDirectory, header: LedgerHeader, entry_id: int) -> Location | None:
@@ -153,7 +163,7 @@ def _location(directory: LedgerDirectory, header: LedgerHeader, entry_id: int) -
     return next((found for found in page if found.entry_id == entry_id), None)
 
 
-def _read(disk: Disk, ledger_id: int, location: Location) -> Copy:
+def _read(disk: Disk, ledger_id: int, location: Location) -> EntryCopy:
     """Raises `FileNotFoundError`."""
     path = path_of(location.log_id)
     file = disk.open(path)
@@ -169,7 +179,7 @@ def _read(disk: Disk, ledger_id: int, location: Location) -> Copy:
                 damage = "the file ends before it"
     finally:
         file.close()
-    return Copy(
+    return EntryCopy(
         place="entry log",
         path=disk.describe(path),
         offset=location.offset,

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from os import urandom
 from typing import Final
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, DiskFull
+from bookie.disk.port import Directories, Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
 from bookie.entrylog.ledger_map import read_map
 from bookie.entrylog.reader import EntryLogReader
@@ -47,7 +46,7 @@ class LedgerDirectoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredLogs:
     """What a start found in one ledger directory."""
 
     here: list[int]
@@ -106,7 +105,7 @@ class LedgerDirectory:
         """How far its rolls have come, durably."""
         return Rolls(self.roll.place, self.log_roll.place)
 
-    def recover(self, counted: Rolls) -> Recovered:
+    def recover(self, counted: Rolls) -> RecoveredLogs:
         """Finish what a crash may have interrupted; return the ledgers that are here, and what
         should be here. *counted*: how far the rolls had come at the last census. They stay as they
         were, until `begin`."""
@@ -125,9 +124,9 @@ class LedgerDirectory:
             for ledger_id in self.roll.editions.keys() - dict.fromkeys(here).keys()
             if ledger_id not in self.tombstones
         ]
-        return Recovered(here, sorted(missing), problem or self._problem)
+        return RecoveredLogs(here, sorted(missing), problem or self._problem)
 
-    def begin(self, recovered: Recovered) -> None:
+    def begin(self, recovered: RecoveredLogs) -> None:
         """Let the roll say what is here, before anything is added to it.
 
         Rewritten in any case: what was read of it may be in the system's memory only."""

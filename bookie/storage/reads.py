@@ -10,9 +10,9 @@ from typing import Final
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
 from bookie.pieces import FoundPieces, Piece, limit, merge
-from bookie.storage.holdings import Holdings
+from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_table import LedgerRecord
-from bookie.storage.memtables import Recent
+from bookie.storage.memtable import Recent
 from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
 
 _SHARE_MIN: Final = 4
@@ -29,7 +29,7 @@ class _View:
     fenced: bool
 
 
-def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
+def read(holdings: StorageState, query: ReadQuery) -> ReadAnswer:
     """Answer from memory and disk; may block."""
     if query.first < 0 or query.last < query.first:
         return ReadAnswer(Status.BAD_REQUEST)
@@ -49,7 +49,7 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
     return _answer(query, view, _all(stored, last, query))
 
 
-def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
+def read_recent(holdings: StorageState, query: ReadQuery) -> ReadAnswer | None:
     """Answer from memory alone; None if that is not the whole truth."""
     if query.first < 0 or query.last < query.first:
         return ReadAnswer(Status.BAD_REQUEST)
@@ -68,12 +68,12 @@ def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
     return None if found is None else _answer(query, view, _all(Stored(found), last, query))
 
 
-def lac(holdings: Holdings, ledger_id: int, key: bytes) -> LacAnswer:
+def lac(holdings: StorageState, ledger_id: int, key: bytes) -> LacAnswer:
     """Say what is known of the ledger's LAC, its fence and its last entry."""
     return holdings.with_record(ledger_id, partial(_lac, key), LacAnswer(Status.IO_ERROR))
 
 
-def _find_around(holdings: Holdings, view: _View, query: ReadQuery, last: int) -> Stored:
+def _find_around(holdings: StorageState, view: _View, query: ReadQuery, last: int) -> Stored:
     """Return what the disk has of the query, up to *last*; a damaged entry does not end it if
     memory has it, because it was just repaired."""
     stored = _find(holdings, view.stored, query, last)
@@ -94,7 +94,7 @@ def _find_around(holdings: Holdings, view: _View, query: ReadQuery, last: int) -
     return Stored(FoundPieces(pieces, stored.found.considered), stored.damage)
 
 
-def _find(holdings: Holdings, stored: LedgerHeader, query: ReadQuery, last: int) -> Stored:
+def _find(holdings: StorageState, stored: LedgerHeader, query: ReadQuery, last: int) -> Stored:
     """Return what the disk has of the query, up to *last*."""
     cache = holdings.read_cache
     kept = cache.find(stored, query.first, last, query.bytes_max)
@@ -114,7 +114,7 @@ def _all(stored: Stored, last: int, query: ReadQuery) -> Stored:
     return Stored(FoundPieces(stored.found.pieces, query.last))
 
 
-def _view(holdings: Holdings, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:
+def _view(holdings: StorageState, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:
     if record is None:
         return Status.NO_SUCH_LEDGER
     if not compare_digest(record.key, query.key):

@@ -20,20 +20,17 @@ from dataclasses import dataclass
 from os import urandom
 from typing import Final, assert_never
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, DiskFull
+from bookie.disk.port import Directories, Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import JournalDamaged, JournalMissing
 from bookie.index import format as index_format
 from bookie.journal import format as journal_format
-from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
+from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, JournalMark, Record, RecordKind
 from bookie.journal.recovery import Segment, is_new, plan, replay
-from bookie.journal.spares import Spares
-from bookie.journal.writer import TEMPORARY_SUFFIX, begin, write_mark
-from bookie.loss.accounts import Accounts
-from bookie.loss.census import Rolls
-from bookie.storage.flush import Flush, header_of
-from bookie.storage.ledger_directory import LedgerDirectory, Recovered
+from bookie.journal.writer import TEMPORARY_SUFFIX, Spares, begin, write_mark
+from bookie.loss.census import Accounts, Rolls
+from bookie.storage.checkpoint import Flush, header_of
+from bookie.storage.ledger_directory import LedgerDirectory, RecoveredLogs
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from ledger.entry import trust_frames
@@ -54,7 +51,7 @@ class Replayed:
     """Of the new file of each journal."""
     memtable: Memtable
     """What is not on the disk, as that was full."""
-    marks: tuple[Mark, ...]
+    marks: tuple[JournalMark, ...]
     """Where the next replay of each journal has to begin then."""
 
     @property
@@ -107,10 +104,10 @@ class Replay:
             )
             for disk, end in zip(self.directories.journals, ends, strict=True)
         ]
-        marks = [Mark(each[0].header.journal_id, each[0].start) for each in plans]
+        marks = [JournalMark(each[0].header.journal_id, each[0].start) for each in plans]
         return Replayed(ledgers, headers, memtable, tuple(marks))
 
-    def _losses(self, recovered: Sequence[Recovered], *, is_counted: bool) -> list[str]:
+    def _losses(self, recovered: Sequence[RecoveredLogs], *, is_counted: bool) -> list[str]:
         """Return what the census says was here and is not, as sentences.
 
         *is_counted*: whether there was a census at the last start."""
@@ -140,7 +137,7 @@ class Replay:
 
     def _replay(
         self, plans: Sequence[Sequence[Segment]], ledgers: LedgerTable, losses: list[str]
-    ) -> tuple[list[Mark], Memtable]:
+    ) -> tuple[list[JournalMark], Memtable]:
         """Do again what the journals say; return where each ends, and what found no space on the
         disk. Add to *losses* what shows that it went on from there."""
         memtable, is_full = Memtable(), False
@@ -156,7 +153,7 @@ class Replay:
                     try:
                         record = next(records)
                     except StopIteration as stop:
-                        end = Mark(segment.header.journal_id, stop.value)
+                        end = JournalMark(segment.header.journal_id, stop.value)
                         break
                     self._apply(record, ledgers, memtable, path)
                     if memtable.size_bytes >= self.memtable_bytes_max and not is_full:
@@ -193,13 +190,13 @@ class Replay:
             )
         ledgers.touch(ledger)
         match record.kind:
-            case Kind.FENCE:
+            case RecordKind.FENCE:
                 ledger.fenced = True
-            case Kind.ADD:
+            case RecordKind.ADD:
                 checked = trust_frames(record.entries, record.lengths, record.frames)
                 memtable.add(record.ledger_id, checked)
                 ledger.learn(checked)
-            case Kind.NEXT:
+            case RecordKind.NEXT:
                 raise AssertionError("it ends a file and is no promise")
             case _:
                 assert_never(record.kind)
@@ -259,7 +256,7 @@ def initialise(directories: Directories, *, entropy: Callable[[int], bytes] = ur
                 entropy=entropy,
                 is_counted=False,
             )
-            write_mark(disk, Mark(_FIRST, FILE_HEADER_BYTES))
+            write_mark(disk, JournalMark(_FIRST, FILE_HEADER_BYTES))
 
 
 def is_blank(directories: Directories) -> bool:

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.journal.format import Mark
+from bookie.journal.format import JournalMark
 from bookie.journal.journals import Journals
 from bookie.storage.config import StorageConfig
-from bookie.storage.holdings import Holdings
+from bookie.storage.holdings import StorageState
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
     path: str
-    mark: Mark
+    mark: JournalMark
     """Where replay would begin."""
-    end: Mark
+    end: JournalMark
     """Every record before this place is durable."""
     files: int
     size_bytes: int
@@ -55,7 +55,7 @@ class StorageStatus:
 
 
 def status_of(
-    holdings: Holdings, journals: Journals, marks: Sequence[Mark], config: StorageConfig
+    holdings: StorageState, journals: Journals, marks: Sequence[JournalMark], config: StorageConfig
 ) -> StorageStatus:
     """Put it together; sizes of files are asked of the disk."""
     directories = holdings.directories

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bookie.disk.port import Disk
+from bookie.entrylog.catalog import Batch, scan
 from bookie.entrylog.format import (
     DIRECTORY,
     HEADER_BYTES,
@@ -13,7 +14,6 @@ from bookie.entrylog.format import (
     path_of,
 )
 from bookie.entrylog.ledger_map import LedgerMap, read_map
-from bookie.entrylog.scan import Batch, scan
 
 
 @dataclass(frozen=True, slots=True)

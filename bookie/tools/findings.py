@@ -1,15 +1,15 @@
 """What a check has found, in values: counts, damages, and what is odd but harmless."""
 
-from collections.abc import Callable
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 KEPT_MAX: Final = 1000
 """Damages and notes that are kept; the others are counted."""
-
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
-
 COPY: Final = (
     "keep the file, so that its entries are not denied; if 'dlog log verify' finds them all at "
     "the other replicas, this bookie may be wiped ('dlog bookie format --wipe --forget') and "
@@ -83,3 +83,27 @@ class Findings:
         self.note_count += 1
         if len(self.notes) < KEPT_MAX:
             self.notes.append(Note(path, reason))
+
+
+class EntrySets:
+    """Entries of many ledgers."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[list[int]]] = {}
+
+    def add(self, ledger_id: int, entries: "array[int] | Iterable[int]") -> None:
+        runs = self._runs.setdefault(ledger_id, [])
+        for entry_id in entries:
+            at = bisect_right(runs, [entry_id, entry_id]) - 1
+            if at >= 0 and entry_id <= runs[at][1] + 1:
+                runs[at][1] = max(runs[at][1], entry_id)
+            elif not (at + 1 < len(runs) and runs[at + 1][0] == entry_id):
+                runs.insert(at + 1, [entry_id, entry_id])
+
+    def has(self, ledger_id: int, entry_id: int) -> bool:
+        runs = self._runs.get(ledger_id, [])
+        at = bisect_right(runs, [entry_id, 1 << 62]) - 1
+        return at >= 0 and entry_id <= runs[at][1]
+
+    def ledgers(self) -> list[int]:
+        return sorted(self._runs)

@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.collector import store_memory
-from bookie.disk.directories import Directories
-from bookie.disk.port import RealDisk
+from bookie.disk.port import Directories, RealDisk
 from bookie.errors import CookieDamaged, ForeignCluster
 from bookie.identity import cookie
 from bookie.identity.cookie import Cookie, read_cookie
-from bookie.loss import accounts, census
+from bookie.loss import census
 from bookie.server import read_only
 from bookie.storage.ledger_directory import DIRECTORIES
 from bookie.storage.replay import initialise
-from bookie.tools.errors import BookieRegistered, DataThere
-from bookie.tools.offline import OWN_NAMES
-from ledger.clock import now_ms
+from bookie.tools.offline import OWN_NAMES, BookieRegistered, DataThere
 from ledger.cluster import open_namespace
 from ledger.errors import DamagedMetadata, NoSuchNode
+from ledger.log_events import now_ms
 from ledger.metastore.port import MetadataStore
 from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, retired_cookie
 
@@ -31,8 +29,8 @@ _FILES: Final = (
     f"{cookie.PATH}.tmp",
     census.PATH,
     f"{census.PATH}.tmp",
-    accounts.LIMBO_PATH,
-    f"{accounts.LIMBO_PATH}.tmp",
+    census.LIMBO_PATH,
+    f"{census.LIMBO_PATH}.tmp",
     read_only.PATH,
     store_memory.PATH,
     store_memory.NEW_PATH,

@@ -13,7 +13,6 @@ from typing import Final
 
 from bookie.disk.port import Disk
 from bookie.errors import IndexDamaged
-from bookie.index.blocks import Blocks
 from bookie.index.format import (
     DIRECTORY,
     PAGE_ENTRIES,
@@ -25,6 +24,7 @@ from bookie.index.format import (
     page_offset,
     path_of,
 )
+from bookie.index.ledger_cache import Blocks
 from bookie.index.ledger_index import Location
 from bookie.loss.census import Roll, RollPlace
 

@@ -18,7 +18,7 @@ from bookie.journal.format import (
     MARK_PATH,
     RECORD_HEADER_BYTES,
     FileHeader,
-    Mark,
+    JournalMark,
     Record,
     decode_file_header,
     decode_record_header,
@@ -70,7 +70,7 @@ class MarkInfo:
     """The mark of one journal, and what a start would replay from there."""
 
     directory: str
-    mark: Mark | None
+    mark: JournalMark | None
     files: Sequence[JournalFile]
     records: int
     replay_bytes: int
@@ -83,7 +83,7 @@ class MarkInfo:
 
 def mark_info(disk: Disk) -> MarkInfo:
     mark = _mark(disk)
-    at = mark if isinstance(mark, Mark) else None
+    at = mark if isinstance(mark, JournalMark) else None
     files = []
     for journal_id in journal_ids(disk):
         path = path_of(journal_id)
@@ -122,7 +122,7 @@ def walk(
 
 
 def _walk(
-    disk: Disk, mark: Mark | JournalEnd | None, *, everything: bool, only: int | None
+    disk: Disk, mark: JournalMark | JournalEnd | None, *, everything: bool, only: int | None
 ) -> Iterator[Placed | JournalEnd]:
     ids = journal_ids(disk)
     headers = {journal_id: _header(disk, journal_id) for journal_id in ids}
@@ -130,7 +130,7 @@ def _walk(
         if only not in (None, journal_id):
             continue
         start = FILE_HEADER_BYTES
-        if isinstance(mark, Mark) and only is None and not everything:
+        if isinstance(mark, JournalMark) and only is None and not everything:
             if journal_id < mark.journal_id:
                 continue
             if journal_id == mark.journal_id:
@@ -201,7 +201,7 @@ def _length(record: Record) -> int:
     return RECORD_HEADER_BYTES + len(record.key) + columns + len(record.frames)
 
 
-def _mark(disk: Disk) -> Mark | JournalEnd | None:
+def _mark(disk: Disk) -> JournalMark | JournalEnd | None:
     try:
         return read_mark(disk)
     except MarkDamaged as damage:

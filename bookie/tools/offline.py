@@ -1,4 +1,11 @@
-"""The directories of a stopped bookie, locked, and so that nothing can be written to them."""
+"""The directories of a stopped bookie, locked, and so that nothing can be written to them; and the
+errors of the tools that work on them.
+
+CallerError
+|- NotABookie           there is no directory, or nothing of a bookie in it
+|- DataThere            a format was asked for where there is data
+`- RebuildRefused       an index made now would answer "no such entry" where there was one
+"""
 
 import errno
 import os
@@ -8,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bookie.config import BookieConfig
-from bookie.disk.directories import Directories
-from bookie.disk.port import LOCK_FILE, Disk, DiskFile, DiskUsage
+from bookie.disk.port import LOCK_FILE, Directories, Disk, DiskFile, DiskUsage
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced
 from bookie.identity import cookie
@@ -17,18 +23,53 @@ from bookie.identity.cookie import Cookie, read_cookie
 from bookie.identity.stamp import places
 from bookie.index import format as index_format
 from bookie.journal import format as journal_format
-from bookie.loss import accounts, census
-from bookie.tools.errors import NotABookie
+from bookie.loss import census
+from ledger.errors import CallerError
 
 OWN_NAMES: Final = (
     cookie.PATH,
     census.PATH,
-    accounts.LIMBO_PATH,
+    census.LIMBO_PATH,
     journal_format.DIRECTORY,
     entrylog_format.DIRECTORY,
     index_format.DIRECTORY,
 )
 """What a bookie puts into a directory, apart from its lock."""
+
+
+class NotABookie(CallerError):
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(
+            f"{directory} is no directory of a bookie: {reason}; give the directories that the "
+            "bookie was started with"
+        )
+        self.directory, self.reason = directory, reason
+
+
+class DataThere(CallerError):
+    def __init__(self, directory: str, what: str) -> None:
+        super().__init__(
+            f"{directory} holds {what}; wipe it only if all of its ledgers have other replicas"
+        )
+        self.directory, self.what = directory, what
+
+
+class RebuildRefused(CallerError):
+    def __init__(self, reasons: Sequence[str], count: int) -> None:
+        more = f"; and {count - len(reasons)} more" if count > len(reasons) else ""
+        super().__init__(
+            f"the index cannot be rebuilt, and nothing was changed: {'; '.join(reasons)}{more}"
+        )
+        self.reasons, self.count = tuple(reasons), count
+
+
+class BookieRegistered(CallerError):
+    def __init__(self, bookie: str) -> None:
+        super().__init__(
+            f"a bookie {bookie} is registered, so it runs, or ended less than its session's "
+            "timeout ago; stop it, wait a moment, then try again"
+        )
+        self.bookie = bookie
 
 
 @contextmanager

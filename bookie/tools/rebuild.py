@@ -1,4 +1,4 @@
-"""Rebuilds the index of a stopped bookie from its entry logs.
+"""Rebuilds the index of a stopped bookie, file by file, from its entry logs.
 
 What an index says apart from places may be nowhere else on the disk, so:
 
@@ -24,34 +24,132 @@ and emptied; then each new file takes the place of the old one. An end at any pl
 index files that are old or new, each as a whole, and the same command again finishes it.
 """
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, DiskFile
-from bookie.entrylog.graves import owner_of
-from bookie.entrylog.scan import Batch
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Directories, Disk, DiskFile
+from bookie.entrylog.catalog import Batch
+from bookie.entrylog.format import owner_of
+from bookie.entrylog.format import path_of as log_path_of
 from bookie.errors import CensusDamaged
-from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
+from bookie.index.format import (
+    DIRECTORY,
+    ENTRY_ID_MAX,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    SLOT,
+    SLOTS_AT,
+    LedgerHeader,
+    directory_of,
+    encode_header,
+    extents_of,
+    new_page,
+    overflow,
+    page_offset,
+    path_of,
+    seal_page,
+)
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.redo import RedoPlace
 from bookie.index.tombstones import Tombstones
-from bookie.loss.accounts import Accounts
-from bookie.loss.census import LOGS_PATH, Roll, read_census
+from bookie.loss.census import LOGS_PATH, Accounts, Roll, read_census
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
-from bookie.tools.errors import RebuildRefused
 from bookie.tools.findings import Progress, no_progress
-from bookie.tools.index_build import REBUILT_SUFFIX, LogFrames, Places, write_index
 from bookie.tools.index_files import index_paths
-from bookie.tools.offline import check_places, check_used, read_only
-from bookie.tools.rebuild_plan import RebuildPlan
-from bookie.tools.store_ledgers import StoreLedgers
+from bookie.tools.offline import RebuildRefused, check_places, check_used, read_only
+from bookie.tools.rebuild_plan import RebuildPlan, StoreLedgers
 
+REBUILT_SUFFIX: Final = ".rebuilt"
+_PAGES_AT_ONCE: Final = 512
 ENTRIES_IN_MEMORY_MAX: Final = 20_000_000
 """Above it the entry logs are read several times, for some of the ledgers each time."""
 _FILES_AT_ONCE: Final = 64
+
+
+class Places:
+    """Where the entries of one ledger lie, in columns; an entry may lie at several places."""
+
+    def __init__(self) -> None:
+        self._entries = array("q")
+        self._logs = array("I")
+        self._offsets = array("q")
+        self._lengths = array("I")
+
+    def add(self, entry_id: int, log_id: int, offset: int, length: int) -> None:
+        self._entries.append(entry_id)
+        self._logs.append(log_id)
+        self._offsets.append(offset)
+        self._lengths.append(length)
+
+    def newest(self, ledger_id: int, logs: "LogFrames") -> "list[tuple[int, int, int, int]]":
+        """Return (entry, log, offset, length) of each entry, ascending, in the newest log that
+        has it. Raises `ValueError` if copies of one entry are not the same."""
+        rows = sorted(zip(self._entries, self._logs, self._offsets, self._lengths, strict=True))
+        for a, b in pairwise(rows):
+            if a[0] == b[0] and logs.frame(*a[1:]) != logs.frame(*b[1:]):
+                raise ValueError(
+                    f"entry {a[0]} of ledger {ledger_id} is in entry log {a[1]:08x} at byte "
+                    f"{a[2]} and otherwise in {b[1]:08x} at byte {b[2]}"
+                )
+        last = {row[0]: row for row in rows}
+        return list(last.values())
+
+
+class LogFrames:
+    """Reads frames from entry logs by place."""
+
+    def __init__(self, disk: Disk, files_max: int = 16) -> None:
+        self._files = FileCache(disk, files_max)
+
+    def frame(self, log_id: int, offset: int, length: int) -> bytes:
+        with self._files.use(log_path_of(log_id)) as file:
+            return file.read(length, offset)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def write_index(
+    disk: Disk, header: LedgerHeader, rows: list[tuple[int, int, int, int]]
+) -> DiskFile:
+    """Write the index file of *rows* beside the ledger's own; return it, open and not synced.
+
+    *header* says everything but the last entry and the extents."""
+    extents = extents_of([row[0] for row in rows]) if rows else ()
+    last = rows[-1][0] if rows else -1
+    header = replace(header, last_entry=last, extents=extents)
+    file = disk.create(path_of(header.ledger_id) + REBUILT_SUFFIX)
+    try:
+        file.write([encode_header(header)], 0)
+        at = 0
+        for first, end in extents:
+            begin = first
+            while begin <= end:
+                some = range(begin, min(end, begin + _PAGES_AT_ONCE - 1) + 1)
+                pages: list[bytes | memoryview] = []
+                for number in some:
+                    page = new_page()
+                    while at < len(rows) and rows[at][0] // PAGE_ENTRIES == number:
+                        entry_id, log_id, offset, length = rows[at]
+                        slot = SLOTS_AT + entry_id % PAGE_ENTRIES * SLOT.size
+                        SLOT.pack_into(page, slot, log_id, length, offset)
+                        at += 1
+                    pages.append(seal_page(page, header.ledger_id, number))
+                assert all(len(page) == PAGE_BYTES for page in pages)
+                file.write(pages, page_offset(begin))
+                begin = some[-1] + 1
+        assert at == len(rows)
+        for number, block in overflow(header):
+            file.write([block], page_offset(number))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 @dataclass(frozen=True, slots=True)

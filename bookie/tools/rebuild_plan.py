@@ -1,30 +1,78 @@
 """Decides whether the index of a bookie can be rebuilt, and what its ledgers are to say.
 
-Writes nothing, and reports all reasons against it together.
+What its ledgers are to say comes from the cluster's metadata too. Writes nothing, and reports all
+reasons against it together.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk
-from bookie.entrylog.format import path_of
-from bookie.entrylog.graves import is_grave, owner_of
-from bookie.errors import IndexDamaged
+from bookie.disk.port import Directories, Disk
+from bookie.entrylog.format import is_grave, owner_of, path_of
+from bookie.errors import ForeignCluster, IndexDamaged
 from bookie.index.format import LedgerHeader, new_edition
 from bookie.index.tombstones import NO_EDITION, Edition, Tombstones
 from bookie.loss.census import LOGS_PATH, Roll, Rolls, counted_rolls
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
-from bookie.tools.errors import RebuildRefused
-from bookie.tools.findings import Progress
+from bookie.tools.findings import Progress, no_progress
 from bookie.tools.index_files import IndexFiles
 from bookie.tools.journal_walk import JournalEnd, walk
-from bookie.tools.store_ledgers import StoreLedgers
+from bookie.tools.offline import RebuildRefused
+from ledger.cluster import open_namespace
 from ledger.entry import parse_header
-from ledger.errors import DamagedEntry
+from ledger.errors import DamagedEntry, MetadataUnavailable, NoSuchLedger
+from ledger.manager import LedgerStore
+from ledger.metastore.port import MetadataStore
 
 _REASONS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLedgers:
+    """All ledgers that there are."""
+
+    keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    """Access key of each."""
+    here: frozenset[int] = frozenset()
+    """Those with a fragment that names the bookie."""
+
+
+async def store_ledgers(
+    store: MetadataStore,
+    *,
+    bookie: str,
+    instance: str,
+    directory: str,
+    progress: Progress = no_progress,
+) -> StoreLedgers:
+    """Read the metadata of all ledgers. Whole, or an error is raised.
+
+    Raises `ForeignCluster` if the data in *directory* are of another one."""
+    namespace = await open_namespace(store)
+    if namespace.instance != instance:
+        raise ForeignCluster(directory, instance, namespace.instance)
+    ledgers = LedgerStore(store, namespace.layout)
+    session = store.session
+    ids = [ledger_id async for ledger_id in ledgers.list()]
+    keys: dict[int, bytes] = {}
+    here = []
+    for done, ledger_id in enumerate(ids):
+        progress("metadata", done, len(ids))
+        try:
+            metadata, _ = await ledgers.read(ledger_id)
+        except NoSuchLedger:
+            continue  # deleted meanwhile
+        keys[ledger_id] = metadata.access_key
+        if any(bookie in fragment.bookies for fragment in metadata.fragments):
+            here.append(int(ledger_id))
+    if session is not store.session or session.lost.is_set():
+        # Another one may be with a server that lags behind what the list has seen: a ledger
+        # that it does not have yet, or not yet with this bookie, would be left unfenced.
+        raise MetadataUnavailable(store.uri, "reading all ledgers", 0, "the session changed")
+    return StoreLedgers(keys, frozenset(here))
 
 
 class RebuildPlan:

@@ -6,9 +6,9 @@ from ledger.late import late_names
 
 if TYPE_CHECKING:
     from dlog.aio.log import Log
+    from dlog.aio.read.chunks import read_range
     from dlog.aio.read.consumer import Consumer
     from dlog.aio.read.many import ManyReader
-    from dlog.aio.read.ranges import read_range
     from dlog.aio.read.reader import Reader
     from dlog.aio.standby import Standby, leader_of
     from dlog.chunk import Chunk
@@ -23,7 +23,7 @@ _HOMES: Final = {
     "Reader": "dlog.aio.read.reader",
     "Standby": "dlog.aio.standby",
     "leader_of": "dlog.aio.standby",
-    "read_range": "dlog.aio.read.ranges",
+    "read_range": "dlog.aio.read.chunks",
 }
 
 __getattr__ = late_names(__name__, _HOMES)

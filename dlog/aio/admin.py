@@ -11,31 +11,33 @@ from dataclasses import dataclass, replace
 
 from dlog.aio.handle import opening
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
-from dlog.aio.maintain.lifecycle import check_level, create, drop
-from dlog.aio.maintain.rename import rename
-from dlog.aio.maintain.repair_request import mark_faults
-from dlog.aio.maintain.seal import seal
+from dlog.aio.maintain.lifecycle import check_level, create, drop, rename, seal
 from dlog.aio.maintain.trim import Before, Keep, plan, truncate
-from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, verify
+from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, mark_faults, verify
 from dlog.aio.namespace_connection import connect, connected
 from dlog.aio.port import Ledgers
-from dlog.aio.read.compression_sample import CompressionSample, sample_compression
 from dlog.aio.read.places import start_offset
+from dlog.aio.read.segments import CompressionSample, sample_compression
 from dlog.aio.read.tails import LogTail, TailTracker, tail_of
-from dlog.aio.store.consumer_nodes import ConsumerNode, read_consumers
-from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.namespace_watch import LogChange, LogWatch, listed_names
+from dlog.aio.store import (
+    ConsumerNode,
+    LogChange,
+    LogWatch,
+    ManifestNode,
+    listed_names,
+    read_consumers,
+)
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name, check_new_name, first_level
 from dlog.position import Start
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
 from dlog.settings import LogSettings, parse_settings
-from ledger.clock import now_ms
 from ledger.errors import MetadataDenied
 from ledger.ledger_owner import RENAMED_PATH
+from ledger.log_events import now_ms
 from ledger.values import Duration, Size
 
 __all__ = [

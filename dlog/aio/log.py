@@ -16,13 +16,12 @@ from typing import Final, Self
 
 from dlog import spans
 from dlog.aio.handle import opening
-from dlog.aio.maintain.lifecycle import ensure_log
-from dlog.aio.maintain.seal import seal
+from dlog.aio.maintain.lifecycle import ensure_log, seal
 from dlog.aio.maintain.trim import Before, Keep, trim_target
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.read import handles
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
@@ -34,8 +33,8 @@ from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings, parse_settings
-from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
+from ledger.log_events import now_ms
 from ledger.process import this_process
 from ledger.values import Duration, Size, duration_or_none, duration_s
 

@@ -25,7 +25,6 @@ from types import TracebackType
 from typing import Self
 
 from dlog import metrics
-from dlog.aio.cancellation import is_cancelled
 from dlog.aio.handle import opening
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
@@ -34,7 +33,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.places import checked_start
 from dlog.aio.read.reader import Reader
 from dlog.aio.state_apply import Apply, Following
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.config import load
 from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
 from dlog.names import check_name
@@ -44,6 +43,7 @@ from leader import Candidate, LeaderInfo, NotElected, Term, campaign, current_le
 from leader.term import LEASE_S
 from ledger.errors import LogError
 from ledger.log_events import get_logger
+from ledger.tasks import is_cancelled
 from ledger.values import Duration, duration_or_none, duration_s
 
 _log = get_logger(__name__)

@@ -1,8 +1,15 @@
 """The log of changes, `_audit`: what operators ordered, and what became of it."""
 
+from dlog.changes.audit_log import (
+    CHANGES_MAX,
+    ChangeNotRecorded,
+    Mode,
+    follow_changes,
+    last_changes,
+    ourselves,
+    recorded,
+)
 from dlog.changes.change import LOG, Change, Outcome
-from dlog.changes.reader import CHANGES_MAX, follow_changes, last_changes
-from dlog.changes.recorder import ChangeNotRecorded, Mode, ourselves, recorded
 
 __all__ = [
     "CHANGES_MAX",

@@ -27,7 +27,7 @@ def print_version() -> None:
     import platform
 
     from dlog.installation import formats, other_dlog
-    from ledger.distribution import DISTRIBUTION, own_version
+    from ledger.process import DISTRIBUTION, own_version
 
     sys.stdout.write(f"{DISTRIBUTION} {own_version()} (Python {platform.python_version()})\n")
     versions = "; ".join(f"{name} {version}" for name, version in formats().items())

@@ -6,7 +6,7 @@ import typer
 
 from dlog.cli.init import named_roles, roles_given
 from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import run_at, told
 from ledger.errors import InvalidGrant
 from ledger.values import counted
@@ -109,10 +109,10 @@ def check(
     _grant(who, "operator", "")
 
     async def command() -> None:
-        from ledger.security.access import Action, grant_for
+        from ledger.security.access import Permission, grant_for
 
         grants = (await _rules(uri)).of(who)
-        found = {action.name.lower(): grant_for(grants, action, log) for action in Action}
+        found = {action.name.lower(): grant_for(grants, action, log) for action in Permission}
         if as_json:
             print_json({name: one and _facts(one) for name, one in found.items()})
             return
@@ -185,7 +185,7 @@ def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> Non
         from dlog.changes import ourselves
         from dlog.cli.connections import opened_store
         from ledger.security.access import Rules
-        from ledger.security.grant_nodes import change_rules
+        from ledger.security.documents import change_rules
 
         change = Rules.revoked if takes else Rules.granted
         async with opened_store(uri) as store:
@@ -210,7 +210,7 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
     from ledger.errors import AccessDenied
     from ledger.security.access import Role
     from ledger.security.certificates import Security, own_name
-    from ledger.security.grant_nodes import read_rules
+    from ledger.security.documents import read_rules
     from ledger.security.settings import TlsMode
 
     settings = load().secured
@@ -227,7 +227,7 @@ async def check_operator(store: "MetadataStore", what: str) -> None:
 
 async def _rules(uri: str | None) -> "Rules":
     from dlog.cli.connections import opened_store
-    from ledger.security.grant_nodes import read_rules
+    from ledger.security.documents import read_rules
 
     async with opened_store(uri) as store:
         await store.sync("/")

@@ -11,8 +11,8 @@ import typer
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.starts import parse_start as start_of
 from dlog.starts import parse_time_ms
-from ledger.clock import now_ms
-from ledger.option_parsers import usage
+from ledger.log_events import now_ms
+from ledger.options import usage
 from ledger.values import duration_s, size_bytes
 
 if TYPE_CHECKING:

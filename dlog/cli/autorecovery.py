@@ -10,12 +10,10 @@ from bookie.autorecovery.options import MIB, RATE, DelayS, GraceS, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.render.progress import shown_progress
+from dlog.cli.output import print_facts, print_json, print_table, shown_progress, shown_time
 from dlog.cli.runner import FAILED, run_at, told, until_signal
 from dlog.config import load
-from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
-from ledger.option_parsers import duration, mebibytes
+from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration, mebibytes
 from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def start(
     async def command() -> None:
         from bookie.autorecovery.process import config_of, run_autorecovery
         from ledger import log_events
-        from ledger.metering.exposition import Exposed
+        from ledger.metering.declaration import Exposed
         from ledger.metering.http_server import served
         from ledger.process import yield_processor
         from ledger.security.certificates import Security
@@ -183,7 +181,7 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
 
     async def command() -> bool:
         from bookie.autorecovery.checks import Check, check_all, record
-        from ledger.clock import now_ms
+        from ledger.log_events import now_ms
 
         async with connected(uri) as client:
             with shown_progress() as report:
@@ -230,7 +228,7 @@ def enable(uri: Uri = None, as_json: Json = False) -> None:
 def _switch(uri: str | None, *, on: bool, as_json: bool) -> None:
     async def command() -> None:
         from bookie.autorecovery.marks import Marks
-        from ledger.clock import now_ms
+        from ledger.log_events import now_ms
 
         async with opened_store(uri) as store:
             if on:

@@ -7,7 +7,7 @@ import typer
 from dlog.cli.argument_values import parse_time
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, shown_time
+from dlog.cli.output import print_json, print_table, shown_time
 from dlog.cli.runner import run_at, told
 from dlog.starts import TIME_HELP
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, print_table
+from dlog.cli.output import print_facts, print_json, print_table
 from dlog.cli.runner import failed, run_at, told
 from ledger.values import counted
 

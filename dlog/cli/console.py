@@ -13,11 +13,11 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import failed, run_at, told, until_signal
 from dlog.config import home, load
-from ledger.metering.options import HOST_DEFAULT, PORT_MAX, MetricsHost, MetricsPort
-from ledger.private_files import make_private
+from ledger.options import HOST_DEFAULT, PORT_MAX, MetricsHost, MetricsPort
+from ledger.process import make_private
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -89,7 +89,7 @@ def console(
         http_server = serving_console()
         from dlog.console.metrics import METRICS
         from dlog.metrics import expose
-        from ledger.metering.exposition import Exposed, Readiness
+        from ledger.metering.declaration import Exposed, Readiness
         from ledger.metering.http_server import served
         from ledger.security.certificates import Security
 

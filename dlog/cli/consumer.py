@@ -7,7 +7,7 @@ import typer
 from dlog.cli.argument_values import parse_start
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, print_table, shown_time, write_text
+from dlog.cli.output import print_facts, print_json, print_table, shown_time, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.starts import START_HELP
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import run, told
 from ledger.values import counted
 
@@ -72,15 +72,13 @@ def bundle(
     stderr."""
 
     async def command() -> tuple[Path, int, dict[str, str]]:
-        from dlog.cli.bundling.archive import Bundle
-        from dlog.cli.bundling.collector import Wanted, gather, secrets_known
-        from dlog.cli.bundling.redaction import Redactor
+        from dlog.cli.bundle import Bundle, BundleRequest, Redactor, gather, secrets_known
 
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         path = out if out is not None else Path(f"dlog-debug-{at}.tar.gz")
         _check_free(path)
         made = Bundle(Redactor(secrets_known(uri)))
-        wanted = Wanted(uri, metrics or (), log_files or ())
+        wanted = BundleRequest(uri, metrics or (), log_files or ())
         await gather(made, wanted, _report)
         return path, made.write(path), made.missing
 

@@ -53,9 +53,9 @@ def demo(
 
     from rich.console import Console
 
-    from dlog.demo.command import command
     from dlog.demo.report import last_line, table
     from dlog.demo.run import run_demo
+    from dlog.demo.supervisor import command
 
     console = Console(highlight=False, soft_wrap=True)
 

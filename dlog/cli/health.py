@@ -8,7 +8,7 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import colored, print_facts, print_json, write_text
+from dlog.cli.output import colored, print_facts, print_json, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import CallerError, LogError

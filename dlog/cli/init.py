@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, examples
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.output import print_facts, print_json
 from dlog.cli.runner import run, told
 
 if TYPE_CHECKING:
-    from ledger.metastore.acl_roles import AclRoles
+    from ledger.metastore.acl import AclRoles
 
 EPILOG: Final = examples(
     "dlog init zk://zk1:2181,zk2:2181,zk3:2181/prod",
@@ -35,7 +35,7 @@ def roles_given(
     readers: list[str] | None,
 ) -> "AclRoles":
     """Return the roles that options name."""
-    from ledger.metastore.acl_roles import AclRoles
+    from ledger.metastore.acl import AclRoles
 
     return AclRoles(
         operators=tuple(operators or ()),

@@ -8,11 +8,10 @@ import typer
 from dlog.cli.connections import connected
 from dlog.cli.log.verify_command import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import FAILED, run_at, told, until_signal
 from dlog.config import load
-from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
-from ledger.option_parsers import duration
+from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration
 from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def run_(
     async def command() -> bool:
         from dlog.aio.maintain.janitor import Janitor, JanitorConfig
         from dlog.metrics import expose
-        from ledger.metering.exposition import Exposed
+        from ledger.metering.declaration import Exposed
         from ledger.metering.http_server import served
         from ledger.security.certificates import Security
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import failed, run_at
 from ledger.errors import LogError
 from ledger.values import counted

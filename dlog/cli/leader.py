@@ -8,9 +8,9 @@ import typer
 from dlog.cli.connections import opened_store
 from dlog.cli.names import near_election
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import failed, run_at, told
-from ledger.option_parsers import duration
+from ledger.options import duration
 from ledger.security.access import OWN_LOGS
 from ledger.values import DURATION_HELP, counted
 

@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, LedgerNumber, Uri, Yes, examples
-from dlog.cli.render.output import (
+from dlog.cli.output import (
     json_bytes,
     print_facts,
     print_json,

@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, Yes, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
@@ -54,7 +54,7 @@ def accept_loss(
     are now are kept beside it."""
 
     async def command() -> None:
-        from ledger.metastore.sqlite_loss import accept_loss as accept
+        from ledger.metastore.sqlite_files import accept_loss as accept
 
         resolved = resolve_uri(uri)
         parsed = parse_uri(resolved)

@@ -20,7 +20,7 @@ COMPLETED_MAX: Final = 100
 
 def complete_log(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of logs that begin with *incomplete*; none if they are not known."""
-    from dlog.aio.store.namespace_watch import listed_names
+    from dlog.aio.store import listed_names
 
     return _looked_up(context, lambda store: listed_names(store, incomplete))
 
@@ -101,7 +101,7 @@ async def near_log(uri: str | None, given: str) -> str:
     is empty if there is none, or if the logs are not listed within `LOOK_S`."""
     import asyncio
 
-    from dlog.aio.store.namespace_watch import log_names
+    from dlog.aio.store import log_names
     from dlog.cli.connections import opened_store
 
     with suppress(LogError, OSError):  # OSError: the time-out, too
@@ -119,7 +119,7 @@ async def near_bookies(store: "MetadataStore", given: Iterable[str]) -> str:
 
 async def near_election(store: "MetadataStore", given: str) -> str:
     """As `near_log`, of logs that somebody stood for election of. A log that exists is meant."""
-    from dlog.aio.store.namespace_watch import log_names
+    from dlog.aio.store import log_names
     from leader import contested_logs
 
     contested = await contested_logs(store)
@@ -147,7 +147,7 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
 
 
 async def _known_bookies(store: "MetadataStore") -> set[str]:
-    from ledger.metastore.nodes import children_of
+    from ledger.metastore.port import children_of
     from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
 
     known: set[str] = set()

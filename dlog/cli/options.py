@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from dlog.cli.names import complete_log
-from ledger.option_parsers import directory
+from ledger.options import directory
 
 Uri = Annotated[
     str | None,

@@ -16,18 +16,18 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.output import print_facts, print_json
 from dlog.cli.runner import FAILED, run_at, told
 from dlog.config import load, resolve_uri
 from dlog.measuring import How
-from dlog.measuring.numbered_record import NUMBER_BYTES
+from dlog.measuring.leader import NUMBER_BYTES
 from ledger.errors import LogError
-from ledger.option_parsers import duration, size
+from ledger.options import duration, size
 from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.aio import Log, Reader
-    from dlog.measuring.takeovers import Measured, Takeover
+    from dlog.measuring.takeovers import Measured, TimedTakeover
     from dlog.position import RecordId
 
 TIMES_MAX: Final = 100_000
@@ -221,7 +221,7 @@ def _ended_as_by_ctrl_c(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _report_round(number: int, found: "Takeover") -> None:
+def _report_round(number: int, found: "TimedTakeover") -> None:
     if sys.stderr.isatty():
         parts = ", ".join(f"{part} {1000 * s:.0f}" for part, s in found.parts_s.items())
         told(f"round {number}: {1000 * found.took_s:.0f} ms ({parts})")

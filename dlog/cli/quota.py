@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, shown_time
+from dlog.cli.output import print_json, print_table, shown_time
 from dlog.cli.runner import run_at, told
 from ledger.errors import InvalidQuota
-from ledger.option_parsers import size
+from ledger.options import size
 from ledger.values import shown_size
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def set_(
         from dlog.changes import ourselves
         from dlog.cli.access import check_operator
         from dlog.cli.connections import opened_store
-        from ledger.security.quota_nodes import change_quotas
+        from ledger.security.documents import change_quotas
 
         async with opened_store(uri) as store:
             await check_operator(store, "change quotas")
@@ -90,7 +90,7 @@ def remove(subject: SubjectName, name: Name, uri: Uri = None, *, as_json: Json =
         from dlog.changes import ourselves
         from dlog.cli.access import check_operator
         from dlog.cli.connections import opened_store
-        from ledger.security.quota_nodes import change_quotas
+        from ledger.security.documents import change_quotas
 
         async with opened_store(uri) as store:
             await check_operator(store, "change quotas")
@@ -109,7 +109,7 @@ def list_(uri: Uri = None, *, as_json: Json = False) -> None:
 
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from ledger.security.quota_nodes import read_quotas
+        from ledger.security.documents import read_quotas
 
         async with opened_store(uri) as store:
             await store.sync("/")

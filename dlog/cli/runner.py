@@ -21,7 +21,7 @@ import typer
 
 from dlog.cli.change_records import INTERRUPTED, recording
 from dlog.cli.connections import check_there
-from dlog.cli.render.output import escaped
+from dlog.cli.output import escaped
 from ledger import log_events
 from ledger.errors import LogError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dlog.cli.options import Json, examples
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.output import print_facts, print_json
 from dlog.cli.runner import failed
 from dlog.config import home
 from ledger.errors import CallerError
@@ -92,9 +92,9 @@ def issue(
     console, and applications that stand for election."""
     with _told():
         from dlog.tls import files
-        from dlog.tls.authority import Wanted
+        from dlog.tls.authority import CertificateRequest
 
-        wanted = Wanted(
+        wanted = CertificateRequest(
             name=name, bookie=bookie or "", hosts=tuple(host or ()), uris=tuple(uri or ()),
             days=days,
         )  # fmt: skip

@@ -12,17 +12,17 @@ import typer
 
 from dlog.cli.console import PORT_DEFAULT, login_shown, serving_console
 from dlog.cli.options import Json, examples
-from dlog.cli.render.output import print_json, print_table
+from dlog.cli.output import print_json, print_table
 from dlog.cli.runner import run, told
 from dlog.config import default_directory, default_uri
-from ledger.metering.options import (
+from ledger.options import (
     HOST_DEFAULT,
     PORT_HELP,
     PORT_MAX,
     PORT_VARIABLE,
     MetricsHost,
 )
-from ledger.option_parsers import directory as directory_of
+from ledger.options import directory as directory_of
 
 if TYPE_CHECKING:
     from dlog.local.cluster import LocalCluster

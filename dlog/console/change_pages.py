@@ -9,28 +9,53 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.changes import LOG, Change, last_changes
 from dlog.console.changes import KINDS, Kind, asked, ordered
-from dlog.console.forms import address_of, form_fields
 from dlog.console.poller import Gatherer
-from dlog.console.request_guard import Sessions
+from dlog.console.request_guard import BODY_BYTES_MAX, FIELDS_MAX, Sessions
 from dlog.console.views.changes import change_row, work_row
 from dlog.console.works import NotBegun, Works
 from dlog.errors import NoSuchLog
 from ledger.errors import LogError
 from ledger.process import this_process
 
+FORM_S: Final = 10.0
+"""A form may take so long to come."""
 CHANGES_SHOWN: Final = 50
 SEGMENTS_READ: Final = 150
 """Of the log of changes, the newest: each change has a segment, two if operators met."""
 READ_S: Final = 5.0
+
+
+async def form_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form, each once. Raises `HTTPException` for one that is too large, or
+    takes too long."""
+    body = b""
+    try:
+        async with asyncio.timeout(FORM_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES_MAX:
+                    raise HTTPException(413, "That form is too large.")
+    except TimeoutError:
+        raise HTTPException(408, "That form did not come in time.") from None
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise HTTPException(400, "That is no form of this console.") from None
+    return {name: values[0] for name, values in fields.items()}
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "an unknown address"
 
 
 class Pages(Protocol):

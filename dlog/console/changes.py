@@ -21,26 +21,24 @@ from dlog.aio.admin import (
     update_settings,
     verify_log,
 )
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode, read_consumers
 from dlog.config import load
 from dlog.console.cluster_state import LogLook
+from dlog.console.event_stream import TakesTooLong, position_of
 from dlog.console.poller import Gatherer
-from dlog.console.record_page import TakesTooLong, position_of
-from dlog.console.views.bookie_changes import (
+from dlog.console.views.changes import (
+    SET,
+    Asked,
+    Consumers,
+    changed_settings,
     collection,
     compaction,
     decommissioning,
-    keeping,
-    switching,
-)
-from dlog.console.views.confirmation import Asked, Consumers
-from dlog.console.views.log_changes import (
-    SET,
-    changed_settings,
     deletion,
+    keeping,
     sealing,
     settings_change,
+    switching,
     truncation,
     verification,
 )
@@ -48,13 +46,13 @@ from dlog.console.wording import count, seconds, size
 from dlog.console.works import NotBegun, Ordered, Say
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.errors import InvalidPosition, InvalidSettings
-from dlog.health.orders import NoOrders, operator_of, taking_orders
 from dlog.health.signs import are
+from dlog.health.survey import NoOrders, operator_of, taking_orders
 from dlog.manifest import Manifest
 from dlog.names import check_name, is_own
 from dlog.protocol.edits import check_incarnation, check_living
-from ledger.clock import now_ms
 from ledger.ids import BookieId
+from ledger.log_events import now_ms
 from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dlog.console.series import Rate, Series
+from dlog.console.chart import Rate, Series
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import Report, Sign
 from dlog.manifest import Manifest
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 
 SignKey = tuple[str, str]
 """Kind and sentence of what is wrong."""

@@ -1,7 +1,8 @@
 """Server-sent events: pages that stay new, logs that are followed, searches and checks.
 
 Every stream ends when its browser goes, when it takes nothing for a while, and when the console
-stops. So many run at once; one more is told that the console is full.
+stops. So many run at once; one more is told that the console is full. Records are read for a page a
+bounded number at a time, within a deadline.
 """
 
 import asyncio
@@ -12,20 +13,28 @@ from typing import Final
 from starlette.responses import Response, StreamingResponse
 
 from dlog.aio import Log, Reader
+from dlog.aio.read.places import start_offset
+from dlog.aio.store import ManifestNode
 from dlog.console.poller import Gatherer
-from dlog.console.record_page import offset_of
 from dlog.console.views.records import matches
 from dlog.health.signs import are
+from dlog.names import check_name
 from dlog.position import Record, Start
-from ledger.entry import Header
-from ledger.entry_check import judge_replicas
+from dlog.starts import parse_start
+from ledger.client import LedgerClient
+from ledger.entry import Header, judge_replicas
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from ledger.requests import Status
 from ledger.values import counted
 
+PAGE_RECORDS: Final = 50
+READ_S: Final = 5.0
+PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of values that one page takes in."""
 STREAMS_MAX: Final = 32
 LIVE_S: Final = 2.0
 """A page is made again after so long, whether or not there is news: it says how old it is."""
@@ -45,9 +54,51 @@ VERIFY_ENTRIES_MAX: Final = 10_000_000
 VERIFY_STEP: Final = 64
 """Entries that are read of one fragment at a time."""
 FAULTS_MAX: Final = 100
-
 Shown = Callable[[Sequence[Record]], str]
 """Returns the rows of records, as markup."""
+
+
+class TakesTooLong(LogError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} took longer than {READ_S:g} s; look at the bookies, try again")
+
+
+def position_of(text: str, name: str = "at") -> Start:
+    """Return the place that *text* names. Raises `InvalidValue`."""
+    return parse_start(text[:100] or "start", name, now_ms)
+
+
+async def offset_of(client: LedgerClient, log: str, at: Start) -> int:
+    """Raises `InvalidName`, `NoSuchLog`, `TakesTooLong`, and what reading raises."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return await start_offset(client, ManifestNode(client.store, check_name(log)), at)
+    except TimeoutError:
+        raise TakesTooLong(f"finding {at} in log {log!r}") from None
+
+
+async def read_records(client: LedgerClient, log: str, first: int, count: int) -> list[Record]:
+    """Return up to *count* records from offset *first* on, as many as there are. Raises as
+    `offset_of`, and `Trimmed`."""
+    found: list[Record] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(READ_S):
+            reader = await Log.tail(
+                log, start=first, stop=first + count, follow=False, client=client
+            )
+            try:
+                async for record in reader:
+                    found.append(record)
+                    size_bytes += len(record.value)
+                    if len(found) >= count or size_bytes > PAGE_BYTES_MAX:
+                        break
+            finally:
+                await reader.close()
+    except TimeoutError:
+        if not found:
+            raise TakesTooLong(f"reading log {log!r}") from None
+    return found
 
 
 def message(event: str, data: str, id_: object = None) -> str:

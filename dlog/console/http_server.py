@@ -12,7 +12,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from dlog.console.pages import Access, Console
+from dlog.console.pages import Console, ConsoleAccess
 from dlog.console.poller import ROUND_S, Gatherer
 from dlog.console.request_guard import LOOPBACK, TOKEN_CHARACTERS_MIN
 from ledger.client import LedgerClient
@@ -62,7 +62,7 @@ class Served:
     """An address that opens it once; empty: the token was given, and is known to who gave it."""
 
 
-def access_of(options: ConsoleOptions) -> Access:
+def access_of(options: ConsoleOptions) -> ConsoleAccess:
     """Raises `ConsoleNotServed` for what would not be safe."""
     local = options.host in LOOPBACK
     if not local and not options.tls:
@@ -72,7 +72,7 @@ def access_of(options: ConsoleOptions) -> Access:
         )
     if options.token and len(options.token) < TOKEN_CHARACTERS_MIN:
         raise ConsoleNotServed(f"its token has fewer than {TOKEN_CHARACTERS_MIN} characters")
-    return Access(
+    return ConsoleAccess(
         hosts=frozenset({*LOOPBACK, options.host.lower(), *map(str.lower, options.hosts)}),
         token=options.token or secrets.token_urlsafe(24),
         once="" if options.token else secrets.token_urlsafe(24),

@@ -19,14 +19,23 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dlog.console.change_pages import ChangePages, needs_session
+from dlog.console.change_pages import ChangePages, address_of, form_fields, needs_session
 from dlog.console.changes import KINDS
 from dlog.console.cluster_state import LogSeen
-from dlog.console.event_stream import VERIFIES_MAX, Streams, live, search, tail, verify
-from dlog.console.forms import address_of, form_fields
+from dlog.console.event_stream import (
+    PAGE_RECORDS,
+    VERIFIES_MAX,
+    Streams,
+    live,
+    offset_of,
+    position_of,
+    read_records,
+    search,
+    tail,
+    verify,
+)
 from dlog.console.metrics import REQUESTS
 from dlog.console.poller import Gatherer
-from dlog.console.record_page import PAGE_RECORDS, offset_of, position_of, read_records
 from dlog.console.request_guard import (
     COOKIE,
     HEADERS,
@@ -44,9 +53,9 @@ from dlog.console.views.records import Form, form_of, record_row
 from dlog.console.works import Works
 from dlog.names import check_name
 from dlog.position import Record
-from ledger.clock import now_ms
 from ledger.errors import LogError
 from ledger.ids import LedgerId
+from ledger.log_events import now_ms
 
 FIRST_LOOK_S: Final = 0.3
 """A page waits so long for what was not looked at yet; the rest comes by itself."""
@@ -65,7 +74,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ConsoleAccess:
     """Who may come, and what for."""
 
     hosts: frozenset[str] = LOOPBACK
@@ -91,7 +100,7 @@ class SessionShown:
 class Console:
     """The application; `app` is what a server serves."""
 
-    def __init__(self, gatherer: Gatherer, access: Access) -> None:
+    def __init__(self, gatherer: Gatherer, access: ConsoleAccess) -> None:
         self.gatherer = gatherer
         self.access = access
         self.sessions = Sessions(access.token, secrets.token_bytes(32), once=access.once)

@@ -18,20 +18,17 @@ from typing import Final
 
 from bookie.autorecovery.status import open_work
 from dlog.aio.read.tails import TailTracker
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.namespace_watch import log_names
+from dlog.aio.store import ManifestNode, log_names, read_consumers
 from dlog.console.cluster_state import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.console.metrics import POLL_S, POLLS
 from dlog.health.checks import examine
 from leader import current_leader
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
-from ledger.concurrently import for_each
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.tasks import for_each
 
 ROUND_S: Final = 2.0
 """Between two rounds."""

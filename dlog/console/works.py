@@ -15,9 +15,8 @@ from dlog.changes import Mode, Outcome, ourselves, recorded
 from dlog.changes.change import Argument
 from dlog.config import load
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import CallerError, LogError
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 
 RUNNING_MAX: Final = 8
 ENDED_MAX: Final = 100

@@ -7,7 +7,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class DemoTakeover:
     """The way from the kill of the leader to the successor's first acknowledged append."""
 
     election_s: float
@@ -22,14 +22,14 @@ class Takeover:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """Everything the table shows. `exact` iff the demo has proven what it set out to prove."""
 
     source: int
     log: Mapping[str, int]
     parquet: Mapping[str, int]
     standby_exact: bool
-    takeover: Takeover
+    takeover: DemoTakeover
     append_rate: float
     spark_rate: float
 
@@ -43,7 +43,7 @@ class Outcome:
         )
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: DemoOutcome) -> Table:
     """The outcome as a table for people."""
     shown = Table(title="source, log and Parquet, compared record by record")
     for header in ("", "log", "Parquet"):
@@ -63,7 +63,7 @@ def table(outcome: Outcome) -> Table:
     return shown
 
 
-def last_line(outcome: Outcome) -> str:
+def last_line(outcome: DemoOutcome) -> str:
     """The outcome as one line for programs."""
     lost = max(outcome.log["lost"], outcome.parquet["lost"])
     doubled = max(outcome.log["doubled"], outcome.parquet["doubled"])

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from rich.console import Console
 
-from dlog.demo.report import Outcome, Takeover
+from dlog.demo.report import DemoOutcome, DemoTakeover
 from dlog.demo.supervisor import RunningRole, Supervisor, supervisor
 
 RECORDS: Final = 336_776
@@ -19,7 +19,7 @@ _LOOK_EVERY_S: Final = 0.01
 _SHOW_EVERY_S: Final = 0.5
 
 
-async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Console) -> Outcome:
+async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Console) -> DemoOutcome:
     """Run the demo with all its files in *directory*. Raises RoleFailed."""
     async with supervisor(directory) as roles:
         uri = await _start_cluster(roles, directory, console, zookeeper=zookeeper, tls=tls)
@@ -50,7 +50,7 @@ async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Cons
         files = cast("list[str]", done["files"])
         verifier = await roles.start("verifier", uri, *files)
         verdict = await verifier.wait_for("verdict", _WORK_TIMEOUT_S)
-        return Outcome(
+        return DemoOutcome(
             source=int(_number(verdict, "source")),
             log=cast("Mapping[str, int]", verdict["log"]),
             parquet=cast("Mapping[str, int]", verdict["parquet"]),
@@ -128,11 +128,11 @@ async def _kill_half_way(
     return killed_at, int(_number(progress, "rows")), _number(progress, "seconds")
 
 
-async def _watch_takeover(standby: RunningRole, killed_at: float) -> Takeover:
+async def _watch_takeover(standby: RunningRole, killed_at: float) -> DemoTakeover:
     elected = _number(await standby.wait_for("elected", _WORK_TIMEOUT_S), "at")
     leading = _number(await standby.wait_for("leading", _WORK_TIMEOUT_S), "at")
     first = _number(await standby.wait_for("first", _WORK_TIMEOUT_S), "at")
-    return Takeover(elected - killed_at, leading - elected, first - leading)
+    return DemoTakeover(elected - killed_at, leading - elected, first - leading)
 
 
 async def _wait_for_all(

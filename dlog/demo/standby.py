@@ -14,10 +14,8 @@ from typing import Final
 
 from dlog.aio import Log
 from dlog.demo import LOG
-from dlog.demo.appender import append_rest
 from dlog.demo.compare import compare
-from dlog.demo.elections import elected
-from dlog.demo.roles import Role
+from dlog.demo.roles import Role, append_rest, elected
 from dlog.demo.source import flights
 
 _WAIT_S: Final = 0.5

@@ -10,16 +10,19 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-Event = Mapping[str, object]
+from rich.console import Console
 
+Event = Mapping[str, object]
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LOG_LINES_SHOWN: Final = 25
 _GRACE_S: Final = 0.5
@@ -27,6 +30,7 @@ _GRACE_OF_FIRST_S: Final = 8.0
 _SWEEPS_MAX: Final = 100
 _POLL_S: Final = 0.01
 _LINE_BYTES_MAX: Final = 1 << 20
+_INTERRUPTED: Final = 130
 
 
 class RoleFailed(Exception):
@@ -199,3 +203,43 @@ async def _end_orphans(others: frozenset[int]) -> None:
 def _children() -> frozenset[int]:
     listings = Path("/proc/self/task").glob("*/children")
     return frozenset(int(pid) for each in listings for pid in each.read_text("ascii").split())
+
+
+async def command(
+    demo: Callable[[Path], Awaitable[int]], *, name: str, keep: bool, console: Console
+) -> int:
+    """Run *demo* with a directory for all its files; return the exit status.
+
+    The directory is removed afterwards, unless it is to *keep*."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _cancel_once, task)
+    try:
+        with _directory(name, keep=keep, console=console) as directory:
+            return await demo(directory)
+    except RoleFailed as failure:
+        console.print(f"demo failed: {failure}", style="red", markup=False, highlight=False)
+        return 1
+    except asyncio.CancelledError:
+        console.print("interrupted; every process has ended")
+        return _INTERRUPTED
+
+
+def _cancel_once(task: asyncio.Task[object]) -> None:
+    # A second Ctrl-C must not cut short the ending of the processes.
+    if not task.cancelling():
+        task.cancel()
+
+
+@contextlib.contextmanager
+def _directory(name: str, *, keep: bool, console: Console) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix=f"dlog-{name}-"))
+    try:
+        yield directory
+    finally:
+        if keep:
+            console.print(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)

@@ -10,9 +10,7 @@ import sys
 
 from dlog.aio import Log
 from dlog.demo import LOG
-from dlog.demo.appender import append_rest
-from dlog.demo.elections import elected
-from dlog.demo.roles import Role
+from dlog.demo.roles import Role, append_rest, elected
 from dlog.demo.source import flights
 
 

@@ -2,7 +2,7 @@
 
 signs       what a sign is, and a report of them
 store, bookies, repair, logs    facts of one kind each, and what they are signs of; pure
-gathering   asks the metadata store and the bookies for these facts
+survey      asks the metadata store and the bookies for these facts
 checks      the list of checks: one more is one more line in it
 
 The decisions need no cluster to be tried.

@@ -10,24 +10,23 @@ from typing import Final
 
 from dlog.aio.port import LedgerTail
 from dlog.aio.read.segments import facts_of, find_place, first_offset_of, opened_whole
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode, read_consumers
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
-from dlog.health.orders import operator_of
+from dlog.health.survey import operator_of
 from dlog.manifest import Manifest, Segment
 from dlog.position import DLSN, Place, Record
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import check_living
 from dlog.protocol.record_trace import WrittenBy, holders_of, judged, written_by
 from dlog.protocol.seek import Index
 from ledger.client import LedgerClient
-from ledger.concurrently import for_each
-from ledger.entry_check import ReplicaFault
+from ledger.entry import ReplicaFault
 from ledger.errors import EntryLost, EntryUnavailable, LogError
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found
 from ledger.security.certificates import Security
+from ledger.tasks import for_each
 from ledger.wire import bookie_pb2 as pb
 
 ASKS_MAX: Final = 2

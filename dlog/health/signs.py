@@ -61,7 +61,7 @@ class Facts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """How one check ended: with *facts*, or with why there are none."""
 
     name: str
@@ -71,7 +71,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    checked: tuple[Checked, ...]
+    checked: tuple[CheckResult, ...]
 
     @property
     def signs(self) -> Sequence[Sign]:
@@ -160,7 +160,7 @@ def _bounded(signs: Sequence[Sign]) -> Iterator[Sign]:
         yield replace(signs[-1], what=what, action="The JSON of this command names all of them.")
 
 
-def _signs(one: Checked) -> Iterator[Sign]:
+def _signs(one: CheckResult) -> Iterator[Sign]:
     if one.facts is not None:
         yield from one.facts.signs()
     else:

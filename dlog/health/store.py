@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.health.signs import Gravity, Sign
-from ledger.feature_level import LEVEL_MAX, LEVELS, Held
+from ledger.feature_level import LEVEL_MAX, LEVELS, ClusterLevel
 
 SLOW_S: Final = 1.0
 """An answer that takes longer delays takeovers and ensemble changes as long."""
@@ -18,7 +18,7 @@ class StoreFacts:
     """Of the namespace; empty: there is none."""
     answered_s: float = 0.0
     """How long one look took."""
-    held: Held = field(default_factory=lambda: Held(LEVEL_MAX))
+    held: ClusterLevel = field(default_factory=lambda: ClusterLevel(LEVEL_MAX))
     """The level of the cluster."""
     trouble: str = ""
     """Why there was no answer."""

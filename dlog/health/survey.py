@@ -1,7 +1,9 @@
 """Gathers the facts: asks the metadata store and the bookies, some at a time, a bounded number of
-them, each within a deadline. Decides nothing, changes nothing."""
+them, each within a deadline. Decides nothing, changes nothing.
+"""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,29 +12,31 @@ from bookie.autorecovery.checks import Audit
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.checks import is_urgent, members_with_entries
 from bookie.autorecovery.worker import reports
-from dlog.aio.maintain.leaderless import was_left_open
-from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.namespace_watch import log_names
+from dlog.aio.maintain.survey import was_left_open
+from dlog.aio.store import ManifestNode, log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
-from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
 from dlog.names import is_own
 from leader import contested_logs, current_leader, is_led
-from ledger.concurrently import for_each
 from ledger.environment import repair_credentials
-from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
+from ledger.errors import CallerError, DamagedMetadata, LogError, NoSuchLedger
 from ledger.feature_level import FIRST
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.mark import Mark
-from ledger.membership import Attendance, KnownBookie
+from ledger.membership import KnownBookie, Membership
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import proven_lac
+from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, Status
 from ledger.security.certificates import Security
+from ledger.security.settings import Takes
+from ledger.tasks import for_each
+from ledger.transport.handshake import NEEDED
+from ledger.transport.operator import BookieOperator
 from ledger.transport.sockets import SocketTransport
 
 READS_MAX: Final = 50
@@ -53,13 +57,66 @@ OPEN_LOGS_MAX: Final = 200
 """Of so many logs bookies are asked what they hold of open segments."""
 
 
+class NoOrders(CallerError):
+    """The bookie cannot be given orders."""
+
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(reason)
+        self.bookie, self.reason = bookie, reason
+
+
+def taking_orders(
+    directory: BookieDirectory, bookie: str, *, security: Security | None
+) -> BookieRegistration:
+    """Return how *bookie* is given orders. One that is not registered is asked where its clients
+    last found it, and will not answer. Raises `NoOrders`."""
+    for found in directory.available():
+        if found.bookie == bookie:
+            if not found.operator_address:
+                reason = f"bookie {bookie!r} takes no orders: start it with {NEEDED}"
+                raise NoOrders(bookie, reason)
+            return found
+    address = directory.address(bookie)
+    if not address:
+        raise NoOrders(bookie, f"no bookie {bookie!r} is known; see 'dlog bookie list'")
+    takes = Takes.PLAIN if security is None else security.takes
+    meant = directory.identity(bookie)
+    return BookieRegistration(
+        bookie,
+        address,
+        "",
+        operator_address=address,
+        takes=takes,
+        identity="" if meant is None else meant.identity,
+        instance="" if meant is None else meant.instance,
+    )
+
+
+@asynccontextmanager
+async def operator_of(
+    found: BookieRegistration, *, timeout_s: float, security: Security | None
+) -> AsyncIterator[BookieOperator]:
+    """Yield a connection to the operators' port of the bookie, which must have one; *security* is
+    what this process has. Raises `TransportMismatch`."""
+    operator = BookieOperator(
+        found.operator_address,
+        bookie=found.bookie,
+        meant=found.meant,
+        timeout_s=timeout_s,
+        security=security,
+        takes=found.takes,
+    )
+    async with operator:
+        yield operator
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What can be asked."""
 
     store: MetadataStore
     ledgers: LedgerStore
-    there: Attendance
+    there: Membership
     timeout_s: float
     """For each answer of a bookie."""
     security: Security | None = None

@@ -21,8 +21,7 @@ from bookie.identity.cookie import PATH as COOKIE
 from bookie.identity.cookie import read_cookie
 from ledger.errors import StorageError
 from ledger.metastore.uri import URI_VARIABLE
-from ledger.metering.options import PORT_VARIABLE
-from ledger.security.options import variables_of
+from ledger.options import PORT_VARIABLE, variables_of
 from ledger.security.settings import TlsSettings
 
 _TAIL_BYTES_MAX: Final = 16_384

@@ -32,29 +32,67 @@ from bookie.autorecovery_supervisor import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
 from dlog.local.bookie_process import BookieKeeper, BookieProcess, name_in
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
-from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.cluster import make_namespace
 from ledger.errors import MetricsNotServed
 from ledger.ids import BookieIdentity
 from ledger.metastore import MetadataStore, open_store
 from ledger.metering.http_server import address_of, reason_of
-from ledger.metering.options import PORT_MAX
-from ledger.private_files import make_private
+from ledger.options import PORT_MAX, variables_of
+from ledger.process import make_private
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.security.access import ANYTHING, Grant, Role, Rules
 from ledger.security.certificates import Security, own_name
-from ledger.security.grant_nodes import change_rules
-from ledger.security.options import variables_of
-from ledger.security.settings import OFF, TlsSettings
+from ledger.security.documents import change_rules
+from ledger.security.settings import OFF, TlsMode, TlsSettings
 
+CLIENT: Final = "client"
+_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 MANAGED: Final = "managed"
 BOOKIES_MAX: Final = 64
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 5.0
-
 _POLL_S: Final = 0.02
 _WATCH_S: Final = 0.25
+
+
+class LocalCertificates:
+    """Made when they are asked for first, in *directory*; the next start finds them."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `InvalidCluster` if the library is missing."""
+        try:
+            from dlog.tls import files
+        except ModuleNotFoundError as error:
+            reason = "TLS needs the library 'cryptography': pip install 'dlog-ledgers[tls]'"
+            raise InvalidCluster(reason) from error
+        self._directory = directory
+        self._ca = files.Pair.of(directory, files.AUTHORITY).cert
+        if not self._ca.exists():
+            files.init(directory, "dlog up", days=3650)
+
+    def of_client(self) -> TlsSettings:
+        return self._of(CLIENT)
+
+    def of_bookie(self, name: str, bookie: str) -> TlsSettings:
+        """*name*: of the files."""
+        return self._of(name, bookie=bookie)
+
+    def of_zookeeper(self) -> TlsSettings:
+        return self._of("zookeeper")
+
+    def _of(self, name: str, *, bookie: str = "") -> TlsSettings:
+        from dlog.tls import files
+        from dlog.tls.authority import CertificateRequest
+
+        pair = files.Pair.of(self._directory, name)
+        if not pair.cert.exists():
+            pair.key.unlink(missing_ok=True)  # of a start that was interrupted
+            wanted = CertificateRequest(name=name, bookie=bookie, hosts=_HOSTS, days=3650)
+            files.issue_to(self._directory, name, wanted)
+        return TlsSettings(
+            mode=TlsMode.REQUIRED, ca=str(self._ca), cert=str(pair.cert), key=str(pair.key)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

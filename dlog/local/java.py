@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.local.errors import JavaMissing
-from ledger.private_files import make_private
+from ledger.process import make_private
 
 VERSION_MIN: Final = 17
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"

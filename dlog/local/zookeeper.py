@@ -1,25 +1,36 @@
 """A standalone ZooKeeper server out of PySpark's jars, as a child process.
 
 For `dlog up --zookeeper managed`, tests and demos: one server, no authentication, loopback
-only. It ends with the process that started it. Its data stay in its directory.
+only. It ends with the process that started it, however that ends (Linux). Its data stay in its
+directory.
 """
 
 import asyncio
 import os
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final, Self
 
-from dlog.local.child import dying_with_parent
 from dlog.local.errors import ChildFailed, ZooKeeperMissing
 from dlog.local.java import find_java
-from ledger.private_files import CHILD_UMASK, make_private
+from ledger.process import CHILD_UMASK, make_private
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsSettings
 
+# Runs in the child before the program itself: asks the kernel for SIGKILL when the parent
+# ends, then becomes the program (same pid). Done so, and not in a preexec_fn, because that
+# would run Python in a forked copy of a process with threads.
+_PRELUDE: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _JARS: Final = (
     "zookeeper-3*.jar",
     "zookeeper-jute-*.jar",
@@ -57,6 +68,16 @@ _SESSION_MS_MAX: Final = 300_000
 _STOP_TIMEOUT_S: Final = 5.0
 _ANSWER_S: Final = 2.0
 _PORT_ATTEMPTS_MAX: Final = 3
+
+
+def dying_with_parent(command: Sequence[str], parent_pid: int) -> list[str]:
+    """Return *command* wrapped so that it is killed when *parent_pid* ends.
+
+    The kernel means the parent's *thread*: start such a child from a thread that lives as
+    long as the child shall (not from a pool). Elsewhere than on Linux, *command* itself."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _PRELUDE, str(parent_pid), *command]
 
 
 class ManagedZooKeeper:

@@ -4,29 +4,74 @@ It says in JSON lines, every so often, how many candidates follow it and below w
 acknowledged; or why it failed. A line makes it hand over, the end of its input makes it end.
 
 Call: python -m dlog.measuring.leader URI LOG RECORDS_PER_S RECORD_BYTES
+
+A numbered record carries the offset it must have, so that each says whether one was lost or
+doubled. Invariant: value n is at offset n. A lost record makes all that follow come too early, a
+doubled one too late.
 """
 
 import asyncio
 import json
 import logging
 import os
+import struct
 import sys
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from dlog.aio import Log
 from dlog.cli.connections import connected
 from dlog.config import load
-from dlog.measuring.numbered_record import numbered
-from dlog.position import RecordId
+from dlog.position import Record, RecordId
 from leader import Term, campaign
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.metastore.uri import URI_VARIABLE
 
+_NUMBER: Final = struct.Struct(">Q")
+NUMBER_BYTES: Final = _NUMBER.size
+"""A record has no less."""
 PENDING_MAX: Final = 10_000
 """Appends that wait for their acknowledgement."""
 _REPORT_S: Final = 0.01
+
+
+def numbered(number: int, size: int) -> bytes:
+    """Return a value of *size* bytes that carries *number*."""
+    return _NUMBER.pack(number).ljust(size, b"\0")
+
+
+class Checked:
+    """Takes records in the order of their offsets, from 0 on."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.end = 0
+        """After the last number that came or had to come."""
+        self.lost = 0
+        """Numbers that did not come."""
+        self.doubled = 0
+        """Records with a number that had come before."""
+
+    def take(self, records: Iterable[Record]) -> None:
+        for record in records:
+            (number,) = _NUMBER.unpack_from(record.value)
+            self.count(number)
+
+    def count(self, number: int) -> None:
+        """Take the record with this number."""
+        self.records += 1
+        if number < self.end:
+            self.doubled += 1
+        else:
+            self.expect(number)
+            self.end = number + 1
+
+    def expect(self, end: int) -> None:
+        """Count as lost what is below *end* and has not come."""
+        self.lost += max(0, end - self.end)
+        self.end = max(self.end, end)
 
 
 def _say(**fields: object) -> None:

@@ -22,15 +22,24 @@ from typing import Final, Self
 from dlog import metrics
 from dlog.aio import Log, Standby
 from dlog.measuring import How
-from dlog.measuring.errors import NotMeasured
-from dlog.measuring.numbered_record import Checked, numbered
+from dlog.measuring.leader import Checked, numbered
 from ledger.client import LedgerClient
+from ledger.errors import RemoteError
 from ledger.metastore.uri import URI_VARIABLE
 
 ROUND_S_MAX: Final = 120.0
 LOAD_S: Final = 1.0
 """A leader appends this long before it is ended."""
 _POLL_S: Final = 0.01
+
+
+class NotMeasured(RemoteError):
+    def __init__(self, round_number: int, reason: str) -> None:
+        super().__init__(
+            f"round {round_number} could not be measured: {reason}. "
+            "See what 'dlog status' says, and measure again."
+        )
+        self.round_number, self.reason = round_number, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class TimedTakeover:
     """One round."""
 
     took_s: float
@@ -53,7 +62,7 @@ class Takeover:
 
 @dataclass(slots=True)
 class Measured:
-    takeovers: list[Takeover] = field(default_factory=list)
+    takeovers: list[TimedTakeover] = field(default_factory=list)
     records: int = 0
     """Of all rounds."""
     lost: int = 0
@@ -70,7 +79,7 @@ async def measure(
     how: How,
     load: Load,
     lease_s: float,
-    report: Callable[[int, Takeover], None],
+    report: Callable[[int, TimedTakeover], None],
 ) -> Measured:
     """Measure on the log *name*, which is empty; call *report* after each round.
 
@@ -102,7 +111,7 @@ async def measure(
 
 async def _round(
     standby: Standby, state: Checked, uri: str, how: How, load: Load, number: int
-) -> Takeover:
+) -> TimedTakeover:
     async with _Leader.started(standby.name, uri, load, number) as leader:
         await leader.appends(state.end)
         promoting = asyncio.create_task(standby.promote())
@@ -125,7 +134,7 @@ async def _round(
     parts = _Parts.now().since(before)
     parts = {"until_elected": promoted - began - sum(parts.values()), **parts}
     await standby.resign()
-    return Takeover(ended - began, {**parts, "first_append": ended - promoted})
+    return TimedTakeover(ended - began, {**parts, "first_append": ended - promoted})
 
 
 @dataclass(frozen=True, slots=True)

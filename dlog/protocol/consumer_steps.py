@@ -10,20 +10,29 @@ deleted never gets a new one, and no node appears below a log that is gone. A no
 and created again begins at version 0 again, as a manifest's does, so each change checks in one
 transaction that the log has had its name, and no consumer of it was deleted, ever since the state
 was read.
+
+Every change is a compare-and-swap of the whole `ConsumerState`, whose functions decide alone.
+
+Invariants:
+    a commit moves the position forward or nowhere; only a reset moves it back
+    the epoch grows with each exclusive open, with each end of exclusiveness and with each
+        reset; a handle commits only in the epoch it was opened with
+
+So at most one handle of an exclusive consumer moves its position, whatever became of its lock
+(which only spares others the wait), and no handle undoes a reset that it does not know of.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from dlog.errors import ConsumerBusy, NoSuchConsumer, NoSuchLog, TooManyConsumers
+from dlog.errors import ConsumerBusy, ConsumerFenced, NoSuchConsumer, NoSuchLog, TooManyConsumers
 from dlog.manifest import Manifest
 from dlog.names import check_name, name_of, node_of, path_of
 from dlog.protocol.actions import Children, Delete, Exists, Get, Sync, Transact
-from dlog.protocol.consumer_state import ConsumerState
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
 from dlog.wire import consumer_pb2 as pb
 from ledger.errors import (
@@ -42,6 +51,47 @@ FORMAT_VERSION: Final = 1
 CONSUMERS_MAX: Final = 1000
 """Consumers of one log: each is read when the slowest is asked for."""
 UNLOCK_RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerState:
+    incarnation: str
+    """Random: a consumer that was deleted and re-created is another one."""
+    log_incarnation: str
+    """Of the log: one that was deleted and re-created has other records."""
+    position: int
+    """Every record below this offset was processed."""
+    epoch: int = 1
+    exclusive: bool = False
+    owner: str = ""
+    """Who opened or reset it last; for people."""
+    updated_ms: int = 0
+    """When it changed last; for people."""
+
+    def opened(self, *, exclusive: bool, owner: str, now_ms: int) -> Self:
+        """Return the state once a process opened it; the same one if nothing changes.
+
+        Requires that nobody else holds the lock if either is *exclusive*."""
+        if not exclusive and not self.exclusive:
+            return self
+        return replace(
+            self, epoch=self.epoch + 1, exclusive=exclusive, owner=owner, updated_ms=now_ms
+        )
+
+    def committed(self, offset: int, *, by: Self, name: str, now_ms: int) -> Self:
+        """Return the state with everything below *offset* processed, as a handle reports it.
+
+        *by* is the state it was opened with. Raises `ConsumerFenced`."""
+        if (by.incarnation, by.epoch) != (self.incarnation, self.epoch):
+            raise ConsumerFenced(name, self.owner)
+        if offset <= self.position:
+            return self
+        return replace(self, position=offset, updated_ms=now_ms)
+
+    def was_reset(self, offset: int, *, owner: str, now_ms: int) -> Self:
+        """Return the state that begins again at *offset*; no open handle may commit any more."""
+        return replace(self, position=offset, epoch=self.epoch + 1, owner=owner, updated_ms=now_ms)
+
 
 Change = Callable[[ConsumerState], ConsumerState]
 Stored = tuple[ConsumerState, int]

@@ -31,9 +31,9 @@ from typing import Final, assert_never
 
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Segment
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import LogError
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.common import TimePassed
 
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
@@ -130,13 +130,13 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadManifest:
+class FetchManifest:
     """Answer: `ManifestSeen`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitManifest:
-    """Wait until the manifest may have changed, then as `ReadManifest`."""
+    """Wait until the manifest may have changed, then as `FetchManifest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ class Fail:
     error: LogError
 
 
-Request = ReadManifest | AwaitManifest | FindPlace | ReadEntries | FindEnd
+Request = FetchManifest | AwaitManifest | FindPlace | ReadEntries | FindEnd
 """What is answered by one event, unless that is `LedgerMissing` or `Interrupted`."""
 
 CursorEffect = Deliver | Request | Finish | Fail
 
 
-class Phase(Enum):
+class CursorPhase(Enum):
     LOCATING = "locating"
     """No segment: the next manifest says where to go on."""
     SEEKING = "seeking"
@@ -210,7 +210,7 @@ class Cursor:
         """True iff it is over, and goes on with `_entry` if the stop moves."""
         self._end_max = None if stop is None else max(start, stop)
         self._incarnation = incarnation
-        self._phase = Phase.LOCATING
+        self._phase = CursorPhase.LOCATING
         self._segment: Segment | None = None
         self._first = 0
         """Offset of the segment's first record."""
@@ -250,10 +250,12 @@ class Cursor:
 
     def step(self, event: CursorEvent, *, now: float) -> list[CursorEffect]:
         """Apply *event*; return what to deliver, and the one thing to do next."""
-        assert self._phase is not Phase.DONE or isinstance(event, StopMoved), "the cursor is over"
+        assert self._phase is not CursorPhase.DONE or isinstance(event, StopMoved), (
+            "the cursor is over"
+        )
         effects = self._dispatch(event, now)
         if effects and isinstance(effects[-1], Finish | Fail):
-            self._phase = Phase.DONE
+            self._phase = CursorPhase.DONE
         self._check(effects)
         return effects
 
@@ -266,11 +268,11 @@ class Cursor:
                 self._delivered += effect.take
         assert self._delivered == self._next
         assert self._end_max is None or self._next <= self._end_max, "delivered beyond the stop"
-        assert self._phase in {Phase.LOCATING, Phase.DONE} or self._segment is not None
-        if self._phase not in {Phase.LOCATING, Phase.DONE}:
+        assert self._phase in {CursorPhase.LOCATING, CursorPhase.DONE} or self._segment is not None
+        if self._phase not in {CursorPhase.LOCATING, CursorPhase.DONE}:
             assert self._position <= self._next
             assert self._position == self._next or not self._joined
-        assert self._again_at is None or self._phase in {Phase.LOCATING, Phase.DONE}
+        assert self._again_at is None or self._phase in {CursorPhase.LOCATING, CursorPhase.DONE}
 
     def _dispatch(self, event: CursorEvent, now: float) -> list[CursorEffect]:
         match event:
@@ -301,7 +303,7 @@ class Cursor:
     def _interrupted(self, error: LogError, now: float) -> list[CursorEffect]:
         if not error.retryable:
             return [Fail(error)]
-        self._phase = Phase.LOCATING
+        self._phase = CursorPhase.LOCATING
         self._again_at = now + self._backoff.next()
         return []
 
@@ -312,9 +314,9 @@ class Cursor:
         return [self._locate()]
 
     def _locate(self) -> CursorEffect:
-        self._phase = Phase.LOCATING
+        self._phase = CursorPhase.LOCATING
         self._joined = False
-        return ReadManifest()
+        return FetchManifest()
 
     def _manifest_seen(self, manifest: Manifest | None) -> CursorEffect:
         if manifest is None or manifest.dropped:
@@ -331,16 +333,16 @@ class Cursor:
         if self._segment is not None:
             self._later = manifest.after(self._segment.number)
         match self._phase:
-            case Phase.LOCATING:
+            case CursorPhase.LOCATING:
                 return self._enter_by_offset(manifest)
-            case Phase.BETWEEN:
+            case CursorPhase.BETWEEN:
                 assert self._segment is not None
                 return self._enter_after(self._segment.number, manifest)
-            case Phase.SEEKING:
+            case CursorPhase.SEEKING:
                 return self._seek()
-            case Phase.READING:
+            case CursorPhase.READING:
                 return self._read()
-            case Phase.DONE:
+            case CursorPhase.DONE:
                 raise AssertionError("the cursor is over")
             case _:
                 assert_never(self._phase)
@@ -357,7 +359,7 @@ class Cursor:
         assert chosen.first_offset is not None
         if chosen.end_offset is not None and chosen.end_offset <= self._next:
             self._segment, self._position = chosen, chosen.end_offset
-            self._phase = Phase.BETWEEN
+            self._phase = CursorPhase.BETWEEN
             return self._enter_after(chosen.number, manifest)
         return self._enter(chosen, chosen.first_offset, manifest)
 
@@ -398,9 +400,9 @@ class Cursor:
         self._entry = 0
         self._later, self._last_entry = manifest.after(segment.number), None
         if self._next > first_offset:
-            self._phase = Phase.SEEKING
+            self._phase = CursorPhase.SEEKING
             return self._seek()
-        self._phase = Phase.READING
+        self._phase = CursorPhase.READING
         return self._read()
 
     def _seek(self) -> CursorEffect:
@@ -412,15 +414,15 @@ class Cursor:
         return ReadEntries(self._segment, self._entry)
 
     def _place_found(self, event: PlaceFound) -> CursorEffect:
-        assert self._phase is Phase.SEEKING
-        self._phase = Phase.READING
+        assert self._phase is CursorPhase.SEEKING
+        self._phase = CursorPhase.READING
         self._entry = event.entry
         self._position = self._first + event.base_index
         assert self._position <= self._next, "found a place behind the one wanted"
         return self._read()
 
     def _batches_read(self, batches: Sequence[tuple[int, int, int]]) -> list[CursorEffect]:
-        assert self._phase is Phase.READING
+        assert self._phase is CursorPhase.READING
         assert self._segment is not None
         effects: list[CursorEffect] = []
         for entry, base_index, count in batches:
@@ -448,13 +450,13 @@ class Cursor:
         return [*effects, self._go_on()]
 
     def _stop_moved(self, stop: int) -> CursorEffect:
-        assert self._phase is Phase.DONE, "it had come to its stop"
+        assert self._phase is CursorPhase.DONE, "it had come to its stop"
         assert self._stop is not None, "there was one"
         self._stop = max(self._stop, stop)
         self._end_max = max(self._stop, self._next)
         if not self._is_in_place:
             return self._locate()
-        self._phase, self._is_in_place = Phase.READING, False
+        self._phase, self._is_in_place = CursorPhase.READING, False
         return self._go_on()
 
     def _go_on(self) -> CursorEffect:
@@ -469,16 +471,16 @@ class Cursor:
         return FindEnd(self._segment, self._later)
 
     def _end_found(self, last_entry: int | None) -> CursorEffect:
-        assert self._phase is Phase.READING
+        assert self._phase is CursorPhase.READING
         self._last_entry = last_entry
         return self._go_on()
 
     def _ended(self) -> CursorEffect:
-        assert self._phase is Phase.READING
+        assert self._phase is CursorPhase.READING
         assert self._segment is not None
         assert self._manifest is not None
-        self._phase = Phase.BETWEEN
+        self._phase = CursorPhase.BETWEEN
         left = self._manifest.find(self._segment.number)
         if self._later is not None and left is not None and left.end_offset == self._position:
             return self._enter_after(left.number, self._manifest)  # as it stays for ever
-        return ReadManifest()
+        return FetchManifest()

@@ -104,7 +104,7 @@ from dlog.protocol.log_writer_events import (
 )
 from dlog.protocol.roll import Roll
 from dlog.receipts import Receipt
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import (
     AccessDenied,
     BadVersion,
@@ -117,7 +117,7 @@ from ledger.errors import (
 from ledger.ids import LedgerId
 
 
-class Phase(Enum):
+class LogWriterPhase(Enum):
     __hash__ = object.__hash__  # Enum's own is Python code, and each step looks into `TRANSITIONS`
 
     APPENDING = "appending"
@@ -153,17 +153,17 @@ TABLE: Final = """
 """The phases that may follow, by the event and the phase it comes in: (A)ppending, h(O)lding,
 h(E)aling, (S)ealing, (L)eaving, (C)losed. A dot: that event must not come."""
 
-_LETTERS: Final = dict(zip("AOESLC", Phase, strict=True))
+_LETTERS: Final = dict(zip("AOESLC", LogWriterPhase, strict=True))
 
 
-def _parsed(table: str) -> Mapping[tuple[str, Phase], frozenset[Phase]]:
+def _parsed(table: str) -> Mapping[tuple[str, LogWriterPhase], frozenset[LogWriterPhase]]:
     rows = [re.split(" {2,}", line.strip()) for line in table.strip().splitlines()]
-    assert rows[0] == ["event", *(phase.value for phase in Phase)]
+    assert rows[0] == ["event", *(phase.value for phase in LogWriterPhase)]
     return MappingProxyType(
         {
             (event, phase): frozenset(_LETTERS[letter] for letter in cell.split())
             for event, *cells in rows[1:]
-            for phase, cell in zip(Phase, cells, strict=True)
+            for phase, cell in zip(LogWriterPhase, cells, strict=True)
             if cell != "."
         }
     )
@@ -223,7 +223,7 @@ class Writing:
     ) -> None:
         """*reopen_timeout_s*: how long trouble may last; 0: it ends the writer at once."""
         self.log = log
-        self.phase = Phase.APPENDING
+        self.phase = LogWriterPhase.APPENDING
         self.error: LogError | None = None
         """What ended the writer; `LogClosed` once it seals."""
         self.closing = False
@@ -290,10 +290,10 @@ class Writing:
 
     def deadline(self) -> float | None:
         """Return when `TimePassed` is due, or None."""
-        if self.phase is Phase.LEAVING or self.phase is Phase.CLOSED:
+        if self.phase is LogWriterPhase.LEAVING or self.phase is LogWriterPhase.CLOSED:
             return None
-        heals = self.phase is Phase.HEALING
-        rolls = self.phase is Phase.APPENDING or self.phase is Phase.HOLDING
+        heals = self.phase is LogWriterPhase.HEALING
+        rolls = self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING
         due = self._roll.deadline() if rolls else None
         if self._close_by is None and not heals and not self._rolling:
             return due  # as it mostly is
@@ -317,15 +317,15 @@ class Writing:
         phase, in_flight = self.phase, self._packer.in_flight > 0
         confirmed, sent = self.confirmed_offset, self._sent_offset
         assert confirmed <= sent <= self._intake.next_offset
-        if phase is Phase.APPENDING or phase is Phase.HOLDING:
-            assert self._roll.holds == (phase is Phase.HOLDING)
-        if phase is Phase.APPENDING or phase is Phase.HEALING:
+        if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HOLDING:
+            assert self._roll.holds == (phase is LogWriterPhase.HOLDING)
+        if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HEALING:
             assert in_flight == (confirmed < sent)
         else:
-            assert in_flight == (phase is Phase.HOLDING)
-        assert bool(self._to_seal) == (phase is Phase.SEALING)
-        assert phase is not Phase.HEALING or self._heal_by is not None
-        assert phase is Phase.HEALING or self._heal_at is None
+            assert in_flight == (phase is LogWriterPhase.HOLDING)
+        assert bool(self._to_seal) == (phase is LogWriterPhase.SEALING)
+        assert phase is not LogWriterPhase.HEALING or self._heal_by is not None
+        assert phase is LogWriterPhase.HEALING or self._heal_at is None
 
     def _dispatch(  # noqa: C901, PLR0911, PLR0912 - one way out per event
         self, event: WritingEvent, now: float
@@ -377,7 +377,7 @@ class Writing:
 
     def _send(self) -> list[WritingEffect]:
         """Send what may be sent now."""
-        if self.phase is not Phase.APPENDING:
+        if self.phase is not LogWriterPhase.APPENDING:
             return []
         entries: list[Entry] = []
         while (group := self._packer.take()) is not None:
@@ -392,7 +392,7 @@ class Writing:
         """Whether answers of that ledger count: it is found out by healing how those before ended.
 
         Nor do they count once appends have their outcome."""
-        sends = self.phase is Phase.APPENDING or self.phase is Phase.HOLDING
+        sends = self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING
         return sends and ledger_id == self._ledger_id
 
     def _entry_confirmed(self, event: EntryConfirmed, now: float) -> list[WritingEffect]:
@@ -401,7 +401,7 @@ class Writing:
         assert event.entry_id == self._confirmed_entry + 1, "entries are confirmed in order"
         effects: list[WritingEffect] = [self._confirm()]
         self._segment_bytes += event.size_bytes
-        if self.phase is Phase.APPENDING:
+        if self.phase is LogWriterPhase.APPENDING:
             effects += self._send()
         elif not self._packer.in_flight:
             effects += self._step_roll(roll.AddsConfirmed(), now)
@@ -433,7 +433,7 @@ class Writing:
         self._segment_bytes = 0
         self._confirmed_entry = -1
         self._receipt = None
-        self.phase = Phase.APPENDING
+        self.phase = LogWriterPhase.APPENDING
 
     # Callers who wait.
 
@@ -455,9 +455,9 @@ class Writing:
 
     def _ask_for_roll(self, ticket: int, now: float) -> list[WritingEffect]:
         self._rolling.append(_Rolling(self._roll.segment + 1, now + ROLL_PATIENCE_S, ticket))
-        if self.phase is Phase.HEALING:  # which begins a new segment
+        if self.phase is LogWriterPhase.HEALING:  # which begins a new segment
             return []
-        return self._step_roll(roll.RollRequested(), now)
+        return self._step_roll(roll.RollOrdered(), now)
 
     def _answer_rolls(
         self, *, sealed: float = inf, now: float = inf, error: LogError | None = None
@@ -475,10 +475,10 @@ class Writing:
         for effect in self._roll.step(event, now=now):
             match effect:
                 case roll.HoldAdds():
-                    self.phase = Phase.HOLDING
+                    self.phase = LogWriterPhase.HOLDING
                     if not self._packer.in_flight:
                         effects += self._step_roll(roll.AddsConfirmed(), now)
-                case roll.Switch():
+                case roll.SwitchSegment():
                     assert not self._packer.in_flight, "adds of the ledger before are unconfirmed"
                     assert next_ledger is not None
                     self._previous, self._previous_txid = self._ledger_id, self.confirmed_txid
@@ -522,10 +522,10 @@ class Writing:
     def _let_go(self, now: float) -> list[WritingEffect]:
         assert self._letting_go
         self._letting_go -= 1
-        if self._letting_go or self.phase is Phase.SEALING:
+        if self._letting_go or self.phase is LogWriterPhase.SEALING:
             return []
-        if self.phase is Phase.LEAVING:
-            self.phase = Phase.CLOSED
+        if self.phase is LogWriterPhase.LEAVING:
+            self.phase = LogWriterPhase.CLOSED
             return [Closed()]
         return self._take_over_if_due(now)
 
@@ -536,7 +536,7 @@ class Writing:
         if self.error is not None:
             return []
         if error.retryable and self._reopen_timeout_s > 0 and not isinstance(error, CallerError):
-            if self.phase is Phase.HEALING:
+            if self.phase is LogWriterPhase.HEALING:
                 return []
             if self._may_heal(error, now):
                 return self._heal(error, now)
@@ -553,7 +553,7 @@ class Writing:
         return now < self._heal_by and self._empty_closes <= EMPTY_CLOSES_MAX
 
     def _heal(self, error: LogError, now: float) -> list[WritingEffect]:
-        self.phase = Phase.HEALING
+        self.phase = LogWriterPhase.HEALING
         self._trouble = error
         self._rolls += 1
         helped = self.confirmed_offset > self._healed_offset
@@ -570,7 +570,7 @@ class Writing:
         return [TakeOver()]
 
     def _heal_failed(self, error: LogError, now: float) -> list[WritingEffect]:
-        if self.phase is not Phase.HEALING:
+        if self.phase is not LogWriterPhase.HEALING:
             return []
         if not error.retryable:
             return self._end(error)
@@ -580,7 +580,7 @@ class Writing:
 
     def _healed(self, event: Healed, now: float) -> list[WritingEffect]:
         """Settle what was in flight by what the log holds; go on in the new segment."""
-        if self.phase is not Phase.HEALING:
+        if self.phase is not LogWriterPhase.HEALING:
             return self._give_back(event.ledger_id)
         manifest, packer = event.manifest, self._packer
         end = manifest.sealed_end
@@ -620,7 +620,7 @@ class Writing:
             self.close_error = self.close_error or self.error
         if not self.closing:
             self._intake.shut(self.error)
-        own = own if self.phase is Phase.HEALING else self._own()
+        own = own if self.phase is LogWriterPhase.HEALING else self._own()
         note = Note("writer_ended", {"error": str(error)}, warns=False)
         effects: list[WritingEffect] = [note, StopWork(), *self._outcomes(error, self.error)]
         effects += [Answer(waiting.ticket, self.error) for waiting in self._flushing]
@@ -637,7 +637,7 @@ class Writing:
         return []
 
     def _break(self, error: LogError) -> list[WritingEffect]:
-        if self.phase is Phase.SEALING:
+        if self.phase is LogWriterPhase.SEALING:
             return self._close_incomplete(str(error))
         return [] if self.error is not None else self._end(error)
 
@@ -654,7 +654,7 @@ class Writing:
         return effects + [Refuse(group, ended) for group in unsent]
 
     def _leave(self, *own: LedgerId) -> list[WritingEffect]:
-        self.phase = Phase.LEAVING
+        self.phase = LogWriterPhase.LEAVING
         self._heal_at = None
         self._rolls += 1
         self._to_seal.clear()
@@ -664,7 +664,7 @@ class Writing:
         closed = LogClosed(self.log)
         self.closing = True
         self._intake.shut(closed)
-        if self.phase is Phase.SEALING:
+        if self.phase is LogWriterPhase.SEALING:
             return [StopWork(), *self._leave(*self._own())]
         return [] if self.error is not None else self._end(closed)
 
@@ -683,9 +683,9 @@ class Writing:
     def _seal_if_done(self) -> list[WritingEffect]:
         """Seal, if that was asked for and all is confirmed."""
         pending = self.confirmed_offset < self._intake.next_offset
-        if not self.closing or pending or self.phase is not Phase.APPENDING:
+        if not self.closing or pending or self.phase is not LogWriterPhase.APPENDING:
             return []
-        self.phase = Phase.SEALING
+        self.phase = LogWriterPhase.SEALING
         self.error = LogClosed(self.log)
         self._rolls += 1
         number, txid = self.segment, self.confirmed_txid
@@ -701,14 +701,14 @@ class Writing:
         return [StopWork(), *rolls, self._to_seal[0]]
 
     def _segment_closed(self) -> list[WritingEffect]:
-        if self.phase is not Phase.SEALING:
+        if self.phase is not LogWriterPhase.SEALING:
             return []
         self._to_seal.popleft()
         return [self._to_seal[0]] if self._to_seal else self._leave(*self._own())
 
     def _close_incomplete(self, reason: str) -> list[WritingEffect]:
         """What cannot be sealed now is sealed by the next open: no record depends on it."""
-        if self.phase is not Phase.SEALING:
+        if self.phase is not LogWriterPhase.SEALING:
             return []
         note = Note("close_incomplete", {"error": reason})
         return [note, StopWork(), *self._leave(*self._own())]
@@ -718,18 +718,18 @@ class Writing:
     def _time_passed(self, now: float) -> list[WritingEffect]:
         if _is_due(self._close_by, now):
             return self._close_timed_out()
-        if self.phase is Phase.HEALING and _is_due(self._heal_by, now):
+        if self.phase is LogWriterPhase.HEALING and _is_due(self._heal_by, now):
             assert self._trouble is not None
             return self._end(self._trouble)
         error = RollPostponed(self.log, ROLL_PATIENCE_S, self._roll_trouble)
         effects = self._answer_rolls(now=now, error=error)
         effects += self._take_over_if_due(now)
-        if self.phase is Phase.APPENDING or self.phase is Phase.HOLDING:
-            effects += self._step_roll(roll.TimePassed(), now)
+        if self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING:
+            effects += self._step_roll(roll.RollTimePassed(), now)
         return effects
 
     def _close_timed_out(self) -> list[WritingEffect]:
-        if self.phase is Phase.SEALING:
+        if self.phase is LogWriterPhase.SEALING:
             return self._close_incomplete(f"not done within {self._close_s:g} s")
         pending = self._intake.next_offset - self.confirmed_offset
         if not pending:  # it heals from trouble of a roll

@@ -230,7 +230,7 @@ class Answer:
     error: LogError | None = None
 
 
-RollWork = roll.CreateLedger | roll.ListSegment | roll.CloseLedger | roll.SealSegment
+RollWork = roll.CreateSegmentLedger | roll.ListSegment | roll.CloseLedger | roll.SealSegment
 
 
 @dataclass(frozen=True, slots=True)

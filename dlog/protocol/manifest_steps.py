@@ -1,12 +1,18 @@
-"""Reading and changing the manifest of one log, as steps.
+"""Reading and changing the manifest of one log, as steps; and the names that logs had before.
 
-    /logs/<log>                            the manifest
+    /logs/<log>                      the manifest
     /logs/<log>/incarnation-<life>   empty; there as long as the log is and has this name
+    /renamed                         its version counts the renames of the namespace
+    /renamed/<incarnation>           the newest name of the log that was made with it; goes with it
 
 A node that is deleted and re-created begins at version 0 again, so versions alone do not
 distinguish two logs of one name: a writer that slept would overwrite the new log's manifest.
 Each write therefore checks, in one transaction, that its own incarnation is still there. A log
 that is renamed, and perhaps given back its old name, keeps its incarnation and begins a new life.
+
+A rename is one transaction, so at any time a log has exactly one name. But a reader of one name
+after the other may miss a log that moves from a name not read yet to one read already: a log
+counts as gone only if the count was the same before and after all these reads.
 """
 
 from collections.abc import Callable
@@ -17,17 +23,56 @@ from typing import Final
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, path_of
-from dlog.protocol.actions import Create, DeleteLedger, Exists, Get, Sync, Transact
+from dlog.protocol.actions import Create, Delete, DeleteLedger, Exists, Get, Sync, Transact
 from dlog.protocol.edits import Edit, forget_deleted
-from dlog.protocol.renames import newest_name
-from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
-from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
+from ledger.errors import (
+    BadVersion,
+    MetadataDenied,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+)
+from ledger.ledger_owner import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
+from ledger.ledger_owner import name_in, renamed_path, renamed_value
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op, SetOp
 from ledger.protocol.procedure import Steps
 
 CONFLICTS_MAX: Final = 32
 LOST_REPLIES_MAX: Final = 3
 MOVES_MAX: Final = 16
 """How often a log may be renamed while it is looked for."""
+
+
+def newest_name(incarnation: str) -> Steps[str | None]:
+    """Return the name of a log that was renamed; None if it never was, or is deleted."""
+    path = renamed_path(incarnation)
+    yield from Sync(path)
+    try:
+        return name_in((yield from Get(path)).value, path)
+    except NoSuchNode:
+        return None
+
+
+def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, ...]]:
+    """Return what else a rename's transaction does: count it, remember the new name.
+
+    Of two at once the second fails with `NodeExists` or `BadVersion`."""
+    if (yield from Exists(RENAMED_PATH)) is None:
+        with suppress(NodeExists):
+            yield from Create(RENAMED_PATH)
+    value = renamed_value(name, now_ms=now_ms)
+    path = renamed_path(incarnation)
+    version = yield from Exists(path)
+    newest: Op = CreateOp(path, value) if version is None else SetOp(path, value, version)
+    return SetOp(RENAMED_PATH, b""), newest
+
+
+def forget_rename(incarnation: str) -> Steps[None]:
+    """Forget the names of a log that is deleted. Where operators alone rename, the node of a log
+    that somebody else deletes stays: no other log has its incarnation."""
+    with suppress(NoSuchNode, MetadataDenied):
+        yield from Delete(renamed_path(incarnation))
 
 
 class ManifestSteps:

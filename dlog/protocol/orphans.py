@@ -20,7 +20,7 @@ that demands this epoch, and that the unit was not committed:
 (C) rests on no list alone. It needs a reading of all manifests that are listed, begun after the
 ledger was there: the log is there before its first ledger is. Then, by itself, a read of the log
 that the stamp names, and of its newest name if it was renamed, and no rename since the beginning:
-at any time a log has one of these names (`dlog.protocol.renames`).
+at any time a log has one of these names (`dlog.protocol.manifest_steps`).
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,7 @@ def stamp_of(custom: Mapping[str, bytes]) -> Stamp | StagedFor | None:
     return Stamp.of(custom) or StagedFor.of(custom)
 
 
-class Standing(Enum):
+class OrphanKind(Enum):
     """What a stamped ledger is to the log whose incarnation it carries."""
 
     SEGMENT = "part of the log"
@@ -122,26 +122,30 @@ class Standing(Enum):
     def is_orphan(self) -> bool:
         """True iff it can never become part of a log again, and nobody will delete it."""
         match self:
-            case Standing.UNLISTED | Standing.DISCARDED | Standing.ENDED | Standing.LOG_GONE:
+            case (
+                OrphanKind.UNLISTED | OrphanKind.DISCARDED | OrphanKind.ENDED | OrphanKind.LOG_GONE
+            ):
                 return True
-            case Standing.SEGMENT | Standing.WAITING | Standing.PENDING:
+            case OrphanKind.SEGMENT | OrphanKind.WAITING | OrphanKind.PENDING:
                 return False
             case _:
                 assert_never(self)
 
 
-def standing(ledger_id: LedgerId, stamp: Stamp | StagedFor, manifest: Manifest | None) -> Standing:
+def standing(
+    ledger_id: LedgerId, stamp: Stamp | StagedFor, manifest: Manifest | None
+) -> OrphanKind:
     """Return what the ledger is. *manifest* has the stamp's incarnation; None: no log has it."""
     if manifest is None:
-        return Standing.LOG_GONE
+        return OrphanKind.LOG_GONE
     assert manifest.incarnation == stamp.incarnation, "the manifest of another log"
     if any(segment.ledger_id == ledger_id for segment in manifest.segments):
-        return Standing.SEGMENT
+        return OrphanKind.SEGMENT
     if ledger_id in manifest.deleting:
-        return Standing.WAITING
+        return OrphanKind.WAITING
     if isinstance(stamp, Stamp):
         if stamp.segment < manifest.next_segment:
-            return Standing.UNLISTED
+            return OrphanKind.UNLISTED
     elif stamp.epoch < manifest.epoch or manifest.receipts.has(stamp.receipt):
-        return Standing.DISCARDED
-    return Standing.ENDED if manifest.sealed or manifest.dropped else Standing.PENDING
+        return OrphanKind.DISCARDED
+    return OrphanKind.ENDED if manifest.sealed or manifest.dropped else OrphanKind.PENDING

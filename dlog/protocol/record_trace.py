@@ -6,8 +6,7 @@ from typing import Final
 
 from dlog.manifest import Manifest, Segment
 from dlog.protocol.orphans import STAMP_EPOCH, STAMP_OWNER
-from ledger.entry import Header
-from ledger.entry_check import ReplicaFault, judge_replicas
+from ledger.entry import Header, ReplicaFault, judge_replicas
 from ledger.ids import BookieId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found

@@ -26,7 +26,7 @@ from typing import Final, assert_never
 
 from dlog.manifest import Sealed
 from dlog.settings import LogSettings
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.ids import LedgerId
 
 BACKOFF_S: Final = 0.5
@@ -45,7 +45,7 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
-class RollRequested:
+class RollOrdered:
     """By the application, whatever the limits say."""
 
 
@@ -80,28 +80,28 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class RollTimePassed:
     """`deadline` was reached."""
 
 
 RollEvent = (
     Grown
-    | RollRequested
+    | RollOrdered
     | LedgerCreated
     | SegmentListed
     | AddsConfirmed
     | LedgerClosed
     | SegmentSealed
     | StepFailed
-    | TimePassed
+    | RollTimePassed
 )
 
 
-# Effects. Each is answered by one event, except `Switch` and `Rolled`.
+# Effects. Each is answered by one event, except `SwitchSegment` and `Rolled`.
 
 
 @dataclass(frozen=True, slots=True)
-class CreateLedger:
+class CreateSegmentLedger:
     """Answer: `LedgerCreated`."""
 
     segment: int
@@ -121,7 +121,7 @@ class HoldAdds:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class SwitchSegment:
     """Send entries again, to the ledger that was created last, as *segment*."""
 
     segment: int
@@ -152,10 +152,18 @@ class Rolled:
     segment: int
 
 
-RollEffect = CreateLedger | ListSegment | HoldAdds | Switch | CloseLedger | SealSegment | Rolled
+RollEffect = (
+    CreateSegmentLedger
+    | ListSegment
+    | HoldAdds
+    | SwitchSegment
+    | CloseLedger
+    | SealSegment
+    | Rolled
+)
 
 
-class Phase(Enum):
+class RollPhase(Enum):
     IDLE = "idle"
     CREATING = "creating"
     LISTING = "listing"
@@ -174,7 +182,7 @@ class Roll:
         """When the segment began, and when it last got a record."""
         self._records = 0
         self._bytes = 0
-        self._phase = Phase.IDLE
+        self._phase = RollPhase.IDLE
         self._next_ledger: LedgerId | None = None
         self._sealed: Sealed | None = None
         self._requested = False
@@ -196,13 +204,13 @@ class Roll:
     @property
     def holds(self) -> bool:
         """Whether it waits until every add is confirmed, to switch."""
-        return self._phase is Phase.HOLDING
+        return self._phase is RollPhase.HOLDING
 
     def deadline(self) -> float | None:
-        """Return when `TimePassed` is due, or None."""
+        """Return when `RollTimePassed` is due, or None."""
         if self._retry_at is not None:
             return self._retry_at
-        if self._phase is not Phase.IDLE or not self._records:
+        if self._phase is not RollPhase.IDLE or not self._records:
             return None
         age_s, idle_s = self._settings.roll_age_s, self._settings.roll_idle_s
         by_age = self._began + age_s if age_s else None
@@ -217,11 +225,11 @@ class Roll:
         return effects
 
     def check(self) -> None:
-        assert (self._next_ledger is not None) == (self._phase in {Phase.LISTING, Phase.HOLDING}), (
-            f"next ledger {self._next_ledger} while {self._phase.value}"
-        )
-        assert (self._sealed is not None) == (self._phase is Phase.SEALING)
-        assert self._retry_at is None or self._phase is not Phase.IDLE
+        assert (self._next_ledger is not None) == (
+            self._phase in {RollPhase.LISTING, RollPhase.HOLDING}
+        ), f"next ledger {self._next_ledger} while {self._phase.value}"
+        assert (self._sealed is not None) == (self._phase is RollPhase.SEALING)
+        assert self._retry_at is None or self._phase is not RollPhase.IDLE
 
     def _dispatch(self, event: RollEvent, now: float) -> list[RollEffect]:
         match event:
@@ -230,44 +238,44 @@ class Roll:
                     self._grown = now
                 self._records, self._bytes = event.records, event.bytes
                 return self._maybe_begin(now)
-            case RollRequested():
+            case RollOrdered():
                 self._requested = True
                 return self._maybe_begin(now)
             case LedgerCreated():
-                assert self._phase is Phase.CREATING
+                assert self._phase is RollPhase.CREATING
                 self._next_ledger = event.ledger_id
-                return self._enter(Phase.LISTING)
+                return self._enter(RollPhase.LISTING)
             case SegmentListed():
-                assert self._phase is Phase.LISTING
-                return self._enter(Phase.HOLDING)
+                assert self._phase is RollPhase.LISTING
+                return self._enter(RollPhase.HOLDING)
             case AddsConfirmed():
                 return self._switch(now)
             case LedgerClosed():
-                assert self._phase is Phase.CLOSING
+                assert self._phase is RollPhase.CLOSING
                 self._sealed = event.sealed
-                return self._enter(Phase.SEALING)
+                return self._enter(RollPhase.SEALING)
             case SegmentSealed():
-                assert self._phase is Phase.SEALING
+                assert self._phase is RollPhase.SEALING
                 self._sealed = None
-                self._enter(Phase.IDLE)
+                self._enter(RollPhase.IDLE)
                 return [Rolled(self._segment), *self._maybe_begin(now)]
             case StepFailed():
-                assert self._phase not in {Phase.IDLE, Phase.HOLDING}
+                assert self._phase not in {RollPhase.IDLE, RollPhase.HOLDING}
                 self._failed = True
                 self._retry_at = now + self._backoff.next()
                 return []
-            case TimePassed():
+            case RollTimePassed():
                 return self._time_passed(now)
             case _:
                 assert_never(event)
 
     def _maybe_begin(self, now: float) -> list[RollEffect]:
-        if self._phase is not Phase.IDLE:
+        if self._phase is not RollPhase.IDLE:
             return []
         requested, self._requested = self._requested, False
         if requested and not self._records:
             return [Rolled(self._segment + 1)]
-        return self._enter(Phase.CREATING) if requested or self._due(now) else []
+        return self._enter(RollPhase.CREATING) if requested or self._due(now) else []
 
     def _due(self, now: float) -> bool:
         settings = self._settings
@@ -278,7 +286,7 @@ class Roll:
             or (0 < settings.roll_idle_s <= now - self._grown)
         )
 
-    def _enter(self, phase: Phase) -> list[RollEffect]:
+    def _enter(self, phase: RollPhase) -> list[RollEffect]:
         self._phase = phase
         self._failed = False
         self._backoff.reset()
@@ -288,30 +296,30 @@ class Roll:
     def _again(self) -> list[RollEffect]:
         """Return the effect of the present phase."""
         match self._phase:
-            case Phase.IDLE:
+            case RollPhase.IDLE:
                 return []
-            case Phase.CREATING:
-                return [CreateLedger(self._segment + 1)]
-            case Phase.LISTING:
+            case RollPhase.CREATING:
+                return [CreateSegmentLedger(self._segment + 1)]
+            case RollPhase.LISTING:
                 assert self._next_ledger is not None
                 return [ListSegment(self._segment + 1, self._next_ledger)]
-            case Phase.HOLDING:
+            case RollPhase.HOLDING:
                 return [HoldAdds()]
-            case Phase.CLOSING:
+            case RollPhase.CLOSING:
                 return [CloseLedger(recover=self._failed)]
-            case Phase.SEALING:
+            case RollPhase.SEALING:
                 assert self._sealed is not None
                 return [SealSegment(self._segment - 1, self._sealed)]
             case _:
                 assert_never(self._phase)
 
     def _switch(self, now: float) -> list[RollEffect]:
-        assert self._phase is Phase.HOLDING
+        assert self._phase is RollPhase.HOLDING
         self._next_ledger = None
         self._segment += 1
         self._began = self._grown = now
         self._records = self._bytes = 0
-        return [Switch(self._segment), *self._enter(Phase.CLOSING)]
+        return [SwitchSegment(self._segment), *self._enter(RollPhase.CLOSING)]
 
     def _time_passed(self, now: float) -> list[RollEffect]:
         if self._retry_at is not None:

@@ -25,7 +25,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProbedEntry:
     """The entry with this id."""
 
     value: int
@@ -45,7 +45,7 @@ class ReachedTime:
     value: int
 
 
-Wanted = Index | Entry | ReachedTxid | ReachedTime
+Wanted = Index | ProbedEntry | ReachedTxid | ReachedTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Seek:
         match self.wanted:
             case Index(value):
                 return header.end_index > value
-            case Entry(value):
+            case ProbedEntry(value):
                 return entry >= value
             case ReachedTxid(value):
                 return header.last_txid >= value

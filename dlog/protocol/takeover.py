@@ -39,7 +39,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.protocol.actions import DeleteLedger, RecoverSegment
 from dlog.protocol.edits import check_incarnation, check_writable
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.protocol.procedure import Action, Steps, Wait

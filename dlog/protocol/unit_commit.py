@@ -35,7 +35,7 @@ from dlog.protocol.accumulator import UNIT_BYTES_MAX, UNIT_RECORDS_MAX
 from dlog.protocol.edits import Staged, adopt, check_incarnation, taken_by
 from dlog.protocol.manifest_steps import ManifestSteps
 from dlog.receipts import Receipt, Receipts
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import LogError, NoSuchLedger
 from ledger.protocol.procedure import Action, Steps, Wait
 

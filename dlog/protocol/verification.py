@@ -10,8 +10,7 @@ from typing import Final
 from dlog.manifest import Segment
 from dlog.position import NO_TXID
 from dlog.recordbatch import BatchHeader
-from ledger.entry import Header
-from ledger.entry_check import ReplicaFault
+from ledger.entry import Header, ReplicaFault
 from ledger.ids import BookieId, EntryId, LedgerId
 
 PROBLEMS_MAX: Final = 1000

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
-from dlog.aio.read.ranges import RangeReaders
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.read.chunks import RangeReaders
+from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
@@ -27,8 +27,8 @@ from dlog.spark.arrow import COLUMNS
 from dlog.spark.arrow_batches import rows_of
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position, name_of, namesake
-from dlog.spark.plan import LogRange, LogTail
+from dlog.spark.offsets import StreamPosition, name_of, namesake
+from dlog.spark.plan import LogEnd, LogRange
 from dlog.spark.selection import Selection
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
@@ -109,7 +109,7 @@ class Access:
                 on_gone(piece.log, first, gone_to)
                 first = gone_to
 
-    def move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+    def move(self, consumer: str, positions: Mapping[str, StreamPosition]) -> bool:
         """Move the *consumer* of each log to its position; return whether all are there."""
         return self._thread.run(self._move(consumer, positions))
 
@@ -154,8 +154,7 @@ class Access:
     ) -> "Tails":
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        from dlog.spark.log_ends import TailWatch
-        from dlog.spark.news_file import NewsFile
+        from dlog.spark.log_ends import NewsFile, TailWatch
 
         try:
             if self._watch is None:
@@ -167,7 +166,7 @@ class Access:
             raise
 
     async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> "Tails":
-        from dlog.aio.store.namespace_watch import listed_names
+        from dlog.aio.store import listed_names
         from dlog.spark.log_ends import keyed
 
         ledgers = await self.connected()
@@ -204,7 +203,7 @@ class Access:
         node.follow(incarnation)
         return await start_offset(ledgers, node, place)
 
-    async def _move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+    async def _move(self, consumer: str, positions: Mapping[str, StreamPosition]) -> bool:
         from dlog.spark.consumer_progress import ConsumerMover
 
         if self._mover is None:
@@ -257,10 +256,9 @@ async def gathered(looks: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise looked
 
 
-async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[LogTail, str]:
+async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> tuple[LogEnd, str]:
     """Return the tail of *log*, with all that was acknowledged before the call, and its name."""
-    from dlog.aio.read.barriers import end_now
-    from dlog.aio.read.tails import TailTracker
+    from dlog.aio.read.tails import TailTracker, end_now
     from dlog.spark.log_ends import tail_for_planning
 
     tracker = TailTracker(ledgers, log)

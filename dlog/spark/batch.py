@@ -1,23 +1,84 @@
-"""Batch reading of logs: what was acknowledged when the job is planned, or a part of it."""
+"""Batch reading of logs: what was acknowledged when the job is planned, or a part of it.
 
+Where users say that reading begins and ends becomes positions by looking at the logs once.
+"""
+
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter
 
-from dlog.position import Timestamp
+from dlog.position import Timestamp, Txid
 from dlog.spark.access import Access
-from dlog.spark.beginnings import starts_of, stops_of
-from dlog.spark.errors import StreamBroken
+from dlog.spark.errors import InvalidOption, StreamBroken
 from dlog.spark.filters import Narrowed, clamp, narrow
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogTail
+from dlog.spark.plan import LogEnd, OnLoss, continued
+from dlog.spark.selection import Bounds, Place
 from dlog.spark.tasks import LogPartition, planned, read_partition
 from ledger.log_events import get_logger
 
 _log = get_logger(__name__)
+
+
+def starts_of(
+    options: SourceOptions, tails: Mapping[str, LogEnd], access: Access, *, on_loss: OnLoss
+) -> dict[str, StreamPosition]:
+    """Return where each log starts; *on_loss* is told of a start that was trimmed.
+
+    Raises InvalidOption for a log that is not there, and beyond the end: a stream would skip what
+    is appended up to there."""
+    _check_found(options.starting, tails)
+    starts: dict[str, StreamPosition] = {}
+    for log, tail in tails.items():
+        place = options.starting.of(log)
+        offset = _offset(place, log, tail, access)
+        _check_end(options.starting, log, place, tail)
+        position = StreamPosition(tail.incarnation, offset)
+        starts[log] = continued(log, position, tail, on_loss=on_loss)
+    return starts
+
+
+def stops_of(
+    options: SourceOptions, tails: Mapping[str, LogEnd], access: Access
+) -> dict[str, StreamPosition]:
+    """Return where each log ends (exclusive). Raises InvalidOption beyond the end."""
+    _check_found(options.ending, tails)
+    stops: dict[str, StreamPosition] = {}
+    for log, tail in tails.items():
+        place = options.ending.of(log)
+        offset = _offset(place, log, tail, access)
+        _check_end(options.ending, log, place, tail)
+        stops[log] = StreamPosition(tail.incarnation, min(offset, tail.next_offset))
+    return stops
+
+
+def _offset(place: Place, log: str, tail: LogEnd, access: Access) -> int:
+    match place:
+        case "start":
+            return tail.first_offset
+        case "end":
+            return tail.next_offset
+        case int():
+            return place
+        case Timestamp() | Txid():
+            return access.seek(log, tail.incarnation, place)
+
+
+def _check_end(bounds: Bounds, log: str, place: Place, tail: LogEnd) -> None:
+    if isinstance(place, int) and place > tail.next_offset:
+        reason = f"log {log!r} ends at offset {tail.next_offset} now"
+        raise InvalidOption(bounds.option, json.dumps({log: place}), reason)
+
+
+def _check_found(bounds: Bounds, tails: Mapping[str, LogEnd]) -> None:
+    """Refuse a place in a log that matches the pattern and is not there."""
+    for log in bounds.logs:
+        if log not in tails:
+            raise InvalidOption(bounds.option, log, f"there is no log {log!r}")
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no types here
@@ -41,15 +102,15 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
         return read_partition(self._namespace, partition, self._options)
 
     def _ends(
-        self, access: Access, tails: Mapping[str, LogTail]
-    ) -> tuple[dict[str, Position], dict[str, Position]]:
+        self, access: Access, tails: Mapping[str, LogEnd]
+    ) -> tuple[dict[str, StreamPosition], dict[str, StreamPosition]]:
         starts = starts_of(self._options, tails, access, on_loss=self._on_loss)
         stops = stops_of(self._options, tails, access)
         starts, stops = clamp(self._narrowed, starts, stops)
         if self._narrowed.time_ms is not None:
             for log, start in starts.items():
                 reached = access.seek(log, start.incarnation, Timestamp(self._narrowed.time_ms))
-                starts[log] = Position(start.incarnation, max(start.next_offset, reached))
+                starts[log] = StreamPosition(start.incarnation, max(start.next_offset, reached))
         return starts, stops
 
     def _on_loss(self, loss: StreamBroken) -> None:

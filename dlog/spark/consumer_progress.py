@@ -12,14 +12,12 @@ from typing import Final
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
-from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ConsumerNode, ManifestNode
 from dlog.errors import ConsumerFenced, NoSuchConsumer, NoSuchLog
 from dlog.protocol.consumer_steps import Stored
-from dlog.spark.offsets import Position, name_of
-from ledger.clock import now_ms
+from dlog.spark.offsets import StreamPosition, name_of
 from ledger.errors import LogError
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 
 MOVES_AT_ONCE_MAX: Final = 32
@@ -47,7 +45,7 @@ class ConsumerMover:
         self._name = name
         self._opened: dict[str, _Opened] = {}
 
-    async def move(self, positions: Mapping[str, Position]) -> bool:
+    async def move(self, positions: Mapping[str, StreamPosition]) -> bool:
         """Move each log's consumer forward to its position; create it there if it is missing.
 
         It never moves back. Nothing is raised: what failed is logged, and False is returned. A
@@ -56,7 +54,7 @@ class ConsumerMover:
             del self._opened[log]
         at_once = asyncio.Semaphore(MOVES_AT_ONCE_MAX)
 
-        async def move(log: str, position: Position) -> bool:
+        async def move(log: str, position: StreamPosition) -> bool:
             async with at_once:
                 return await self._try(log, position)
 
@@ -68,7 +66,7 @@ class ConsumerMover:
             _log.warning("consumers_not_moved", consumer=self._name, waited_s=MOVE_S)
             return False
 
-    async def _try(self, log: str, position: Position) -> bool:
+    async def _try(self, log: str, position: StreamPosition) -> bool:
         try:
             try:
                 await self._move(log, position)
@@ -81,7 +79,7 @@ class ConsumerMover:
             return False
         return True
 
-    async def _move(self, log: str, position: Position) -> None:
+    async def _move(self, log: str, position: StreamPosition) -> None:
         found = self._opened.get(log)
         if found is None or found.incarnation != position.incarnation:
             found = self._opened[log] = await self._open(log, position)
@@ -91,7 +89,7 @@ class ConsumerMover:
             found.stored,
         )
 
-    async def _open(self, log: str, position: Position) -> _Opened:
+    async def _open(self, log: str, position: StreamPosition) -> _Opened:
         manifests = ManifestNode(self._ledgers.store, name_of(log))
         manifests.follow(position.incarnation)
         manifest, _ = await manifests.read()  # it may have another name by now

@@ -1,4 +1,4 @@
-"""Errors of the Spark connector.
+"""Errors of the Spark connector, which name options as users write them.
 
 CallerError
 |- InvalidOption        an option or offset given by the user cannot be used
@@ -17,11 +17,59 @@ RemoteError
    `- StagedBefore      a batch was staged before the log was taken over
 """
 
+from typing import Final
+
 from dlog.errors import LostOwnership
-from dlog.spark.option_names import as_written
 from ledger.errors import AccessDenied, CallerError, LogError, RemoteError
 
+TLS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsIdentity")
+"""Of both: the settings of the same names."""
+SOURCE: Final = (
+    "logs",
+    "logsPattern",
+    "path",
+    "uri",
+    *TLS,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingTxid",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingTxid",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxPartitions",
+    "minTaskRecords",
+    "maxBytesPerTask",
+    "failOnDataLoss",
+    "consumer",
+    "pushdown",
+    "timestampsAscend",
+    "pollMs",
+    "includeHeaders",
+    "columns",
+)
+SINK: Final = (
+    "path",
+    "log",
+    "logs",
+    "uri",
+    *TLS,
+    "inlineBytesMax",
+    "createLogs",
+    "writeId",
+    "writeNumber",
+)
+_WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
 _GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
+
+
+def as_written(option: str) -> str:
+    """Return *option* as the documents write it; one that does not exist, as it was given."""
+    return _WRITTEN.get(option.lower(), option)
 
 
 def may_pass(error: LogError) -> bool:

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import StreamPosition
 
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -62,8 +62,8 @@ def narrow(filters: Sequence[Filter], *, by_time: bool = False) -> Narrowed:
 
 
 def clamp(
-    narrowed: Narrowed, starts: Mapping[str, Position], stops: Mapping[str, Position]
-) -> tuple[dict[str, Position], dict[str, Position]]:
+    narrowed: Narrowed, starts: Mapping[str, StreamPosition], stops: Mapping[str, StreamPosition]
+) -> tuple[dict[str, StreamPosition], dict[str, StreamPosition]]:
     """Return *starts* and *stops* of the logs and offsets that are left."""
     logs = [log for log in starts if narrowed.has(log)]
     first = {

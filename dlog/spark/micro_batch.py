@@ -25,14 +25,13 @@ from pyspark.sql.streaming.datasource import (
 
 from dlog.errors import NoSuchLog
 from dlog.spark.access import Access
-from dlog.spark.beginnings import starts_of
+from dlog.spark.batch import starts_of
 from dlog.spark.errors import StreamBroken
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position, decode, encode, name_of
+from dlog.spark.offsets import StreamPosition, decode, encode, name_of
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogTail, advance, is_current, waiting
+from dlog.spark.plan import LogEnd, TriggerDelay, advance, is_current, waiting
 from dlog.spark.tasks import LogPartition, planned, read_partition
-from dlog.spark.trigger_delay import TriggerDelay
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -51,9 +50,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _forget(self) -> None:
         self._access: Access | None = None
         self._initial: Offset | None = None
-        self._tails: dict[str, LogTail] = {}
-        self._tails_before: dict[str, LogTail] = {}
-        self._moved: dict[str, Position] | None = None
+        self._tails: dict[str, LogEnd] = {}
+        self._tails_before: dict[str, LogEnd] = {}
+        self._moved: dict[str, StreamPosition] | None = None
         """Where the consumers are, as far as this process knows."""
         self._ends_where_it_is = False
         self._frozen = False
@@ -148,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._access = Access(self._namespace)
         return self._access
 
-    def _learn_sizes(self, before: Mapping[str, Position]) -> None:
+    def _learn_sizes(self, before: Mapping[str, StreamPosition]) -> None:
         """Look at the logs for a batch that was planned before this process began."""
         following = {log: position.incarnation for log, position in before.items()}
         try:
@@ -156,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         except LogError as error:  # tasks are cut by records alone then
             _log.warning("tails_unavailable", error=str(error))
 
-    def _look(self, before: Mapping[str, Position], *, holds: bool) -> None:
+    def _look(self, before: Mapping[str, StreamPosition], *, holds: bool) -> None:
         """Find out where the logs end; wait a moment for a batch if there is none."""
         if self._frozen:
             return
@@ -177,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._tails_before, self._tails = self._tails, tails
 
     def _is_news(
-        self, before: Mapping[str, Position], tails: Mapping[str, LogTail], *, holds: bool
+        self, before: Mapping[str, StreamPosition], tails: Mapping[str, LogEnd], *, holds: bool
     ) -> bool:
         """Return whether there is a batch: enough records, or a log that came or went."""
         if not self._goes_on(before, tails):
@@ -185,17 +184,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         count = waiting(before, tails)
         return self._trigger_delay.enough(count) if holds else count > 0
 
-    def _is_held(self, before: Mapping[str, Position]) -> bool:
+    def _is_held(self, before: Mapping[str, StreamPosition]) -> bool:
         if not self._goes_on(before, self._tails):
             return False
         return self._trigger_delay.holds(waiting(before, self._tails), time.monotonic())
 
-    def _goes_on(self, before: Mapping[str, Position], tails: Mapping[str, LogTail]) -> bool:
+    def _goes_on(self, before: Mapping[str, StreamPosition], tails: Mapping[str, LogEnd]) -> bool:
         chosen = self._options.selection.chosen
         wanted = (log for log in before if chosen(name_of(log)))
         return is_current(before, tails) and all(log in tails for log in wanted)
 
-    def _check_named(self, before: Mapping[str, Position]) -> None:
+    def _check_named(self, before: Mapping[str, StreamPosition]) -> None:
         """Refuse a log that was named and never was there, unless losses are accepted."""
         for log in self._options.selection.names:
             if log not in before and log not in self._tails and self._options.fail_on_data_loss:
@@ -210,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             records = max(0, seen.next_offset - loss.next_offset)
         _log.warning("records_gone", log=loss.log, records=records, reason=type(loss).__name__)
 
-    def _move_consumer(self, positions: Mapping[str, Position]) -> None:
+    def _move_consumer(self, positions: Mapping[str, StreamPosition]) -> None:
         if self._options.consumer is None or positions == self._moved:
             return
         try:
@@ -220,5 +219,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             _log.warning("consumers_not_moved", error=str(error))
 
 
-def _ends(tails: Mapping[str, LogTail]) -> dict[str, Position]:
-    return {log: Position(tail.incarnation, tail.next_offset) for log, tail in tails.items()}
+def _ends(tails: Mapping[str, LogEnd]) -> dict[str, StreamPosition]:
+    return {log: StreamPosition(tail.incarnation, tail.next_offset) for log, tail in tails.items()}

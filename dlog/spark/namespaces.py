@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlog.config import ENV_PREFIX, load, resolve_uri
-from dlog.spark.errors import InvalidOption
-from dlog.spark.option_names import as_written
+from dlog.spark.errors import InvalidOption, as_written
 from ledger.errors import InvalidTls
 from ledger.metastore.uri import without_secrets
 from ledger.security.settings import holds_pem

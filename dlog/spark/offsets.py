@@ -40,14 +40,14 @@ def name_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """The offset of the next record to read, in one incarnation of a log."""
 
     incarnation: str
     next_offset: int
 
 
-def encode(positions: Mapping[str, Position]) -> dict[str, object]:
+def encode(positions: Mapping[str, StreamPosition]) -> dict[str, object]:
     """Return the offset that Spark stores; equal positions give equal text."""
     logs = {
         log: [positions[log].incarnation, positions[log].next_offset] for log in sorted(positions)
@@ -56,7 +56,7 @@ def encode(positions: Mapping[str, Position]) -> dict[str, object]:
     return {"logs": logs, "v": version}
 
 
-def decode(offset: Mapping[str, object]) -> dict[str, Position]:
+def decode(offset: Mapping[str, object]) -> dict[str, StreamPosition]:
     """Inverse of `encode`; raises InvalidOption for anything else."""
     text = json.dumps(offset)
     if offset.get("v") not in {VERSION, VERSION_WITH_NAMESAKES}:
@@ -65,11 +65,11 @@ def decode(offset: Mapping[str, object]) -> dict[str, Position]:
     logs = offset.get("logs")
     if not isinstance(logs, dict):
         raise InvalidOption("offset", text, "it has no 'logs'")
-    positions: dict[str, Position] = {}
+    positions: dict[str, StreamPosition] = {}
     for log in sorted(logs):
         match logs[log]:
             case [str(incarnation), int(next_offset)] if next_offset >= 0:
-                positions[log] = Position(incarnation, next_offset)
+                positions[log] = StreamPosition(incarnation, next_offset)
             case other:
                 raise InvalidOption("offset", text, f"{log!r} is {other!r}, not [incarnation, n]")
     return positions

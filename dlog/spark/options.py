@@ -11,13 +11,11 @@ from typing import Final, TypeVar
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS
-from dlog.spark.bounds import Bounds, parse_bounds
-from dlog.spark.errors import InvalidOption
-from dlog.spark.option_names import SOURCE, as_written
+from dlog.spark.errors import SOURCE, InvalidOption, as_written
 from dlog.spark.plan import TASKS_MAX
-from dlog.spark.selection import Selection, parse_selection
-from ledger.clock import now_ms
+from dlog.spark.selection import Bounds, Selection, parse_bounds, parse_selection
 from ledger.errors import InvalidValue
+from ledger.log_events import now_ms
 from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, size_bytes
 
 T = TypeVar("T")

@@ -1,10 +1,14 @@
-"""What one micro-batch reads, and how its records are spread over tasks. Pure functions.
+"""What one micro-batch reads, how its records are spread over tasks, and how long it is held back
+so that more come together. Pure.
 
 Invariants:
     a position never moves back: what Spark has planned once is never planned again
     a position never moves past what is committed
     all tasks together read exactly what lies between start and end; where they are cut is a matter
     of speed alone, and follows what is known of the sizes of records at the time
+
+The delay counts from when the source first saw that something waits, so no record waits longer
+than that for its batch to begin, whatever came before. A query that starts again counts anew.
 """
 
 import itertools
@@ -15,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from dlog.spark.errors import LogDeleted, LogReplaced, RecordsTrimmed, StreamBroken
-from dlog.spark.offsets import Position, name_of
+from dlog.spark.offsets import StreamPosition, name_of
 
 
 class StoredSizes(Protocol):
@@ -26,7 +30,7 @@ class StoredSizes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogTail:
+class LogEnd:
     """What is known of a log now: committed records first_offset .. next_offset - 1."""
 
     incarnation: str
@@ -52,7 +56,6 @@ TASKS_MAX: Final = 10_000
 """Of one batch, whatever its bytes: each costs Spark about 30 ms."""
 ROW_BYTES: Final = 32
 """What a row costs beside key and value, as bytes: so that small records count, too."""
-
 OnLoss = Callable[[StreamBroken], None]
 """Is told what is lost, and raises it unless the stream is to go on."""
 
@@ -63,14 +66,14 @@ def fail(loss: StreamBroken) -> None:
 
 
 def advance(
-    start: Mapping[str, Position],
-    tails: Mapping[str, LogTail],
+    start: Mapping[str, StreamPosition],
+    tails: Mapping[str, LogEnd],
     *,
     records_max: int | None = None,
     bytes_max: int | None = None,
     wanted: Callable[[str], bool] = lambda _: False,
     on_loss: OnLoss = fail,
-) -> dict[str, Position]:
+) -> dict[str, StreamPosition]:
     """Return where the next batch ends: as far as the tails and the limits allow.
 
     A limit is shared by filling the smallest backlogs first, so a log far behind does not
@@ -103,7 +106,7 @@ def advance(
         tail = tails[log]
         if log not in start:
             if tail.incarnation not in read:
-                end[log] = Position(tail.incarnation, tail.first_offset)
+                end[log] = StreamPosition(tail.incarnation, tail.first_offset)
             continue
         end[log] = continued(log, start[log], tail, on_loss=on_loss)
         if end[log].incarnation == start[log].incarnation:
@@ -117,7 +120,7 @@ def advance(
     return end
 
 
-def waiting(start: Mapping[str, Position], tails: Mapping[str, LogTail]) -> int:
+def waiting(start: Mapping[str, StreamPosition], tails: Mapping[str, LogEnd]) -> int:
     """Return how many records can be read that lie after *start*."""
     return sum(
         max(0, tails[log].next_offset - max(position.next_offset, tails[log].first_offset))
@@ -126,13 +129,15 @@ def waiting(start: Mapping[str, Position], tails: Mapping[str, LogTail]) -> int:
     )
 
 
-def is_current(start: Mapping[str, Position], tails: Mapping[str, LogTail]) -> bool:
+def is_current(start: Mapping[str, StreamPosition], tails: Mapping[str, LogEnd]) -> bool:
     """Return whether every log is the one that it was, and each has a position."""
     read = {position.incarnation for position in start.values()}
     return all(tail.incarnation in read for tail in tails.values())
 
 
-def continued(log: str, position: Position, tail: LogTail, *, on_loss: OnLoss = fail) -> Position:
+def continued(
+    log: str, position: StreamPosition, tail: LogEnd, *, on_loss: OnLoss = fail
+) -> StreamPosition:
     """Return where reading goes on that has got to *position*; tell *on_loss* what it skips."""
     if position.incarnation != tail.incarnation:
         on_loss(
@@ -143,7 +148,7 @@ def continued(log: str, position: Position, tail: LogTail, *, on_loss: OnLoss = 
                 next_offset=position.next_offset,
             )
         )
-        return Position(tail.incarnation, tail.first_offset)
+        return StreamPosition(tail.incarnation, tail.first_offset)
     if position.next_offset < tail.first_offset:
         on_loss(RecordsTrimmed(name_of(log), position.next_offset, tail.first_offset))
         return replace(position, next_offset=tail.first_offset)
@@ -151,15 +156,15 @@ def continued(log: str, position: Position, tail: LogTail, *, on_loss: OnLoss = 
 
 
 def plan_partitions(
-    start: Mapping[str, Position],
-    end: Mapping[str, Position],
+    start: Mapping[str, StreamPosition],
+    end: Mapping[str, StreamPosition],
     *,
     partitions_max: int,
     task_records_min: int,
     partitions_min: int = 1,
     task_bytes_max: int | None = None,
     tasks_max: int = TASKS_MAX,
-    tails: Mapping[str, LogTail] | None = None,
+    tails: Mapping[str, LogEnd] | None = None,
 ) -> list[tuple[LogRange, ...]]:
     """Cut the records between *start* and *end* into tasks of equal numbers of bytes.
 
@@ -188,7 +193,7 @@ def plan_partitions(
     return _cut(ranges, _cuts(runs, min(count, tasks_max, total)))
 
 
-def _runs(piece: LogRange, tail: LogTail | None) -> list[tuple[int, int]]:
+def _runs(piece: LogRange, tail: LogEnd | None) -> list[tuple[int, int]]:
     """Return how many records of which size, in order, *piece* has."""
     if tail is None:
         return [(piece.end - piece.first, 0)]
@@ -254,3 +259,31 @@ def _cut(ranges: list[LogRange], cuts: list[int]) -> list[tuple[LogRange, ...]]:
                 tasks.append(tuple(task))
                 task = []
     return tasks
+
+
+@dataclass(slots=True)
+class TriggerDelay:
+    """Used by one stream."""
+
+    records_min: int
+    delay_s: float
+    _waiting_since: float | None = None
+
+    def enough(self, waiting: int) -> bool:
+        """Return whether *waiting* records need not wait for others."""
+        return waiting >= self.records_min
+
+    def left_s(self, now: float) -> float:
+        """Return how long what waits may still be held back."""
+        if self._waiting_since is None:
+            return self.delay_s
+        return max(0.0, self._waiting_since + self.delay_s - now)
+
+    def holds(self, waiting: int, now: float) -> bool:
+        """Return whether the batch is held back; else it begins now, and the next one anew."""
+        if waiting > 0 and self._waiting_since is None:
+            self._waiting_since = now
+        if waiting == 0 or self.enough(waiting) or self.left_s(now) == 0.0:
+            self._waiting_since = None
+            return False
+        return True

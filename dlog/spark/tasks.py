@@ -8,9 +8,9 @@ from pyspark.sql.datasource import InputPartition
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.arrow import gather
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogRange, LogTail, plan_partitions
+from dlog.spark.plan import LogEnd, LogRange, plan_partitions
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -26,10 +26,10 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark has no types
 
 
 def planned(
-    start: Mapping[str, Position],
-    end: Mapping[str, Position],
+    start: Mapping[str, StreamPosition],
+    end: Mapping[str, StreamPosition],
     options: SourceOptions,
-    tails: Mapping[str, LogTail],
+    tails: Mapping[str, LogEnd],
 ) -> list[LogPartition]:
     """Return the tasks that read what lies between *start* and *end*; see `plan_partitions`."""
     tasks = plan_partitions(

@@ -21,9 +21,9 @@ from typing import Self
 from dlog import aio
 from dlog.aio.maintain.trim import Before
 from dlog.aio.port import Leadership
-from dlog.aio.read.barriers import BARRIER_S
 from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
+from dlog.aio.read.tails import BARRIER_S
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
@@ -33,10 +33,8 @@ from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings
-from dlog.sync.append_future import AppendFuture, ManyFuture
-from dlog.sync.append_queue import AppendQueue, ManyRecords
-from dlog.sync.handle import BlockingHandle
-from dlog.sync.loop_thread import LoopThread, forks
+from dlog.sync.append_queue import AppendFuture, AppendQueue, ManyFuture, ManyRecords
+from dlog.sync.loop_thread import BlockingHandle, LoopThread, forks
 from dlog.sync.reader import Consumer, ManyReader, Reader
 from ledger.errors import LogError
 from ledger.values import Duration, Size, duration_or_none

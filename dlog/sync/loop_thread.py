@@ -1,7 +1,8 @@
 """The event loop of the synchronous API: one private daemon thread per process.
 
 Made on first use, and again in a child after a fork: threads do not survive one, and nothing
-of the parent's loop may be touched there.
+of the parent's loop may be touched there. Every handle of the blocking API is something of
+`dlog.aio` that is used from other threads.
 """
 
 import asyncio
@@ -11,15 +12,16 @@ import threading
 import warnings
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from dlog.errors import UsedAfterFork
-
-T = TypeVar("T")
+from ledger.errors import LogError
 
 _EXIT_S: Final = 2.0
 EXIT_FLUSH_S: Final = 10.0
 """How long the end of a program waits for appends of logs that it did not close."""
+T = TypeVar("T")
 
 
 class Unclosed(Protocol):
@@ -152,3 +154,54 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Closable(Protocol):
+    def close(self) -> Coroutine[Any, Any, None]: ...
+
+
+Inner = TypeVar("Inner", bound=_Closable)
+
+
+class BlockingHandle(Generic[Inner]):
+    """A context manager; belongs to the process that opened it (`UsedAfterFork`).
+
+    A blocking twin adds only what it does differently from its asynchronous *inner* one; *what*
+    names it in errors."""
+
+    def __init__(self, inner: Inner, thread: LoopThread, what: str) -> None:
+        self._inner = inner
+        self._thread = thread
+        self._what = what
+
+    def close(self) -> None:
+        """See `close` of the twin in `dlog.aio`. Idempotent."""
+        self._run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.close()
+            return
+        with suppress(LogError):  # the error on its way says more
+            self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* on the loop, and return its result."""
+        return self._thread.run(work, handle=self._what)
+
+    def _check_process(self) -> None:
+        """Raise `UsedAfterFork` in a child of the process that opened this."""
+        self._thread.check_process(self._what)
+
+    def _check_caller(self) -> None:
+        """As `_check_process`, before a wait that `_run` knows nothing of."""
+        self._check_process()
+        self._thread.check_caller()

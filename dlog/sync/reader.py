@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from dlog import aio
-from dlog.aio.read.barriers import BARRIER_S
+from dlog.aio.read.tails import BARRIER_S
 from dlog.chunk import Chunk
 from dlog.errors import InvalidPosition
 from dlog.position import Position, Record, Start
-from dlog.sync.handle import BlockingHandle
-from dlog.sync.loop_thread import LoopThread
+from dlog.sync.loop_thread import BlockingHandle, LoopThread
 from ledger.values import Duration
 
 

@@ -16,9 +16,8 @@ from dlog import aio
 from dlog.aio.standby import leader_of as awaited_leader
 from dlog.position import Record, Start
 from dlog.settings import LogSettings
-from dlog.sync.handle import BlockingHandle
 from dlog.sync.log import Log
-from dlog.sync.loop_thread import LoopThread
+from dlog.sync.loop_thread import BlockingHandle, LoopThread
 from leader import Candidate, LeaderInfo
 from ledger.values import Duration, duration_or_none
 

@@ -5,7 +5,6 @@ with the fixture `dlog_cluster`, which an installed dlog brings along.
 """
 
 from dlog.testing.bookie import InProcessBookie
-from dlog.testing.cluster import AsyncCluster, InvalidTestCluster
-from dlog.testing.sync_cluster import Cluster, cluster
+from dlog.testing.cluster import AsyncCluster, Cluster, InvalidTestCluster, cluster
 
 __all__ = ["AsyncCluster", "Cluster", "InProcessBookie", "InvalidTestCluster", "cluster"]

@@ -8,7 +8,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import PortInUse
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import LifeKeeper

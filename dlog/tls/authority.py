@@ -33,7 +33,7 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CertificateRequest:
     """What a certificate is to say."""
 
     name: str
@@ -79,7 +79,7 @@ def new_authority(name: str, *, days: float = CA_DAYS) -> Issued:
     return _issued(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Issued, wanted: Wanted) -> Issued:
+def issue(authority: Issued, wanted: CertificateRequest) -> Issued:
     """Return a certificate and its key: for clients, and for servers if somebody finds them."""
     signer = x509.load_pem_x509_certificate(authority.cert)
     signer_key = serialization.load_pem_private_key(authority.key, None)

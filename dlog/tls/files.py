@@ -19,9 +19,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from dlog.tls.authority import Issued, Wanted, issue, new_authority
+from dlog.tls.authority import CertificateRequest, Issued, issue, new_authority
 from ledger.errors import CallerError
-from ledger.private_files import make_private
+from ledger.process import make_private
 
 AUTHORITY: Final = "ca"
 _HOW_TO_BEGIN: Final = "make an authority there with 'dlog tls init'"
@@ -70,7 +70,9 @@ def init(directory: Path, name: str, *, days: float) -> Pair:
     return pair
 
 
-def issue_to(directory: Path, file_name: str, wanted: Wanted, *, renews: bool = False) -> Pair:
+def issue_to(
+    directory: Path, file_name: str, wanted: CertificateRequest, *, renews: bool = False
+) -> Pair:
     """Let the authority in *directory* issue a certificate, in place of one if it *renews* that.
     Raises `TlsFileError`, also if there is one of that name, or none to be renewed."""
     of_authority = Pair.of(directory, AUTHORITY)
@@ -114,7 +116,7 @@ def renew(directory: Path, file_name: str, *, days: float) -> Pair:
     names = _names(found)
     uris = [each.value for each in names if isinstance(each, x509.UniformResourceIdentifier)]
     hosts = [str(each.value) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
-    wanted = Wanted(name=str(name.value), hosts=hosts, uris=uris, days=days)
+    wanted = CertificateRequest(name=str(name.value), hosts=hosts, uris=uris, days=days)
     return issue_to(directory, file_name, wanted, renews=True)
 
 

@@ -28,7 +28,7 @@ from docs.site.attributes import attribute_docs
 from docs.site.markdown import code, table
 from ledger.client import ClientConfig
 from ledger.errors import InvalidValue
-from ledger.protocol.quarantine import QuarantineConfig
+from ledger.protocol.placement import QuarantineConfig
 from ledger.quorum import ENSEMBLE_MAX
 
 _HEAD = """\

@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
-from dlog.demo.command import command
+from dlog.demo.supervisor import command
 from examples.lakehouse.moments import Moment
 from examples.lakehouse.plot import svg
 from examples.lakehouse.report import last_line

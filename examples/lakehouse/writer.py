@@ -7,8 +7,7 @@ import asyncio
 import sys
 
 from dlog.aio import Log
-from dlog.demo.appender import append_rest
-from dlog.demo.roles import Role
+from dlog.demo.roles import Role, append_rest
 from examples.lakehouse import FLIGHTS
 from examples.lakehouse.source import departures
 

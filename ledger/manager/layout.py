@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.ids import LedgerId
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 
 __all__ = ["DEFAULT_LAYOUT", "INSTANCE", "LAYOUTS", "LEDGERS", "Layout"]
 

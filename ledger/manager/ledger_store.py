@@ -6,7 +6,6 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ledger.concurrently import for_each
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
@@ -18,7 +17,7 @@ from ledger.errors import (
 from ledger.ids import LedgerId
 from ledger.ledger_owner import (
     OWNERS_PATH,
-    Belonging,
+    LedgerOwner,
     belonging,
     owner_in,
     owner_path,
@@ -26,12 +25,21 @@ from ledger.ledger_owner import (
 )
 from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
-from ledger.mark_nodes import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.nodes import hidden_of
-from ledger.metastore.paths import parent_of
-from ledger.metastore.port import CheckOp, CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
-from ledger.namespace_fingerprint import Vitals
+from ledger.metastore.ops import parent_of
+from ledger.metastore.port import (
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    MetadataStore,
+    Session,
+    SetOp,
+    Watch,
+    hidden_of,
+)
+from ledger.namespace_fingerprint import NamespaceFingerprint
+from ledger.repair_marks import MARKS, is_under_repair
+from ledger.tasks import for_each
 from ledger.wire import metadata_pb2 as pb
 
 CREATE_TRIES_MAX = 3
@@ -246,12 +254,12 @@ class LedgerStore:
                 )
         return ""
 
-    async def vitals(self) -> Vitals:
+    async def vitals(self) -> NamespaceFingerprint:
         """Return what all writes that were finished before the call have made of the namespace.
 
         Raises `MetadataUnavailable`, `DamagedMetadata`."""
         await self._store.sync()
-        return Vitals(
+        return NamespaceFingerprint(
             await self._instance(),
             await self._ids.peek(),
             await self._store.exists(DELETIONS) or 0,
@@ -387,5 +395,5 @@ class LedgerStore:
                     yield found
 
 
-def _shown(found: Belonging | None) -> str:
+def _shown(found: LedgerOwner | None) -> str:
     return f"log {found.log!r}" if found else "no log"

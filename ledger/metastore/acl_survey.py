@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ledger.concurrently import for_each
 from ledger.errors import MetadataDenied, NoSuchNode
-from ledger.metastore.acl_roles import NODES, WITNESSES, AclRoles, roles_of
-from ledger.metastore.paths import INSTANCE, ROOT
+from ledger.metastore.acl import NODES, WITNESSES, AclRoles, roles_of
+from ledger.metastore.ops import INSTANCE, ROOT
 from ledger.metastore.port import MetadataStore, NodeAcls
+from ledger.tasks import for_each
 
 if TYPE_CHECKING:
     pass

@@ -14,10 +14,10 @@ from typing import Final
 from weakref import WeakKeyDictionary, ref
 
 from ledger.errors import HandleClosed, MetadataUnavailable
-from ledger.metastore.paths import check_path
+from ledger.metastore.ops import check_path
 from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned, Watch
+from ledger.metastore.session import WatchTable
 from ledger.metastore.tree import Tree
-from ledger.metastore.watches import WatchTable
 
 _hubs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "MemoryHub"]]] = (
     WeakKeyDictionary()

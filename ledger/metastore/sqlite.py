@@ -24,15 +24,14 @@ from ledger.errors import (
     MetadataUnavailable,
 )
 from ledger.log_events import get_logger
-from ledger.metastore.lease import Lease
-from ledger.metastore.paths import check_new, check_ops, check_path, check_value
+from ledger.metastore.ops import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
+from ledger.metastore.session import Lease, WatchTable
 from ledger.metastore.sqlite_files import USER_ADVICE, Database, is_denied, is_full
 from ledger.metastore.sqlite_format import reporting_damage
-from ledger.metastore.sqlite_keeper import Keeper
+from ledger.metastore.sqlite_keeper import SessionKeeper
 from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
 from ledger.metastore.uri import FileUri
-from ledger.metastore.watches import WatchTable
 from ledger.metrics import METADATA_DAMAGE
 
 _T = TypeVar("_T")
@@ -169,7 +168,7 @@ class SqliteStore:
             damaged=self._report_damage,
             stopped=self._on_stopped,
         )
-        self._keeper = Keeper(database, inbox, session_timeout_s)
+        self._keeper = SessionKeeper(database, inbox, session_timeout_s)
         inbox.on_loop_closed = self._keeper.stop
         self._began: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()

@@ -4,23 +4,28 @@ A session's file is locked (flock) by its process as long as that lives, and hol
 its last heartbeat. So others see at once that a process died, however it did, and after
 the session's timeout that one is stopped. The clock is the machine's monotonic one, which all
 processes of one boot share.
+
+What a store has lost is given up at an operator's word and never by itself (`accept_loss`). What is
+there must be whole in itself: some commit, every row as it was then. It becomes the newest commit,
+with a number that no commit had, so that whatever was newer is refused from then on.
 """
 
 import errno
 import fcntl
 import os
+import shutil
 import sqlite3
 import struct
+import tempfile
 import time
 import uuid
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
-from ledger.errors import DamagedMetadata, MetadataDenied
-from ledger.metastore.sqlite_checksums import DIGEST_BYTES
+from ledger.errors import CallerError, DamagedMetadata, MetadataDenied
 from ledger.metastore.sqlite_format import (
     FORMAT_WITHOUT_CHECKSUMS,
     FORMAT_WITHOUT_NAMES,
@@ -37,8 +42,8 @@ from ledger.metastore.sqlite_format import (
     whole_state,
 )
 from ledger.metastore.sqlite_tree import RESTORE, SqlTree, no_mark, older, read_state
-from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
-from ledger.private_files import make_private
+from ledger.metastore.sqlite_witness import DIGEST_BYTES, WITNESS, CommitMarker, Witness, next_chain
+from ledger.process import make_private
 
 DATABASE: Final = "metadata.sqlite"
 USER_ADVICE: Final = "run this as the user that the directory belongs to, or give its group rights"
@@ -50,7 +55,6 @@ _WAL_KEPT_BYTES: Final = 4 << 20
 _NEVER_FIRST: Final = (f"{DATABASE}-wal", _SESSIONS, _LOCK_BEFORE)
 """Made after the database, or after the first mark: they are left of one that was there."""
 _LOCK_POLL_S: Final = 0.01
-
 _Identity = tuple[int, int]
 
 
@@ -179,11 +183,11 @@ class Database:
                     raise no_mark(witness)
         elif any((self.directory / name).exists() for name in _NEVER_FIRST):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
-        witness.begin(Mark(0, os.urandom(DIGEST_BYTES)))
+        witness.begin(CommitMarker(0, os.urandom(DIGEST_BYTES)))
         _sync_directory(self.directory)
         _sync_directory(self.directory.parent)
 
-    def _make(self, mark: Mark, where: str, timeout_s: float) -> None:
+    def _make(self, mark: CommitMarker, where: str, timeout_s: float) -> None:
         self.path.touch(mode=0o600)  # what SQLite makes beside it is for the same readers
         # "rwc" is used here only: a database that is gone later must not come back empty.
         with closing(self.connection("rwc", timeout_s)) as connection:
@@ -197,7 +201,7 @@ class Database:
                         upgrade(connection, where, mark)
         _sync_directory(self.directory)
 
-    def _upgrade(self, mark: Mark, where: str, timeout_s: float) -> None:
+    def _upgrade(self, mark: CommitMarker, where: str, timeout_s: float) -> None:
         """Upgrade a database that has a witness, if it is of an earlier format."""
         with closing(self.connection("ro", timeout_s)) as connection:
             if format_of(connection, where) != FORMAT_WITHOUT_NAMES:
@@ -207,7 +211,7 @@ class Database:
         if not state.follows(mark):
             raise older(where, state, mark)
         with closing(self.connection("rw", timeout_s)) as connection:
-            upgrade(connection, where, Mark(state.generation, state.chain))
+            upgrade(connection, where, CommitMarker(state.generation, state.chain))
 
     def check_unused(self, by_whom: str) -> None:
         """Raises `OSError` if a process has the store open."""
@@ -362,3 +366,56 @@ def _locked(path: Path, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+class NothingLost(CallerError):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"the metadata store in {directory} is whole: there is nothing to give up")
+
+
+class Loss(NamedTuple):
+    """What an embedded store lost."""
+
+    generation: int
+    """Of the newest commit that is there."""
+    witnessed: int | None
+    """Of the newest one that there was; None: the witness is gone or damaged too."""
+    copy: Path | None
+    """Where the files are as they were found; None: nothing was changed."""
+
+
+def accept_loss(directory: Path, *, really: bool, timeout_s: float) -> Loss:
+    """Take the newest commit that is there for the newest there was, if *really*; return what
+    is lost by that.
+
+    Requires that nothing uses the store. Raises `NothingLost`; `DamagedMetadata` if what is
+    there is not whole in itself; `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
+    database = Database(directory)
+    where = str(database.path)
+    with (
+        closing(Witness(directory / WITNESS)) as witness,
+        reporting_damage(where),
+        witness.locked(timeout_s),
+    ):
+        database.check_unused("by another process")
+        with closing(database.connection("ro", timeout_s)) as connection:
+            state, mark = whole_state(connection, where), witness.read()
+        if mark is not None and state.follows(mark):
+            raise NothingLost(directory)
+        loss = Loss(state.generation, None if mark is None else mark.generation, None)
+        if not really:
+            return loss
+        copy = Path(tempfile.mkdtemp(prefix="before-loss-", dir=directory))
+        for name in (DATABASE, f"{DATABASE}-wal", WITNESS):
+            if (directory / name).exists():
+                shutil.copy2(directory / name, copy)
+        os.sync()
+        generation = max(loss.generation, loss.witnessed or 0) + 1
+        chain = next_chain(state.chain, generation, state.total)
+        with closing(database.connection("rw", timeout_s)) as connection:
+            connection.execute(
+                "UPDATE state SET generation = ?, before = ?, chain = ?",
+                (generation, state.chain, chain),
+            )
+        witness.begin(CommitMarker(generation, chain))
+        return loss._replace(copy=copy)

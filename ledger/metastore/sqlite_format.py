@@ -12,14 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from ledger.errors import DamagedMetadata, NamespaceMismatch
-from ledger.metastore.sqlite_checksums import (
-    EMPTY_TOTAL,
-    added,
-    names_total,
-    next_chain,
-    node_digest,
-    row_digest,
-)
 from ledger.metastore.sqlite_tree import (
     RESTORE,
     Node,
@@ -29,7 +21,16 @@ from ledger.metastore.sqlite_tree import (
     older,
     read_state,
 )
-from ledger.metastore.sqlite_witness import Mark, Witness
+from ledger.metastore.sqlite_witness import (
+    EMPTY_TOTAL,
+    CommitMarker,
+    Witness,
+    added,
+    names_total,
+    next_chain,
+    node_digest,
+    row_digest,
+)
 
 FORMAT_VERSION: Final = 3
 FORMAT_WITHOUT_NAMES: Final = 2
@@ -120,7 +121,7 @@ def format_of(connection: sqlite3.Connection, where: str) -> int:
     return int(version)
 
 
-def make(connection: sqlite3.Connection, mark: Mark) -> None:
+def make(connection: sqlite3.Connection, mark: CommitMarker) -> None:
     """Make the tables as the commit after *mark*. Requires the witness's lock."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
@@ -130,7 +131,7 @@ def make(connection: sqlite3.Connection, mark: Mark) -> None:
     _commit_after(connection, mark)
 
 
-def upgrade(connection: sqlite3.Connection, where: str, mark: Mark) -> None:
+def upgrade(connection: sqlite3.Connection, where: str, mark: CommitMarker) -> None:
     """Give a database of an earlier format what it has no checksums of, as the commit after *mark*.
 
     Requires that nobody else uses it. Raises `DamagedMetadata`."""
@@ -168,7 +169,7 @@ def _insert_node(connection: sqlite3.Connection, node: Node, value: bytes) -> No
     connection.execute(query, (*node, value, node_digest(node, value)))
 
 
-def _commit_after(connection: sqlite3.Connection, mark: Mark) -> None:
+def _commit_after(connection: sqlite3.Connection, mark: CommitMarker) -> None:
     total = _total(connection, "the database that is made")
     chain = next_chain(mark.chain, mark.generation + 1, total)
     state = State(mark.generation + 1, total, mark.chain, chain)
@@ -200,7 +201,7 @@ def whole_state(connection: sqlite3.Connection, where: str) -> State:
     return state
 
 
-def check_place(state: State, before: Mark, witness: Witness, where: str) -> None:
+def check_place(state: State, before: CommitMarker, witness: Witness, where: str) -> None:
     """Check that *state*, read after the mark *before*, is a commit that may be the newest.
 
     Raises `DamagedMetadata`."""
@@ -213,7 +214,7 @@ def check_place(state: State, before: Mark, witness: Witness, where: str) -> Non
         raise older(where, state, now)
 
 
-def mark_of(witness: Witness) -> Mark:
+def mark_of(witness: Witness) -> CommitMarker:
     """Return the newest mark. Raises `DamagedMetadata`."""
     mark = witness.read()
     if mark is None:

@@ -9,7 +9,7 @@ One step, every `POLL_S`:
 
 What it finds it reports to the store by `KeeperEvents`, which must be quick and thread-safe. An
 error of the disk leaves no trace here but missing heartbeats: then the lease runs out
-(`ledger.metastore.lease`). Damage is reported, too. The next step tries again.
+(`ledger.metastore.port`). Damage is reported, too. The next step tries again.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ledger.errors import DamagedMetadata
-from ledger.metastore.lease import trusted_s
+from ledger.metastore.session import trusted_s
 from ledger.metastore.sqlite_files import Database, OtherSession, OwnSession, boot_id
 from ledger.metastore.sqlite_format import reporting_damage
 from ledger.metastore.sqlite_tree import SqlTree
@@ -52,7 +52,7 @@ class KeeperEvents(Protocol):
         """The thread has done all it will do."""
 
 
-class Keeper:
+class SessionKeeper:
     def __init__(self, database: Database, events: KeeperEvents, session_timeout_s: float) -> None:
         self._database = database
         self._events = events

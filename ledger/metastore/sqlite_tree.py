@@ -4,7 +4,7 @@ Tables: `node` (the tree; `made` counts the children ever made, for sequential n
 and `names` are number and checksum of those that there are), `session`
 (the sessions that may own ephemeral nodes), `change` (paths by a growing number: watchers
 read what is new; only the newest are kept, and who finds a gap takes it that all changed) and
-`state` (generation, total and chain: `sqlite_checksums`). Each commit moves the state along,
+`state` (generation, total and chain: `sqlite_witness`). Each commit moves the state along,
 and the witness after it (`sqlite_witness`); a node is checked whenever it is read.
 
 Rows have digests, indexes have none. So what an index says is proven by rows:
@@ -33,7 +33,7 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
-from ledger.metastore.paths import (
+from ledger.metastore.ops import (
     ROOT,
     name_of,
     numbered,
@@ -48,8 +48,10 @@ from ledger.metastore.port import (
     SetOp,
     Versioned,
 )
-from ledger.metastore.sqlite_checksums import (
+from ledger.metastore.sqlite_witness import (
     EMPTY_TOTAL,
+    CommitMarker,
+    Witness,
     added,
     name_digest,
     names_total,
@@ -58,7 +60,6 @@ from ledger.metastore.sqlite_checksums import (
     row_digest,
     taken,
 )
-from ledger.metastore.sqlite_witness import Mark, Witness
 
 CHANGES_KEPT: Final = 2_000
 WAL_BYTES_HIGH: Final = 16 << 20
@@ -127,7 +128,7 @@ class State(NamedTuple):
             and next_chain(self.before, self.generation, self.total) == self.chain
         )
 
-    def follows(self, mark: Mark) -> bool:
+    def follows(self, mark: CommitMarker) -> bool:
         """Return whether this is the commit at *mark*, or the one after it."""
         if self.generation == mark.generation:
             return self.chain == mark.chain
@@ -143,7 +144,7 @@ def read_state(connection: sqlite3.Connection, where: str) -> State:
     return state
 
 
-def older(where: str, state: State, mark: Mark) -> DamagedMetadata:
+def older(where: str, state: State, mark: CommitMarker) -> DamagedMetadata:
     """Return the error of a database that is not where its witness says it must be."""
     if state.generation < mark.generation:
         lost = mark.generation - state.generation
@@ -477,17 +478,17 @@ class SqlTree:
         if state.generation > mark.generation:
             for path in (self._where, f"{self._where}-wal"):
                 _sync(path)  # a process that died may not have synced what we read
-            self._witness.write(Mark(state.generation, state.chain))
+            self._witness.write(CommitMarker(state.generation, state.chain))
         return state
 
-    def _advance(self, state: State) -> Mark | None:
+    def _advance(self, state: State) -> CommitMarker | None:
         if self._total == state.total:
             return None
         generation = state.generation + 1
         chain = next_chain(state.chain, generation, self._total)
         query = "UPDATE state SET generation = ?, total = ?, before = ?, chain = ?"
         self._connection.execute(query, (generation, self._total, state.chain, chain))
-        return Mark(generation, chain)
+        return CommitMarker(generation, chain)
 
     def _keep_wal_bounded(self) -> None:
         """Empty a write-ahead log that readers have kept from being emptied for long.

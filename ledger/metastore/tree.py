@@ -22,15 +22,13 @@ from ledger.errors import (
 )
 from ledger.metastore.ops import (
     ANY_VERSION,
+    ROOT,
     CheckOp,
     CreateOp,
     DeleteOp,
     Op,
     SetOp,
     Versioned,
-)
-from ledger.metastore.paths import (
-    ROOT,
     check_new,
     check_ops,
     check_path,

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ledger.errors import InvalidPath, InvalidUri
-from ledger.metastore.paths import check_path
+from ledger.metastore.ops import check_path
 from ledger.security.settings import TlsMode, TlsSettings
 
 URI_VARIABLE: Final = "DLOG_URI"

@@ -26,9 +26,8 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
-from ledger.metastore.acl import acl_of, ids_of
-from ledger.metastore.acl_roles import AclRoles
-from ledger.metastore.paths import ROOT, check_new, check_ops, check_path, check_value, parent_of
+from ledger.metastore.acl import AclRoles, acl_of, ids_of
+from ledger.metastore.ops import ROOT, check_new, check_ops, check_path, check_value, parent_of
 from ledger.metastore.port import (
     ANY_VERSION,
     CheckOp,

@@ -23,13 +23,11 @@ from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError, NoNode
 from kazoo.security import ACL
 
 from ledger.log_events import get_logger
-from ledger.metastore.acl import ids_of, is_masked
-from ledger.metastore.acl_roles import WITNESSES, AclRoles, roles_of
-from ledger.metastore.lease import Lease
-from ledger.metastore.paths import INSTANCE, ROOT
+from ledger.metastore.acl import WITNESSES, AclRoles, ids_of, is_masked, roles_of
+from ledger.metastore.ops import INSTANCE, ROOT
 from ledger.metastore.port import Session
+from ledger.metastore.session import Lease, PathWatch, WatchTable
 from ledger.metastore.uri import ZooKeeperUri
-from ledger.metastore.watches import PathWatch, WatchTable
 from ledger.metastore.zookeeper_link import CONNECTED, LOST, AsyncCall, AsyncResult, Link
 
 _HEARTBEATS_PER_TIMEOUT: Final = 6

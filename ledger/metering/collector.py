@@ -16,8 +16,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from ledger.metering.declaration import Buckets, Kind, Metric, Value
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Buckets, Exposed, Metric, MetricKind, Value
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -51,7 +50,7 @@ class Page:
 
 
 def _family(metric: Metric[Any], value: Value) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         assert isinstance(value, Buckets), metric.name
         histogram = HistogramMetricFamily(metric.name, metric.says, labels=metric.labels)
         counted, buckets = 0, []
@@ -60,7 +59,7 @@ def _family(metric: Metric[Any], value: Value) -> Family:
             buckets.append((bound, counted))
         histogram.add_metric((), buckets, value.total)
         return histogram
-    of = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    of = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = of(metric.name, metric.says, labels=metric.labels)
     if isinstance(value, Mapping):
         for labels, number in list(value.items()):

@@ -6,6 +6,8 @@ one thread only, and what is read together need not fit together.
 
 Labels are few and bounded: nothing has a series for each ledger. Logs have one each while
 this process has them open, `SERIES_MAX` at most: the others are put together under `OTHERS`.
+
+`Exposed` is what a process shows of itself: its metrics, and whether it is of use yet.
 """
 
 from bisect import bisect_left
@@ -13,13 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
+
+from ledger.log_events import get_logger
 
 SERIES_MAX: Final = 100
 OTHERS: Final = ".others"
 """No log can have this name."""
-
 SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Bounds of buckets for what takes time."""
 LONG_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0)
@@ -28,12 +31,12 @@ BYTES: Final = tuple(float(4**power) for power in range(4, 14))
 """256 B to 64 MiB."""
 COUNTS: Final = tuple(float(4**power) for power in range(9))
 """1 to 65,536."""
-
 Source = TypeVar("Source")
 Live_ = TypeVar("Live_")
+_log = get_logger(__name__)
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -80,7 +83,7 @@ this process now."""
 class Metric(Generic[Source]):
     name: str
     """By the conventions of Prometheus: base units (seconds, bytes), counters end in _total."""
-    kind: Kind
+    kind: MetricKind
     says: str
     """One sentence."""
     labels: tuple[str, ...]
@@ -88,7 +91,7 @@ class Metric(Generic[Source]):
     """Called on any thread; asks no disk and waits for nothing."""
 
 
-class Declarations(Generic[Source]):
+class MetricRegistry(Generic[Source]):
     """The metrics of one package about objects of one kind. Of what belongs to the process as a
     whole, `tally` and `spread` make the number, too."""
 
@@ -100,13 +103,13 @@ class Declarations(Generic[Source]):
 
     def counter(self, name: str, says: str, read: Callable[[Source], Value], *labels: str) -> None:
         assert name.endswith("_total"), name
-        self._declare(Metric(name, Kind.COUNTER, says, labels, read))
+        self._declare(Metric(name, MetricKind.COUNTER, says, labels, read))
 
     def gauge(self, name: str, says: str, read: Callable[[Source], Value], *labels: str) -> None:
-        self._declare(Metric(name, Kind.GAUGE, says, labels, read))
+        self._declare(Metric(name, MetricKind.GAUGE, says, labels, read))
 
     def histogram(self, name: str, says: str, read: Callable[[Source], Buckets]) -> None:
-        self._declare(Metric(name, Kind.HISTOGRAM, says, (), read))
+        self._declare(Metric(name, MetricKind.HISTOGRAM, says, (), read))
 
     def tally(
         self, name: str, says: str, *labels: str, known: Iterable[tuple[str, ...]] = ()
@@ -160,3 +163,44 @@ def bounded(
         name = given if given in found or len(found) < SERIES_MAX else OTHERS
         found[name] = together(found[name], value) if name in found else value
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    ready: bool
+    """Whether it does what it is there for."""
+    state: str
+    """In a word or two."""
+    reasons: tuple[str, ...] = ()
+    """Why it is as it is, if somebody could mind."""
+
+
+STARTING: Final = Readiness(ready=False, state="starting")
+
+
+class Exposed:
+    """Changed by the process, read by whoever asks, on any thread."""
+
+    def __init__(self) -> None:
+        self._sources: tuple[tuple[tuple[Metric[Any], ...], object], ...] = ()
+        self._unreadable: dict[str, None] = {}
+        self.readiness: Callable[[], Readiness] = lambda: STARTING
+        """Says at once whether the process is ready; must not wait for anything."""
+
+    def add(self, metrics: Iterable[Metric[Any]], source: object = None) -> None:
+        """Show *metrics* of *source* from now on; each name once in a process."""
+        self._sources = (*self._sources, (tuple(metrics), source))
+
+    def read(self) -> Iterator[tuple[Metric[Any], Value]]:
+        """Yield all metrics and what they are now. One that cannot be read just now, as what it
+        belongs to is being closed, is left out."""
+        for metrics, source in self._sources:
+            for metric in metrics:
+                try:
+                    value = metric.read(source)
+                except Exception as error:  # noqa: BLE001 - must not take the others with it
+                    if metric.name not in self._unreadable:
+                        self._unreadable[metric.name] = None
+                        _log.warning("metric_not_read", metric=metric.name, reason=repr(error))
+                    continue
+                yield metric, value

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from ledger.errors import MetricsNotServed
 from ledger.log_events import get_logger
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.security.certificates import Security, certificate_of_peer
 from ledger.security.metrics import METRICS
 from ledger.security.settings import TlsMode
-from ledger.security.tls_listener import Taker
-from ledger.server_shutdown import stop_accepting
+from ledger.security.tls_listener import TlsListener
+from ledger.tasks import stop_accepting
 
 if TYPE_CHECKING:
     from ledger.metering.collector import Page
@@ -167,7 +167,7 @@ class MetricsServer:
                 self._connected, sock=listening, limit=self._limits.request_bytes_max
             )
         else:
-            taker = Taker(listening, self._protocol, self._security, open_to_all=True)
+            taker = TlsListener(listening, self._protocol, self._security, open_to_all=True)
             taker.start()
         try:
             await self._ending.wait()

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.common_events import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
+from ledger.protocol.common import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
 from ledger.requests import Status
 
@@ -108,7 +108,7 @@ class Deliver:
     last: int
 
 
-class Failure(Enum):
+class ReadFailure(Enum):
     LOST = "every replica answered that it cannot give it"
     UNAVAILABLE = "all replicas were asked several times, and not all answered"
     DELETED = "deleted"
@@ -118,7 +118,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailRead:
-    failure: Failure
+    failure: ReadFailure
 
 
 ReadingEffect = SendRead | ReadMetadata | Deliver | FailRead
@@ -333,18 +333,18 @@ class Reading:
             return self._deliver()  # nobody promised that it is there
         replicas = self._replicas(self._first)
         if all(index in self._strange for index in replicas):
-            return self._fail(Failure.WRONG_KEY)
+            return self._fail(ReadFailure.WRONG_KEY)
         if all(index in self._closed_to_us for index in replicas):
-            return self._fail(Failure.ACCESS_DENIED)
+            return self._fail(ReadFailure.ACCESS_DENIED)
         if self._first <= self.readable:
             self._rounds += 1
             if self._rounds >= self._config.rounds_max:
                 if self._strange:
-                    return self._fail(Failure.WRONG_KEY)
+                    return self._fail(ReadFailure.WRONG_KEY)
                 if self._closed_to_us:
-                    return self._fail(Failure.ACCESS_DENIED)
+                    return self._fail(ReadFailure.ACCESS_DENIED)
                 if self._round_silent or self._rounds >= 2 * self._config.rounds_max:
-                    return self._fail(Failure.UNAVAILABLE)
+                    return self._fail(ReadFailure.UNAVAILABLE)
                 # Lost, unless the entry has moved since they were asked. Metadata on their way may
                 # be older than the answers: then the replicas are asked once more.
                 self._all_denied = not self._refreshing
@@ -360,7 +360,7 @@ class Reading:
     def _changed(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect] | None:
         """Adopt *metadata*; return None if the requests under way are still the right ones."""
         if metadata is None:
-            return self._fail(Failure.DELETED)
+            return self._fail(ReadFailure.DELETED)
         if self.end is not None and metadata.state is not LedgerState.CLOSED:
             metadata = self.metadata  # CLOSED is terminal: this is a late reply
         moved = metadata.fragments != self.metadata.fragments
@@ -380,14 +380,14 @@ class Reading:
         if effects is not None:
             return effects
         if self._all_denied:
-            return self._fail(Failure.LOST)
+            return self._fail(ReadFailure.LOST)
         if self._first > self.readable and not self._round_failed:
             return self._next_round(now)  # just idle: no pause between long polls
         return self._pause(now)
 
     def _metadata_failed(self, now: float) -> list[ReadingEffect]:
         self._refreshing = False
-        return self._fail(Failure.UNAVAILABLE) if self._all_denied else self._pause(now)
+        return self._fail(ReadFailure.UNAVAILABLE) if self._all_denied else self._pause(now)
 
     def _next_round(self, now: float) -> list[ReadingEffect]:
         self._tried.clear()
@@ -417,7 +417,7 @@ class Reading:
             return self._ask(now)
         return []
 
-    def _fail(self, failure: Failure) -> list[ReadingEffect]:
+    def _fail(self, failure: ReadFailure) -> list[ReadingEffect]:
         self.finished = True
         return [FailRead(failure)]
 

@@ -1,8 +1,8 @@
 """Recovery of one ledger: fence it, find its last entry, close it. Anyone may, at any time.
 
 Steps (rules 38-50): CAS the state to IN_RECOVERY; fence the bookies of the last fragment
-until every write set is covered (`fence`); read forward from the highest LAC (`end_search`),
-writing every entry found back, verbatim, to Qa bookies (`write_back`); at the first entry that
+until every write set is covered (`Fencing`); read forward from the highest LAC (`EndSearch`),
+writing every entry found back, verbatim, to Qa bookies (`WriteBacks`); at the first entry that
 is provably absent, CAS CLOSED. Any doubt ends in an error and leaves the ledger IN_RECOVERY,
 for the next try.
 
@@ -12,7 +12,7 @@ until the closing CAS records them (rule 46). Concurrent recoverers converge: th
 closing CAS wins and all others adopt what it wrote (rule 47).
 
 The machine knows ids and lengths; the driver keeps the verified frames that it reported in
-`EntriesRead` and sends them as `WriteBack` names them.
+`RecoveryEntriesRead` and sends them as `WriteBack` names them.
 
 Invariants (asserted by `check`):
     write-back is confirmed in order and never beyond what was found
@@ -25,27 +25,26 @@ from typing import assert_never
 
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
     ReadMetadata,
     ReplacementsChosen,
+    Retries,
     TimePassed,
     WriteMetadata,
 )
-from ledger.protocol.end_search import EndSearch
-from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import (
     BaseRead,
-    EntriesRead,
     FailRecovery,
-    Failure,
     FinishRecovery,
     LacRead,
     RecoveryConfig,
     RecoveryEffect,
+    RecoveryEntriesRead,
     RecoveryEvent,
+    RecoveryFailure,
     RecoveryStarted,
     Request,
     TailEvent,
@@ -53,11 +52,10 @@ from ledger.protocol.recovery_events import (
     WriteBackRefused,
     WriteBackStored,
 )
-from ledger.protocol.retries import Retries
-from ledger.protocol.write_back import WriteBacks
+from ledger.protocol.recovery_phases import EndSearch, Fencing, WriteBacks
 
 
-class Phase(Enum):
+class RecoveryPhase(Enum):
     NEW = "new"
     MARKING = "writing IN_RECOVERY"
     FENCING = "fencing"
@@ -78,7 +76,7 @@ class Recovery:
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.version = version
-        self.phase = Phase.NEW
+        self.phase = RecoveryPhase.NEW
         self._config = config or RecoveryConfig()
         self._retries = Retries[Request](self._config.retry_s)
         self._metadata_tries = 0
@@ -94,7 +92,7 @@ class Recovery:
         return NO_ENTRY if self._search is None else self._search.last_found
 
     def deadline(self) -> float | None:
-        if self.phase in {Phase.DONE, Phase.FAILED}:
+        if self.phase in {RecoveryPhase.DONE, RecoveryPhase.FAILED}:
             return None
         grace_until = None if self._search is None else self._search.grace_until
         times = (self._retries.deadline(), self._metadata_retry_at, grace_until)
@@ -102,7 +100,7 @@ class Recovery:
 
     def step(self, event: RecoveryEvent, *, now: float) -> list[RecoveryEffect]:
         """Apply *event*; return what the driver must do, in order."""
-        if self.phase in {Phase.DONE, Phase.FAILED}:
+        if self.phase in {RecoveryPhase.DONE, RecoveryPhase.FAILED}:
             return []
         effects: list[RecoveryEffect]
         match event:
@@ -125,10 +123,10 @@ class Recovery:
 
     def check(self) -> None:
         if self._search is None or self._copies is None:
-            assert self.phase not in {Phase.READING, Phase.CLOSING}
+            assert self.phase not in {RecoveryPhase.READING, RecoveryPhase.CLOSING}
             return
         assert self._copies.confirmed <= self._search.last_found
-        if self.phase is Phase.CLOSING:
+        if self.phase is RecoveryPhase.CLOSING:
             assert self._search.end_found
             assert self._search.length is not None
             assert self._copies.confirmed == self._search.last_found
@@ -140,39 +138,39 @@ class Recovery:
         self.metadata, self.version = metadata, version
         if metadata.state is LedgerState.CLOSED:
             return self._finish(metadata, version)
-        if self.phase is Phase.CLOSING:
+        if self.phase is RecoveryPhase.CLOSING:
             return self._close()
         if metadata.state is LedgerState.OPEN:
-            self.phase = Phase.MARKING
+            self.phase = RecoveryPhase.MARKING
             return [WriteMetadata(metadata.in_recovery(), version)]
         return self._begin_fencing()
 
     def _metadata_written(self, version: int) -> list[RecoveryEffect]:
-        if self.phase is Phase.MARKING:
+        if self.phase is RecoveryPhase.MARKING:
             self.metadata, self.version = self.metadata.in_recovery(), version
             return self._begin_fencing()
-        if self.phase is Phase.CLOSING and self._closing is not None:
+        if self.phase is RecoveryPhase.CLOSING and self._closing is not None:
             return self._finish(self._closing, version)
         return []
 
     def _metadata_read(self, event: MetadataRead) -> list[RecoveryEffect]:
         if event.metadata is None:
-            return self._fail(Failure.DELETED)
-        if self.phase in {Phase.MARKING, Phase.CLOSING}:
+            return self._fail(RecoveryFailure.DELETED)
+        if self.phase in {RecoveryPhase.MARKING, RecoveryPhase.CLOSING}:
             return self._adopt(event.metadata, event.version)
         return []
 
     def _metadata_failed(self, now: float) -> list[RecoveryEffect]:
         self._metadata_tries += 1
         if self._metadata_tries >= self._config.attempts_max:
-            return self._fail(Failure.METADATA_UNAVAILABLE)
+            return self._fail(RecoveryFailure.METADATA_UNAVAILABLE)
         self._metadata_retry_at = now + self._config.retry_s
         return []
 
     # Fencing.
 
     def _begin_fencing(self) -> list[RecoveryEffect]:
-        self.phase = Phase.FENCING
+        self.phase = RecoveryPhase.FENCING
         self._fencing = Fencing(
             self.metadata.last_fragment.bookies,
             self.metadata.quorum,
@@ -182,22 +180,24 @@ class Recovery:
         return [*self._fencing.start()]
 
     def _lac_read(self, event: LacRead, now: float) -> list[RecoveryEffect]:
-        if self._fencing is None or self.phase is Phase.CLOSING:
+        if self._fencing is None or self.phase is RecoveryPhase.CLOSING:
             return []
-        if self.phase is Phase.READING:
+        if self.phase is RecoveryPhase.READING:
             return []  # covered without it; its reads fence it if it comes back
         self._fencing.heard(event, now)
         if self._fencing.is_hopeless:
             if self._fencing.was_denied:
-                return self._fail(Failure.ACCESS_DENIED)
+                return self._fail(RecoveryFailure.ACCESS_DENIED)
             stranger = self._fencing.met_stranger
-            return self._fail(Failure.WRONG_KEY if stranger else Failure.NOT_COVERED)
+            return self._fail(
+                RecoveryFailure.WRONG_KEY if stranger else RecoveryFailure.NOT_COVERED
+            )
         return self._begin_reading(self._fencing) if self._fencing.is_covered else []
 
     # Reading forward, and writing back what is found, both at once.
 
     def _begin_reading(self, fencing: Fencing) -> list[RecoveryEffect]:
-        self.phase = Phase.READING
+        self.phase = RecoveryPhase.READING
         self._retries.forget()
         # Never below the last fragment: the earlier ones are immutable (rule 41).
         base = max(fencing.last_add_confirmed, self.metadata.last_fragment.first_entry - 1)
@@ -206,11 +206,11 @@ class Recovery:
         return self._search.start()
 
     def _read_on(self, event: TailEvent, now: float) -> list[RecoveryEffect]:
-        if self.phase is not Phase.READING or self._search is None or self._copies is None:
+        if self.phase is not RecoveryPhase.READING or self._search is None or self._copies is None:
             return []  # closing: all is confirmed, only the CAS decides what the ledger is
         effects: list[RecoveryEffect] = []
         match event:
-            case EntriesRead():
+            case RecoveryEntriesRead():
                 if self._search.heard(event, now):
                     effects = self._decide(self._search, self._copies, now)
             case BaseRead():
@@ -234,7 +234,7 @@ class Recovery:
         if search.end_found:
             return effects
         if search.is_stuck:
-            return effects + self._fail(Failure.UNDECIDED)
+            return effects + self._fail(RecoveryFailure.UNDECIDED)
         return effects + search.decide_end(now)
 
     # The end.
@@ -242,8 +242,12 @@ class Recovery:
     def _try_close(self, search: EndSearch, copies: WriteBacks) -> list[RecoveryEffect]:
         if copies.is_short:
             denied = copies.was_denied
-            return self._fail(Failure.ACCESS_DENIED if denied else Failure.NOT_ENOUGH_BOOKIES)
-        if self.phase is not Phase.READING or not (search.end_found and copies.all_confirmed):
+            return self._fail(
+                RecoveryFailure.ACCESS_DENIED if denied else RecoveryFailure.NOT_ENOUGH_BOOKIES
+            )
+        if self.phase is not RecoveryPhase.READING or not (
+            search.end_found and copies.all_confirmed
+        ):
             return []
         if search.base_is_unreadable:
             return self._fail_for_base(search.base)
@@ -254,7 +258,7 @@ class Recovery:
         assert self._search is not None
         assert self._search.length is not None
         assert self._copies is not None
-        self.phase = Phase.CLOSING
+        self.phase = RecoveryPhase.CLOSING
         older = len(self.metadata.fragments) - 1
         fragments = self.metadata.fragments[:older] + self._copies.metadata.fragments[older:]
         merged = replace(self.metadata, fragments=fragments)
@@ -262,7 +266,7 @@ class Recovery:
         return [WriteMetadata(self._closing, self.version)]
 
     def _finish(self, metadata: LedgerMetadata, version: int) -> list[RecoveryEffect]:
-        self.phase = Phase.DONE
+        self.phase = RecoveryPhase.DONE
         assert metadata.last_entry is not None, "it is CLOSED"
         last = metadata.last_fragment
         found = self._closing is not None and metadata.last_entry >= last.first_entry
@@ -288,12 +292,12 @@ class Recovery:
     def _fail_for_base(self, base: int) -> list[RecoveryEffect]:
         """What some claim to be confirmed nobody gives. To end the ledger below it is not ours: it
         may have been acknowledged, and be lost."""
-        self.phase = Phase.FAILED
+        self.phase = RecoveryPhase.FAILED
         fencing = self._fencing
         is_claimed = fencing is not None and fencing.last_add_confirmed >= base
         claimants = fencing.claimants if fencing is not None and is_claimed else ()
-        return [FailRecovery(Failure.BASE_UNREADABLE, base, claimants)]
+        return [FailRecovery(RecoveryFailure.BASE_UNREADABLE, base, claimants)]
 
-    def _fail(self, failure: Failure) -> list[RecoveryEffect]:
-        self.phase = Phase.FAILED
+    def _fail(self, failure: RecoveryFailure) -> list[RecoveryEffect]:
+        self.phase = RecoveryPhase.FAILED
         return [FailRecovery(failure)]

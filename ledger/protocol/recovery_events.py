@@ -7,7 +7,7 @@ from enum import Enum
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, fence_is_certain
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     ChooseReplacements,
     MetadataEffect,
     MetadataEvent,
@@ -48,8 +48,8 @@ class LacRead:
 
 
 @dataclass(frozen=True, slots=True)
-class EntriesRead:
-    """Answer to `SendRead`: verified entries with the length in their header, and how far
+class RecoveryEntriesRead:
+    """Answer to `SendRecoveryRead`: verified entries with the length in their header, and how far
     the bookie's silence about an id is a promise that it is not there. No promise at all
     if *answered* is False: an error, a time-out, a refusal (rule 43). *unknown*: it has given
     all that it has from *first* on, but may have lost that entry; to ask again is no use."""
@@ -88,7 +88,7 @@ class WriteBackRefused:
     status: Status
 
 
-TailEvent = EntriesRead | BaseRead | WriteBackStored | WriteBackRefused | ReplacementsChosen
+TailEvent = RecoveryEntriesRead | BaseRead | WriteBackStored | WriteBackRefused | ReplacementsChosen
 """About entries that may be the ledger's last: after the fence, before the close."""
 
 RecoveryEvent = RecoveryStarted | LacRead | TailEvent | MetadataEvent | TimePassed
@@ -106,7 +106,7 @@ class SendFence:
 
 
 @dataclass(frozen=True, slots=True)
-class SendRead:
+class SendRecoveryRead:
     """Read first..last; *fence*: with the fence flag."""
 
     index: int
@@ -155,7 +155,7 @@ class FinishRecovery:
     when the writer died, and confirmed without them, is below where the recovery began."""
 
 
-class Failure(Enum):
+class RecoveryFailure(Enum):
     NOT_COVERED = "too few of its bookies confirmed the fence"
     UNDECIDED = "too few of its bookies answered to know whether an entry exists"
     BASE_UNREADABLE = "its last confirmed entry could not be read from any replica"
@@ -168,14 +168,14 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailRecovery:
-    failure: Failure
+    failure: RecoveryFailure
     claimed: int = NO_ENTRY
     """With BASE_UNREADABLE: the entry that is confirmed, as some say, and that nobody gives."""
     claimants: tuple[BookieId, ...] = ()
     """Who says so."""
 
 
-Request = SendFence | SendRead | ReadBase | WriteBack
+Request = SendFence | SendRecoveryRead | ReadBase | WriteBack
 """What is asked of a bookie, and asked again."""
 
 RecoveryEffect = (
@@ -188,12 +188,12 @@ def lac_read(asked: SendFence, answer: LacAnswer, proven: int) -> LacRead:
     return LacRead(asked.index, fence_is_certain(answer), proven, answer.status)
 
 
-def entries_read(asked: SendRead, found: Found) -> EntriesRead:
+def entries_read(asked: SendRecoveryRead, found: Found) -> RecoveryEntriesRead:
     """Return the event that a verified answer means.
 
     Only a bookie that says that its fence is durable has answered at all (rules 33, 40); then
     its never having heard of the ledger is a promise about every entry."""
-    return EntriesRead(
+    return RecoveryEntriesRead(
         asked.index,
         asked.first,
         answered=found.fenced and found.status in {Status.OK, Status.NO_SUCH_LEDGER},

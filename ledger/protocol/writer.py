@@ -17,7 +17,7 @@ What it wrote without a bookie is marked for repair at once, which can make thos
 fragment is settled. So once the bookie is back the writer begins a new fragment, by a change to
 the same bookies; and a bookie that the registry does not list for long is left for another one,
 though it has not failed. Both are wishes: without a bookie to take, nothing happens
-(`ledger.protocol.absences`).
+(`ledger.protocol.ensemble_change`).
 
 A bookie that holds the ledger under another key (a stranger made it there first) never takes an
 entry of it: it is replaced at once. If too few others are left and nothing was confirmed, nothing
@@ -38,19 +38,18 @@ from typing import Final, assert_never
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.absences import Absences
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
     ReadMetadata,
     ReplacementsChosen,
+    Retries,
     TimePassed,
     WriteMetadata,
 )
-from ledger.protocol.ensemble_change import EnsembleChange
-from ledger.protocol.retries import Retries
+from ledger.protocol.ensemble_change import Absences, EnsembleChange
 from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
@@ -58,7 +57,6 @@ from ledger.protocol.writer_events import (
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
-    Failure,
     FailWriter,
     FinishClose,
     LacksMarked,
@@ -67,6 +65,7 @@ from ledger.protocol.writer_events import (
     SendAdds,
     WriterEffect,
     WriterEvent,
+    WriterFailure,
 )
 from ledger.requests import Status
 
@@ -102,7 +101,7 @@ class WriterConfig:
         assert self.ensemble_changes_max >= 0
 
 
-class Phase(Enum):
+class WriterPhase(Enum):
     OPEN = "open"
     CHANGING = "changing the ensemble"
     CLOSING = "closing"
@@ -110,9 +109,9 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-_CONFIRMING: Final = frozenset({Phase.OPEN, Phase.CLOSING})
+_CONFIRMING: Final = frozenset({WriterPhase.OPEN, WriterPhase.CLOSING})
 """What a step that confirms something may end with: it may have confirmed the last entry."""
-_OVER: Final = frozenset({Phase.CLOSED, Phase.FAILED})
+_OVER: Final = frozenset({WriterPhase.CLOSED, WriterPhase.FAILED})
 
 
 class Writer:
@@ -128,7 +127,7 @@ class Writer:
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.version = version
-        self.phase = Phase.OPEN
+        self.phase = WriterPhase.OPEN
         self.last_add_pushed = NO_ENTRY
         self.length = 0
         self._acks = AckTracker(metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY)
@@ -172,7 +171,7 @@ class Writer:
     def _may_change(self) -> bool:
         """True iff nothing stands against a change that is only wished for."""
         spare = self._changes < self._config.ensemble_changes_max
-        is_free = self.phase is Phase.OPEN and not self._close_requested
+        is_free = self.phase is WriterPhase.OPEN and not self._close_requested
         return is_free and spare and not self._change.failed
 
     @property
@@ -226,7 +225,9 @@ class Writer:
             f"confirmed while {self.phase.value}"
         )
         assert self._acks.bookies == self.metadata.last_fragment.bookies
-        assert (self.phase is Phase.CLOSING) == (self._closing is not None) or self.phase in _OVER
+        assert (self.phase is WriterPhase.CLOSING) == (
+            self._closing is not None
+        ) or self.phase in _OVER
         assert not self._change.leaving or self._retry_at is None, "asks twice at once"
 
     def _append(self, event: AppendRequested) -> list[WriterEffect]:
@@ -254,7 +255,7 @@ class Writer:
 
     def _progress(self, now: float) -> list[WriterEffect]:
         """Confirm what may be confirmed; then, if nothing is pending, close or publish the LAC."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not WriterPhase.OPEN:
             return []  # blocked until the change is recorded (rule 19)
         if self._absences.are_over and self._may_change and self._holds_confirmed:
             return self._settle(now)  # what could be confirmed now is so behind it
@@ -279,13 +280,13 @@ class Writer:
             return []  # the bookie was replaced already
         if event.first <= self.last_add_confirmed:
             self._absences.missed(event.index)
-        if self.phase is Phase.CLOSING:
+        if self.phase is WriterPhase.CLOSING:
             return []  # all is confirmed: only the closing CAS decides what the ledger is
         match event.status:
             case Status.FENCED:
-                return self._fail(Failure.FENCED)
+                return self._fail(WriterFailure.FENCED)
             case Status.CONFLICT:
-                return self._fail(Failure.CONFLICT)
+                return self._fail(WriterFailure.CONFLICT)
             case (
                 Status.OK
                 | Status.NO_SUCH_LEDGER
@@ -312,8 +313,10 @@ class Writer:
                 return []
         self._change.fail(event.index, event.status)
         if event.status is Status.ACCESS_DENIED and not self._acks.quorum_is_up():
-            return self._fail(Failure.ACCESS_DENIED)  # it is not one bookie that knows too little
-        if self.phase is not Phase.OPEN:
+            return self._fail(
+                WriterFailure.ACCESS_DENIED
+            )  # it is not one bookie that knows too little
+        if self.phase is not WriterPhase.OPEN:
             return []  # joins the change under way, or is met after it
         may_wait = self._config.delay_ensemble_change and self._acks.quorum_is_up()
         if may_wait and event.status not in _NEVER_AGAIN:
@@ -322,7 +325,7 @@ class Writer:
 
     def _listed(self, event: BookiesListed, now: float) -> list[WriterEffect]:
         has_come = self._absences.listed(event.writable, now)
-        if self.phase is not Phase.OPEN:
+        if self.phase is not WriterPhase.OPEN:
             return []
         if has_come and self._change.failed:
             self._retry_at = None
@@ -334,12 +337,12 @@ class Writer:
         self._change.leaving = self._absences.to_leave(now)
         if not self._change.leaving:
             return []
-        self.phase = Phase.CHANGING
+        self.phase = WriterPhase.CHANGING
         return [self._change.choose()]
 
     def _settle(self, now: float) -> list[WriterEffect]:
         """Begin a new fragment with the same bookies, so that repair can complete the last."""
-        self.phase = Phase.CHANGING
+        self.phase = WriterPhase.CHANGING
         self._patience_until = now + METADATA_PATIENCE_S
         self._change.again(self._absences.lacking)
         marks = self._absences.to_mark(self.metadata.last_fragment.first_entry)
@@ -347,13 +350,13 @@ class Writer:
 
     def _begin_change(self) -> list[WriterEffect]:
         if self._changes >= self._config.ensemble_changes_max:
-            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
-        self.phase = Phase.CHANGING
+            return self._fail(WriterFailure.NOT_ENOUGH_BOOKIES)
+        self.phase = WriterPhase.CHANGING
         self._retry_at = None
         return [self._change.choose()]
 
     def _replacements_chosen(self, event: ReplacementsChosen, now: float) -> list[WriterEffect]:
-        if self.phase is not Phase.CHANGING:
+        if self.phase is not WriterPhase.CHANGING:
             return []
         leaving, self._change.leaving = self._change.leaving, ()
         self._patience_until = now + METADATA_PATIENCE_S
@@ -370,7 +373,7 @@ class Writer:
         """Nobody is there for the places of bookies that are gone, and have not failed."""
         if self._change.failed:  # others have, meanwhile
             return self._begin_change()
-        self.phase = Phase.OPEN
+        self.phase = WriterPhase.OPEN
         self._patience_until = None
         self._absences.plan(now, pause_s=DEGRADED_RETRY_S)
         return self._progress(now)
@@ -379,7 +382,7 @@ class Writer:
         """No replacement: go on while Qa bookies of each write set are left (rules 26, 27)."""
         if not self._acks.quorum_is_up():
             return self._too_few()
-        self.phase = Phase.OPEN
+        self.phase = WriterPhase.OPEN
         self._change.end()
         self._patience_until = None
         self._retry_at = now + DEGRADED_RETRY_S
@@ -389,11 +392,11 @@ class Writer:
 
     def _too_few(self) -> list[WriterEffect]:
         if Status.ACCESS_DENIED in self._change.failed.values():
-            return self._fail(Failure.ACCESS_DENIED)
+            return self._fail(WriterFailure.ACCESS_DENIED)
         if Status.WRONG_KEY not in self._change.failed.values():
-            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+            return self._fail(WriterFailure.NOT_ENOUGH_BOOKIES)
         if self.last_add_confirmed != NO_ENTRY:
-            return self._fail(Failure.WRONG_KEY)
+            return self._fail(WriterFailure.WRONG_KEY)
         self._gives_up = True
         return self._begin_close()
 
@@ -413,7 +416,7 @@ class Writer:
         if self._change.failed:  # more bookies failed meanwhile (rule 24)
             return effects + self._begin_change()
         self._change.end()
-        self.phase = Phase.OPEN
+        self.phase = WriterPhase.OPEN
         return effects + self._progress(now)  # only now that all of them are un-set
 
     def _send_pending(self, replaced: list[int]) -> list[WriterEffect]:
@@ -426,7 +429,7 @@ class Writer:
     # Close.
 
     def _begin_close(self) -> list[WriterEffect]:
-        self.phase = Phase.CLOSING
+        self.phase = WriterPhase.CLOSING
         self._closing = self.metadata.closed(self.last_add_confirmed, self._final_length())
         return [WriteMetadata(self._closing, self.version)]
 
@@ -435,8 +438,8 @@ class Writer:
 
     def _closed(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
         if self._gives_up:
-            return self._fail(Failure.CLOSED_EMPTY)
-        self.phase = Phase.CLOSED
+            return self._fail(WriterFailure.CLOSED_EMPTY)
+        self.phase = WriterPhase.CLOSED
         self.metadata, self.version = metadata, version
         marks = self._absences.to_mark(metadata.last_fragment.first_entry, closed=True)
         self._acks = AckTracker(
@@ -449,31 +452,31 @@ class Writer:
     def _metadata_written(self, version: int, now: float) -> list[WriterEffect]:
         if self._closing is not None:
             return self._closed(self._closing, version)
-        if self.phase is not Phase.CHANGING or not self._change.replacing:
+        if self.phase is not WriterPhase.CHANGING or not self._change.replacing:
             return []
         return self._change_recorded(self._write_change().metadata, version, now)
 
     def _metadata_read(self, event: MetadataRead, now: float) -> list[WriterEffect]:
         stored = event.metadata
-        if self.phase is Phase.OPEN:
+        if self.phase is WriterPhase.OPEN:
             return []  # nothing was asked
         if stored is None:
-            return self._fail(Failure.DELETED)
+            return self._fail(WriterFailure.DELETED)
         if stored.state is not LedgerState.OPEN:
             end = (self.last_add_confirmed, self._final_length())
             if self._closing is not None and (stored.last_entry, stored.length) == end:
                 return self._closed(stored, event.version)
-            return self._fail(Failure.FENCED)
+            return self._fail(WriterFailure.FENCED)
         if self._change.replacing and (
             stored.last_fragment == self._write_change().metadata.last_fragment
         ):
             return self._change_recorded(stored, event.version, now)  # our own lost reply
         if stored.last_fragment != self.metadata.last_fragment:
-            return self._fail(Failure.FENCED)  # only a writer may change the last fragment
+            return self._fail(WriterFailure.FENCED)  # only a writer may change the last fragment
         # Re-replication edited older fragments: keep its edits, then try again (rule 25).
         self.metadata, self.version = stored, event.version
         if self._is_out_of_patience(now):
-            return self._fail(Failure.METADATA_UNAVAILABLE)
+            return self._fail(WriterFailure.METADATA_UNAVAILABLE)
         if self._closing is not None:
             return self._begin_close()
         if self._change.replacing:
@@ -483,7 +486,7 @@ class Writer:
     def _metadata_failed(self, now: float) -> list[WriterEffect]:
         """The write may have happened: nothing may be confirmed before it is known."""
         if self._is_out_of_patience(now):
-            return self._fail(Failure.METADATA_UNAVAILABLE)
+            return self._fail(WriterFailure.METADATA_UNAVAILABLE)
         self._retry_at = now + METADATA_RETRY_S
         return []
 
@@ -499,7 +502,7 @@ class Writer:
         if self._retry_at is None or now < self._retry_at:
             return effects
         self._retry_at = None
-        if self.phase is Phase.OPEN and self._change.failed:
+        if self.phase is WriterPhase.OPEN and self._change.failed:
             return effects + self._try_again(now)
         return [*effects, ReadMetadata()]
 
@@ -519,6 +522,6 @@ class Writer:
         If they fail again, the change that follows looks for replacements again."""
         return self._send_pending(self._change.revive()) + self._progress(now)
 
-    def _fail(self, failure: Failure) -> list[WriterEffect]:
-        self.phase = Phase.FAILED
+    def _fail(self, failure: WriterFailure) -> list[WriterEffect]:
+        self.phase = WriterPhase.FAILED
         return [FailWriter(failure)]

@@ -6,7 +6,7 @@ from enum import Enum
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     ChooseReplacements,
     MetadataEffect,
     MetadataEvent,
@@ -130,7 +130,7 @@ class ConfirmAdds:
     last: EntryId
 
 
-class Failure(Enum):
+class WriterFailure(Enum):
     """Why a writer is over."""
 
     FENCED = "fenced"
@@ -146,9 +146,9 @@ class Failure(Enum):
 @dataclass(frozen=True, slots=True)
 class FailWriter:
     """Fail every pending add, now and later; their outcome is unknown (rule 10), except that
-    none is kept after `Failure.CLOSED_EMPTY`."""
+    none is kept after `WriterFailure.CLOSED_EMPTY`."""
 
-    failure: Failure
+    failure: WriterFailure
 
 
 @dataclass(frozen=True, slots=True)

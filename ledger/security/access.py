@@ -51,7 +51,7 @@ class Role(StrEnum):
         return self in {Role.BOOKIE, Role.OPERATOR}
 
 
-class Action(IntEnum):
+class Permission(IntEnum):
     """What a bookie is asked to do. What is allowed is a sum of them."""
 
     READ = 1
@@ -67,17 +67,17 @@ class Action(IntEnum):
 
 
 ALLOWED: Final = {
-    Role.READER: Action.READ,
-    Role.WRITER: Action.READ | Action.ADD | Action.RECOVER,
-    Role.BOOKIE: Action.READ | Action.RECOVER | Action.LIST,
-    Role.OPERATOR: Action.READ | Action.RECOVER | Action.LIST | Action.ORDER,
+    Role.READER: Permission.READ,
+    Role.WRITER: Permission.READ | Permission.ADD | Permission.RECOVER,
+    Role.BOOKIE: Permission.READ | Permission.RECOVER | Permission.LIST,
+    Role.OPERATOR: Permission.READ | Permission.RECOVER | Permission.LIST | Permission.ORDER,
 }
 NEEDED: Final = {
-    Action.READ: Role.READER,
-    Action.ADD: Role.WRITER,
-    Action.RECOVER: Role.WRITER,
-    Action.LIST: Role.BOOKIE,
-    Action.ORDER: Role.OPERATOR,
+    Permission.READ: Role.READER,
+    Permission.ADD: Role.WRITER,
+    Permission.RECOVER: Role.WRITER,
+    Permission.LIST: Role.BOOKIE,
+    Permission.ORDER: Role.OPERATOR,
 }
 """The least role that will do."""
 _NUMBERS: Final = {
@@ -134,9 +134,9 @@ class Grant:
         actions = int(ALLOWED[self.role]) if self.is_for(log) else 0
         if log is not None and log.startswith(OWN_LOGS):
             if self.role is Role.OPERATOR:
-                actions |= Action.ADD
+                actions |= Permission.ADD
             elif self.logs == ANYTHING and not self.role.is_of_cluster:
-                actions &= Action.READ
+                actions &= Permission.READ
         return actions
 
     @property
@@ -219,7 +219,7 @@ def allowed(grants: Iterable[Grant], log: str | None) -> int:
     return total
 
 
-def grant_for(grants: Iterable[Grant], action: Action, log: str | None) -> Grant | None:
+def grant_for(grants: Iterable[Grant], action: Permission, log: str | None) -> Grant | None:
     """Return the first of *grants* that allows *action* on *log*, or None."""
     return next((one for one in grants if one.allows(log) & action), None)
 

@@ -18,8 +18,7 @@ from typing import Any, Final
 from ledger.errors import CertificateUnusable
 from ledger.log_events import get_logger
 from ledger.security.names import Certificate, Identity, certificate_of, identity_of
-from ledger.security.settings import NameKind, TlsMode, TlsSettings
-from ledger.security.tls_negotiation import Takes, takes_of
+from ledger.security.settings import NameKind, Takes, TlsMode, TlsSettings, takes_of
 
 LOOK_S: Final = 1.0
 AGE_S_MAX: Final = 3600.0

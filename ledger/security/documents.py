@@ -1,13 +1,17 @@
-"""Keeps what operators set for a whole namespace: one value, in one node of the metadata store,
-whose ACLs say who may change it."""
+"""What operators set for a whole namespace: its grants, and its quotas.
+
+Each is one value, in one node of the metadata store, whose ACLs say who may change it.
+"""
 
 from collections.abc import Callable
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-from ledger.clock import now_ms
 from ledger.errors import BadVersion, NodeExists, NoSuchNode
+from ledger.log_events import now_ms
 from ledger.metastore.port import MetadataStore
+from ledger.security.access import ACCESS, Rules
+from ledger.security.quotas import QUOTAS, Quotas
 
 CHANGE_TRIES_MAX: Final = 10
 
@@ -69,3 +73,25 @@ async def change_document(
             continue
         return True
     raise AssertionError("the loop returns or raises")
+
+
+async def read_rules(store: MetadataStore) -> Rules:
+    """Raises as `read_document`."""
+    return await read_document(store, ACCESS, Rules)
+
+
+async def change_rules(store: MetadataStore, change: Callable[[Rules], Rules], *, by: str) -> bool:
+    """Return whether *change* made a difference. Raises as `change_document`."""
+    return await change_document(store, ACCESS, Rules, change, by=by)
+
+
+async def read_quotas(store: MetadataStore) -> Quotas:
+    """Raises as `read_document`."""
+    return await read_document(store, QUOTAS, Quotas)
+
+
+async def change_quotas(
+    store: MetadataStore, change: Callable[[Quotas], Quotas], *, by: str
+) -> bool:
+    """Return whether *change* made a difference. Raises as `change_document`."""
+    return await change_document(store, QUOTAS, Quotas, change, by=by)

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from ledger.metering.declaration import Declarations
+from ledger.metering.declaration import MetricRegistry
 from ledger.security.certificates import Security
 
-METRICS: Final[Declarations[Security]] = Declarations()
+METRICS: Final[MetricRegistry[Security]] = MetricRegistry()
 
 
 def _expires_at(security: Security) -> float:

@@ -1,4 +1,5 @@
-"""What a certificate says of who has it. Pure.
+"""Names of the other end of a connection: what its certificate says of it, and where it comes from.
+Pure.
 
 A bookie is recognised by its name, if its certificate names one:
 
@@ -12,7 +13,7 @@ no bookie of another trust domain: bundles of a federation hold the authorities 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from ssl import cert_time_to_seconds
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -24,6 +25,8 @@ _SPIFFE: Final = "spiffe://"
 _SHOWN_MAX: Final = 4
 _CONTROL: Final = frozenset(map(chr, (*range(32), 127)))
 """NUL among them: a name ends there for programs in C."""
+NETWORK_BITS: Final = 64
+"""Of an IPv6 address: who has one has all that begin like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +179,19 @@ def _address(text: str) -> object:
         return ip_address(text.strip())
     except ValueError:
         return None
+
+
+def source_of(peername: object) -> str:
+    """Return what all connections of one host have in common; *peername* is what a socket says of
+    its other end."""
+    host = str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        network = int(address) >> NETWORK_BITS << NETWORK_BITS
+        return f"{IPv6Address(network)}/{NETWORK_BITS}"
+    return str(address)

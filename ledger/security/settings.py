@@ -3,16 +3,32 @@
 off         nothing is secured: for one machine, or a network that nobody else is on
 optional    servers take both, clients use TLS with whoever has it: while a cluster changes over
 required    TLS with certificates of both ends, or no connection
+
+Which of them a connection to a bookie is secured by follows from what the bookie says that it
+takes; `why_failed` puts into words why a connection came to nothing.
 """
 
+import ssl
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
-from ledger.errors import InvalidTls
+from ledger.errors import InvalidTls, TransportMismatch
 
 VARIABLE: Final = "DLOG_TLS"
 """Of the environment; those of the files have this prefix, too."""
+_OURS: Final = {
+    "CERTIFICATE_REQUIRED": "it wants a certificate, and got none",
+    "UNKNOWN_CA": "it does not know the authority of our certificate",
+    "CERTIFICATE_EXPIRED": "our certificate has expired",
+    "BAD_CERTIFICATE": "it does not accept our certificate",
+    "CERTIFICATE_UNKNOWN": "it does not accept our certificate",
+    "UNSUPPORTED_CERTIFICATE": "our certificate is not one for clients",
+    "CERTIFICATE_REVOKED": "our certificate was revoked",
+    "ACCESS_DENIED": "it does not accept our certificate",
+}
+"""Alerts of the other end, by the end of their name."""
+_PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 class TlsMode(StrEnum):
@@ -108,3 +124,57 @@ def _kinds(text: str) -> tuple[NameKind, ...]:
         if name not in NameKind._value2member_map_:
             raise InvalidTls(f"{VARIABLE}_IDENTITY has {name!r}; name some of {known}, by commas")
     return tuple(dict.fromkeys(map(NameKind, names)))
+
+
+class Takes(IntEnum):
+    """What the addresses of a bookie take. Numbers are those of its registration."""
+
+    PLAIN = 0
+    """All take plain connections only; so do bookies from before there was TLS."""
+    BOTH = 1
+    """All take both."""
+    TLS = 2
+    """All take TLS only."""
+
+
+def takes_of(mode: TlsMode) -> Takes:
+    """Return what a server of *mode* takes."""
+    match mode:
+        case TlsMode.OFF:
+            return Takes.PLAIN
+        case TlsMode.OPTIONAL:
+            return Takes.BOTH
+        case TlsMode.REQUIRED:
+            return Takes.TLS
+
+
+def is_secured(mode: TlsMode, takes: Takes | None, *, name: str) -> bool:
+    """Return whether a client of *mode* uses TLS with *name*, of which is known that it takes
+    *takes*.
+
+    Raises `TransportMismatch` if the two have nothing in common."""
+    if mode is TlsMode.REQUIRED and takes is Takes.PLAIN:
+        raise TransportMismatch(
+            name, "takes plain connections only, and here TLS is required", "start it with TLS"
+        )
+    if mode is TlsMode.OFF:
+        if takes is Takes.TLS:
+            reason = "takes TLS only, and here it is off"
+            raise TransportMismatch(name, reason, TransportMismatch.HOW)
+        return False
+    return takes in (Takes.BOTH, Takes.TLS) or (takes is None and mode is TlsMode.REQUIRED)
+
+
+def why_failed(error: BaseException) -> str:
+    """Return why a connection, or the handshake of TLS on it, ended with *error*."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not believed here: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        name = error.reason or ""
+        for alert, reason in _OURS.items():
+            if name.endswith(alert):
+                return reason
+        if name.endswith(_PLAIN):
+            return "it does not speak TLS; is DLOG_TLS set there?"
+        return f"TLS failed: {name.lower().replace('_', ' ') or type(error).__name__}"
+    return str(error) or type(error).__name__

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ledger.security.certificates import Security
-from ledger.security.sources import source_of
-from ledger.security.tls_errors import why_failed
+from ledger.security.names import source_of
+from ledger.security.settings import why_failed
 
 STRANGERS_MAX: Final = 256
 """Connections of which it is not known yet whether they are secured. One more ends the oldest of
@@ -29,7 +29,7 @@ _TLS: Final = 22
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
-class Taker:
+class TlsListener:
     """`start`, then `close` or `stop`; all on the event loop that serves."""
 
     def __init__(

@@ -6,20 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import BadMessage, TransportMismatch
 from ledger.ids import BookieIdentity
 from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.names import Certificate, why_not_bookie
-from ledger.security.settings import TlsMode
-from ledger.security.tls_errors import why_failed
+from ledger.security.settings import Takes, TlsMode, is_secured, why_failed
 from ledger.security.tls_listener import SHUTDOWN_S_MAX
-from ledger.security.tls_negotiation import Takes, is_secured
-from ledger.transport.blocks import Blocks
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Received
-from ledger.transport.framing import Budget, Frame, Kind
+from ledger.transport.framing import Blocks, Budget, Frame, FrameKind
 from ledger.transport.handshake import (
     Hello,
     Purpose,
@@ -41,7 +38,7 @@ _CLOSED_IN_SILENCE: Final = (
 )
 ANSWER_BYTES: Final = 4 * 1024 * 1024
 """An answer of up to so much is received where it stays; what is larger, in pieces."""
-_ANSWERS: Final = (Kind.ANSWER, Kind.NOT_KNOWN)
+_ANSWERS: Final = (FrameKind.ANSWER, FrameKind.NOT_KNOWN)
 _log = get_logger(__name__)
 
 
@@ -227,7 +224,7 @@ async def connect(
     return answer.reason if isinstance(answer, Refusal) else None
 
 
-class Asker:
+class RequestConnection:
     """Asks one bookie at one address; connects when it is first asked.
 
     Answers come in any order. Who is not waited for any more is told so."""
@@ -281,7 +278,9 @@ class Asker:
     def is_idle(self) -> bool:
         return not self._open and self._connecting is None
 
-    async def ask(self, kind: Kind, request: Received, timeout_s: float | None) -> Frame | None:
+    async def ask(
+        self, kind: FrameKind, request: Received, timeout_s: float | None
+    ) -> Frame | None:
         """Return the answer, None if there is none within *timeout_s*."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -356,7 +355,7 @@ class Asker:
             self._connecting = None
 
     async def _answer(
-        self, connection: ClientConnection, kind: Kind, request: bytes
+        self, connection: ClientConnection, kind: FrameKind, request: bytes
     ) -> Frame | None:
         self._number += 1
         number = self._number
@@ -368,7 +367,7 @@ class Asker:
         finally:
             self.used_at = self._loop.time()
             if self._open.pop(number, None) is not None:
-                connection.send(Kind.CANCEL, number)
+                connection.send(FrameKind.CANCEL, number)
             self._rest()
 
     def _answered(self, frame: Frame) -> None:

@@ -13,18 +13,17 @@ from typing import Final, cast
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
-from ledger.security.names import Certificate, Identity
-from ledger.security.sources import source_of
-from ledger.security.tls_errors import why_failed
-from ledger.transport.blocks import Blocks
+from ledger.security.names import Certificate, Identity, source_of
+from ledger.security.settings import why_failed
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import (
     HEADER_BYTES,
     SCRATCH_BYTES,
+    Blocks,
     Budget,
     Frame,
+    FrameKind,
     FrameReader,
-    Kind,
     frame_header,
 )
 from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
@@ -154,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def peer(self) -> str:
         return "" if self._transport is None else str(self._peername)
 
-    def send(self, kind: Kind, number: int, *body: Buffer) -> None:
+    def send(self, kind: FrameKind, number: int, *body: Buffer) -> None:
         """Write a frame with the parts of *body*, which nobody changes any more. What is written
         is never waited for: see `is_blocked`."""
         if self._transport is None or self._ended or self.is_lost:

@@ -23,8 +23,7 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.checksum import checked, checked_parts, verified
-from ledger.transport.envelope import Buffer, Received
+from ledger.transport.envelope import Buffer, Received, checked, checked_parts, verified
 from ledger.wire import bookie_pb2 as pb
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024

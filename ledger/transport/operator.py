@@ -1,9 +1,12 @@
 """What an operator asks of one bookie: how it is, and to do now what it does by itself later.
 
-Values are the messages of bookie.proto as they are. Every call raises
-`BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie says no,
-`AccessDenied` if it does not take orders from here. A call that is given up does not stop what the
-bookie has begun.
+Values are the messages of bookie.proto as they are. An order is one field of `OrderRequest`, and
+its answer the field of `OrderReply` with the same name. A program that does not know a field says
+that it does not know the order.
+
+Every call raises `BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie
+says no, `AccessDenied` if it does not take orders from here. A call that is given up does not stop
+what the bookie has begun.
 """
 
 import asyncio
@@ -21,19 +24,49 @@ from ledger.errors import (
 )
 from ledger.ids import BookieIdentity
 from ledger.security.certificates import Security, own_name
-from ledger.security.settings import TlsMode
-from ledger.security.tls_negotiation import Takes, is_secured
+from ledger.security.settings import Takes, TlsMode, is_secured
 from ledger.transport.client_connection import ClientConnection, Way, connect
 from ledger.transport.connection import new_scratch
-from ledger.transport.framing import Frame, Kind
+from ledger.transport.envelope import Received, checked, verified
+from ledger.transport.framing import Frame, FrameKind
 from ledger.transport.handshake import Purpose, hello_to
-from ledger.transport.orders import REPLY_BYTES_MAX, order_answer, order_message
 from ledger.wire import bookie_pb2 as pb
 
+ORDER_BYTES_MAX: Final = 4096
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
+_UNKNOWN: Final = ""
 _CONNECT_S: Final = 2.0
 _SCRATCH_BYTES: Final = 16 * 1024
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A run may take long, and a bookie whose machine is gone says nothing."""
+
+
+def order_message(name: str, order: Message) -> bytes:
+    """Return the message of *order*; *name* is its field in `OrderRequest`."""
+    message = pb.OrderRequest()
+    getattr(message, name).CopyFrom(order)
+    getattr(message, name).SetInParent()
+    return checked(message)
+
+
+def order_of(received: Received) -> tuple[str, Message]:
+    """Return field and value of an order; an empty field for one that is not known here. Raises
+    `BadMessage`."""
+    message, _ = verified(pb.OrderRequest, received)
+    name = message.WhichOneof("order")
+    return (_UNKNOWN, message) if name is None else (name, getattr(message, name))
+
+
+def order_reply(reply: pb.OrderReply, request: bytes) -> bytes:
+    return checked(reply, request=request)
+
+
+def order_answer(received: Received, request: bytes) -> pb.OrderReply:
+    """Return the reply to *request*. Raises `BadMessage`."""
+    if len(received) > REPLY_BYTES_MAX:
+        raise BadMessage("OrderReply", f"it has {len(received)} bytes")
+    message, _ = verified(pb.OrderReply, received, request=request)
+    return message
 
 
 class BookieOperator:
@@ -124,7 +157,7 @@ class BookieOperator:
                 async with self._connecting:
                     connection = await self._connected()
                 frame = await self._answer(connection, request)
-            if frame.kind == Kind.NOT_KNOWN:
+            if frame.kind == FrameKind.NOT_KNOWN:
                 raise BookieRefused(self._name, "it does not know orders; its program is older")
             reply = order_answer(frame.body, request)
         except TimeoutError as error:
@@ -171,12 +204,12 @@ class BookieOperator:
         number = self._number
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
-        connection.send(Kind.ORDER, number, request)
+        connection.send(FrameKind.ORDER, number, request)
         try:
             return await answer
         finally:
             if self._open.pop(number, None) is not None and connection.is_ready:
-                connection.send(Kind.CANCEL, number)
+                connection.send(FrameKind.CANCEL, number)
 
     def _answered(self, frame: Frame) -> None:
         answer = self._open.pop(frame.number, None)

@@ -16,7 +16,7 @@ from ledger.errors import BadMessage
 from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, Status
 from ledger.transport.client_connection import ClientConnection, Way, connect
-from ledger.transport.framing import Frame, Kind
+from ledger.transport.framing import Frame, FrameKind
 from ledger.transport.handshake import Purpose, hello_to
 from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
@@ -94,7 +94,7 @@ class BookieSession:
             batch = self._window.take()
             if batch is None:
                 return
-            connection.send(Kind.ADD, batch[0], message(batch[1]))
+            connection.send(FrameKind.ADD, batch[0], message(batch[1]))
 
     def end(self, reason: str) -> None:
         """Answer everything open with UNREACHABLE and let the connection go; idempotent."""
@@ -184,7 +184,7 @@ class BookieSession:
             self.end(reason)
 
     def _acked(self, frame: Frame) -> None:
-        if frame.kind != Kind.ADDED:
+        if frame.kind != FrameKind.ADDED:
             raise BadMessage("Frame", f"kind {frame.kind} answers no adds")
         first, last, statuses, held_ms = ack_values(frame.body)
         if held_ms:

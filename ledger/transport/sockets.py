@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import is_
 from typing import Final, TypeVar
 
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import BadMessage
 from ledger.ids import BookieId, BookieIdentity
 from ledger.log_events import get_logger
@@ -30,12 +30,11 @@ from ledger.requests import (
     Status,
 )
 from ledger.security.certificates import Security
-from ledger.security.tls_negotiation import Takes
-from ledger.transport.blocks import Blocks
-from ledger.transport.client_connection import Asker, Way
+from ledger.security.settings import Takes
+from ledger.transport.client_connection import RequestConnection, Way
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
-from ledger.transport.framing import Kind
+from ledger.transport.framing import Blocks, FrameKind
 from ledger.transport.messages import (
     MESSAGE_BYTES_MAX,
     batch_message,
@@ -111,7 +110,7 @@ class SocketTransport:
         self._scratch = new_scratch(_SCRATCH_BYTES)
         self._blocks = Blocks()
         self._links: dict[BookieId, _Link] = {}
-        self._retired: list[Asker] = []
+        self._retired: list[RequestConnection] = []
         """Of addresses of before, until all that was asked there is answered."""
         self._to_flush: dict[BookieSession, None] = {}
         self._batches = _Batches()
@@ -132,23 +131,23 @@ class SocketTransport:
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         request, timeout_s = read_request(query), self._limits.timeout_s + query.wait_ms / 1000
-        answer = await self._ask(bookie, Kind.READ, request, read_answer, timeout_s)
+        answer = await self._ask(bookie, FrameKind.READ, request, read_answer, timeout_s)
         return ReadAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
-        answer = await self._ask(bookie, Kind.READ_LAC, lac_request(query), lac_answer)
+        answer = await self._ask(bookie, FrameKind.READ_LAC, lac_request(query), lac_answer)
         return LacAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
         unsupported = HeldAnswer(Status.UNREACHABLE, is_supported=False)
         request = held_request(query)
         answer = await self._ask(
-            bookie, Kind.READ_HELD, request, held_answer, not_known=unsupported
+            bookie, FrameKind.READ_HELD, request, held_answer, not_known=unsupported
         )
         return HeldAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
-        return await self._ask(bookie, Kind.INFO, info_request(), info_answer)
+        return await self._ask(bookie, FrameKind.INFO, info_request(), info_answer)
 
     def check_identities(self) -> None:
         """End connections to whom is not meant any more: the list of bookies was read again."""
@@ -275,7 +274,7 @@ class SocketTransport:
         link.session = self._new_session(bookie, session.address, link)
         link.session.follow(session)
 
-    def _retire(self, asker: Asker, link: "_Link") -> None:
+    def _retire(self, asker: RequestConnection, link: "_Link") -> None:
         asker.retire()
         self._retired.append(asker)
         link.asker = None
@@ -283,7 +282,7 @@ class SocketTransport:
     async def _ask(
         self,
         bookie: BookieId,
-        kind: Kind,
+        kind: FrameKind,
         request: bytes,
         decode: Callable[[Received, bytes], _Answer],
         timeout_s: float | None = None,
@@ -298,7 +297,7 @@ class SocketTransport:
         reply = await asker.ask(kind, request, timeout_s or self._limits.timeout_s)
         if reply is None:
             return None
-        if reply.kind == Kind.NOT_KNOWN:
+        if reply.kind == FrameKind.NOT_KNOWN:
             return not_known
         try:
             return decode(reply.body, request)
@@ -306,13 +305,13 @@ class SocketTransport:
             _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
             return None
 
-    def _asker(self, bookie: BookieId) -> Asker | None:
+    def _asker(self, bookie: BookieId) -> RequestConnection | None:
         link = self._links.get(bookie) or self._link(bookie)
         address = self._resolve(bookie)
         if link.asker is not None and link.asker.address != address:
             self._retire(link.asker, link)
         if link.asker is None and address is not None:
-            link.asker = Asker(
+            link.asker = RequestConnection(
                 bookie,
                 self._way(bookie, address),
                 self._scratch,
@@ -334,7 +333,7 @@ class _Link:
         self.session: BookieSession | None = None
         self.backoff = Backoff(_BACKOFF_S_MIN, _BACKOFF_S_MAX)
         self.retry_at = 0.0
-        self.asker: Asker | None = None
+        self.asker: RequestConnection | None = None
 
 
 class _Batches:

@@ -8,8 +8,7 @@ import errno
 import random
 from collections.abc import Callable
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import disk_error
+from bookie.disk.port import Directories, disk_error
 from tests.simulation.disk import Loss, PowerLost, SimDisk, _Content, _Directory
 
 JOURNALS = 2

@@ -7,8 +7,7 @@ from typing import Final
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.collector.plan import CollectorConfig
-from bookie.disk.directories import Directories
-from bookie.disk.port import DiskFull
+from bookie.disk.port import Directories, DiskFull
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.entry import encode_frame, encode_lac, parse_header

@@ -16,8 +16,7 @@ import pytest
 
 from bookie.command import IDENTITY_LOST
 from bookie.config import BookieConfig
-from bookie.disk.directories import Directories
-from bookie.disk.port import RealDisk
+from bookie.disk.port import Directories, RealDisk
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from bookie.errors import DirectoryInUse
 from bookie.identity.cookie import Cookie

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import RealDisk
+from bookie.disk.port import Directories, RealDisk
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from ledger.requests import Status

@@ -18,10 +18,9 @@ from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from bookie.entrylog.format import SUFFIX
 from bookie.index.format import DIRECTORY as INDEX
 from dlog.aio import Log
-from dlog.local.child import dying_with_parent
 from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
-from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.local.zookeeper import ManagedZooKeeper, dying_with_parent
 from dlog.settings import LogSettings
 from ledger import LedgerClient, Quorum
 from ledger.cluster import open_namespace

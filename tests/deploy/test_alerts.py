@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlog.local.cluster import LocalCluster
-from ledger.metering.declaration import Kind
+from ledger.metering.declaration import MetricKind
 from tests.deploy.alerting import ROOT, RULES, alerts_of, asked, program, prometheus, queried
 from tests.deploy.scenes import targets_of
 from tests.documents.metrics_page import DECLARED
@@ -28,7 +28,7 @@ def test_alerts_name_metrics_that_are_declared() -> None:
     for name in named:
         base = name.removesuffix("_bucket")
         assert base in declared, name
-        assert (declared[base].kind is Kind.HISTOGRAM) == (base != name), name
+        assert (declared[base].kind is MetricKind.HISTOGRAM) == (base != name), name
 
 
 def test_each_alert_says_what_to_do_and_is_tried() -> None:
@@ -54,8 +54,8 @@ def test_the_dashboard_shows_metrics_that_are_declared_as_what_they_are() -> Non
     for expression in expressions():
         for name in re.findall(r"\bdlog_[a-z_]+", expression):
             metric = declared[name.removesuffix("_bucket")]
-            assert (metric.kind is Kind.HISTOGRAM) == name.endswith("_bucket"), name
-            if metric.kind is not Kind.GAUGE:
+            assert (metric.kind is MetricKind.HISTOGRAM) == name.endswith("_bucket"), name
+            if metric.kind is not MetricKind.GAUGE:
                 assert f"rate({name}" in expression, f"{name} only grows"
             used = set(re.findall(rf"{name}{{(\w+)", expression))
             assert used <= {*metric.labels, "instance", "job"}, expression

@@ -6,8 +6,8 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.admin import create_log, log_compression, update_settings
-from dlog.aio.read import compression_sample
-from dlog.aio.read.compression_sample import CompressionSample
+from dlog.aio.read import segments
+from dlog.aio.read.segments import CompressionSample
 from dlog.errors import CodecMissing, NoSuchLog
 from dlog.recordbatch import BatchHeader, Codec, check_codec, parse_header
 from dlog.settings import LogSettings, parse_settings
@@ -172,7 +172,7 @@ async def test_the_ratio_is_of_the_newest_entries_and_names_their_codecs() -> No
 async def test_the_sample_is_bounded_and_of_the_newest(
     bound: str, value: int, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression_sample, bound, value)
+    monkeypatch.setattr(segments, bound, value)
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
         for size in (1, 2, 3, 4, 5, 6):

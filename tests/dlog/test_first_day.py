@@ -15,15 +15,15 @@ from dlog.aio.maintain.janitor import JanitorConfig
 from dlog.errors import InvalidPosition, InvalidSettings
 from dlog.position import DLSN, Start, Timestamp, Txid
 from dlog.settings import LogSettings, parse_settings
-from dlog.spark.bounds import parse_bounds
 from dlog.spark.errors import InvalidOption
 from dlog.spark.options import SourceOptions
+from dlog.spark.selection import parse_bounds
 from dlog.starts import parse_start
 from dlog.testing import Cluster, cluster
 from ledger.client import ClientConfig, LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import InvalidUri, InvalidValue, NoNamespace, NotEnoughBookies
-from ledger.option_parsers import directory
+from ledger.log_events import now_ms
+from ledger.options import directory
 from tests.waiting import PATIENCE_S
 
 ROOT: Final = Path(__file__).parents[2]

@@ -22,15 +22,14 @@ from ledger.errors import InvalidValue, MetadataDenied, NamespaceMismatch, NoNam
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore import open_store
-from ledger.metastore.acl import digest_id
-from ledger.metastore.acl_roles import NODES, AclRoles
+from ledger.metastore.acl import NODES, AclRoles, digest_id
 from ledger.metastore.acl_survey import survey_acls
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import CreateOp
 from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.quorum import Quorum
 from ledger.security.access import Grant, Role, Rules
-from ledger.security.grant_nodes import change_rules, read_rules
+from ledger.security.documents import change_rules, read_rules
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, SESSION_S
 from tests.zookeeper import fresh_uri

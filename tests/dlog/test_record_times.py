@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlog.cli.render.output import shown_time
+from dlog.cli.output import shown_time
 from dlog.columns import checked, checked_many
 from dlog.manifest import Manifest
 from dlog.position import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN

@@ -28,14 +28,14 @@ import leader
 import ledger
 from dlog.cli.app import app
 from dlog.config import InvalidConfig, load
-from dlog.console.pages import Access
+from dlog.console.pages import ConsoleAccess
 from dlog.process_settings import ProcessSettings
 from ledger.client import LedgerClient
 from ledger.errors import LogError
 from ledger.metastore import zookeeper_link
 from ledger.metastore.uri import parse_uri, without_secrets
 from ledger.metering.collector import page_of
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.quorum import Quorum
 from tests.dlog.cli.cli_shell import cli_shell
 from tests.dlog.console.looking import looking
@@ -327,7 +327,7 @@ def run_here(work: Coroutine[Any, Any, T]) -> T:
 
 @pytest.mark.slow
 async def test_pages_of_the_console_show_no_secret() -> None:
-    async with looking(Access(token=SECRET)) as seen:
+    async with looking(ConsoleAccess(token=SECRET)) as seen:
         writer = await seen.client.create(Quorum(2, 2, 2), password=SECRET.encode())
         await writer.add(b"entry")
         metadata = await seen.client.describe(writer.ledger_id)

@@ -22,13 +22,12 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from dlog.aio import Log
 from dlog.aio.admin import delete_log, log_info, rename_log, truncate_log
-from dlog.local.cluster import LocalCluster
+from dlog.local.cluster import LocalCertificates, LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
-from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.namespace_init import shown_roles
 from dlog.tls import files
-from dlog.tls.authority import Wanted
+from dlog.tls.authority import CertificateRequest
 from ledger.client import LedgerClient
 from ledger.cluster import open_namespace
 from ledger.errors import (
@@ -39,17 +38,17 @@ from ledger.errors import (
     NodeExists,
 )
 from ledger.ids import BookieId, LedgerId
-from ledger.ledger_owner import Belonging, owner_path, owner_value, renamed_value
+from ledger.ledger_owner import LedgerOwner, owner_path, owner_value, renamed_value
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metastore import open_store
 from ledger.metastore.acl_survey import survey_acls
 from ledger.metastore.port import MetadataStore
+from ledger.options import variables_of
 from ledger.registry import BookieRegistration
 from ledger.requests import Status
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.grant_nodes import change_rules
-from ledger.security.options import variables_of
+from ledger.security.documents import change_rules
 from ledger.security.settings import OFF, TlsSettings
 from ledger.transport.operator import BookieOperator
 from ledger.transport.sockets import SocketTransport
@@ -147,7 +146,7 @@ async def secured(directory: Path) -> AsyncIterator[Scene]:
 
 def issued(authority: Path, name: str, client: TlsSettings) -> TlsSettings:
     """Return how *name* secures its connections. It is no host, so its identity is that name."""
-    pair = files.issue_to(authority, name, Wanted(name=name, days=1.0))
+    pair = files.issue_to(authority, name, CertificateRequest(name=name, days=1.0))
     return replace(client, cert=str(pair.cert), key=str(pair.key))
 
 
@@ -392,9 +391,9 @@ async def nobody_takes_the_ledger_of_another_log(scene: Scene, found: BookieRegi
         kazoo = await connected(scene, name)
         try:
             assert (await asyncio.to_thread(kazoo.get, node))[0] == owner_value(
-                Belonging(LOG, "i1")
+                LedgerOwner(LOG, "i1")
             )
-            theirs = owner_value(Belonging("team/flights2", "i1"))
+            theirs = owner_value(LedgerOwner("team/flights2", "i1"))
             refused: list[tuple[Callable[..., object], tuple[object, ...]]] = [
                 (kazoo.set, (node, theirs)),
                 (kazoo.delete, (node,)),

@@ -18,18 +18,25 @@ from dlog.spark.errors import (
     RecordsTrimmed,
     StreamBroken,
 )
-from dlog.spark.offsets import Position, decode, encode, namesake
+from dlog.spark.offsets import StreamPosition, decode, encode, namesake
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogRange, LogTail, advance, is_current, plan_partitions, waiting
-from dlog.spark.trigger_delay import TriggerDelay
+from dlog.spark.plan import (
+    LogEnd,
+    LogRange,
+    TriggerDelay,
+    advance,
+    is_current,
+    plan_partitions,
+    waiting,
+)
 from ledger.ids import EntryId, LedgerId
 
 LOGS = st.sampled_from(["a", "b", "c", "d"])
 BACKLOGS = st.dictionaries(LOGS, st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=4)
 
 
-def at(next_offset: int, incarnation: str = "i") -> Position:
-    return Position(incarnation, next_offset)
+def at(next_offset: int, incarnation: str = "i") -> StreamPosition:
+    return StreamPosition(incarnation, next_offset)
 
 
 def test_equal_positions_give_equal_text_whatever_their_order() -> None:
@@ -61,27 +68,27 @@ def test_an_offset_of_another_form_is_refused(offset: dict[str, object]) -> None
 
 
 def test_without_a_limit_the_batch_ends_at_the_tails() -> None:
-    tails = {"a": LogTail("i", 0, 10), "b": LogTail("i", 3, 7)}
+    tails = {"a": LogEnd("i", 0, 10), "b": LogEnd("i", 3, 7)}
     assert advance({"a": at(4), "b": at(7)}, tails) == {"a": at(10), "b": at(7)}
 
 
 def test_a_tail_that_went_back_moves_nothing() -> None:
-    assert advance({"a": at(9)}, {"a": LogTail("i", 0, 5)}) == {"a": at(9)}
+    assert advance({"a": at(9)}, {"a": LogEnd("i", 0, 5)}) == {"a": at(9)}
 
 
 def test_a_log_that_was_made_again_stops_the_stream() -> None:
     with pytest.raises(LogReplaced, match="new checkpoint"):
-        advance({"a": at(9, "old")}, {"a": LogTail("new", 0, 100)})
+        advance({"a": at(9, "old")}, {"a": LogEnd("new", 0, 100)})
 
 
 def test_records_that_were_truncated_before_they_were_read_stop_the_stream() -> None:
     with pytest.raises(RecordsTrimmed) as caught:
-        advance({"a": at(9)}, {"a": LogTail("i", 12, 100)})
+        advance({"a": at(9)}, {"a": LogEnd("i", 12, 100)})
     assert (caught.value.next_offset, caught.value.first_offset) == (9, 12)
 
 
 def test_a_log_without_a_position_gets_its_first_one_and_is_read_from_the_next_batch_on() -> None:
-    tails = {"a": LogTail("i", 5, 10)}
+    tails = {"a": LogEnd("i", 5, 10)}
     end = advance({}, tails)
     assert end == {"a": at(5)}
     assert plan_partitions({}, end, partitions_max=4, task_records_min=1) == []
@@ -89,22 +96,22 @@ def test_a_log_without_a_position_gets_its_first_one_and_is_read_from_the_next_b
 
 
 def test_a_log_that_vanished_from_the_tails_keeps_its_position() -> None:
-    assert advance({"a": at(4), "gone": at(2)}, {"a": LogTail("i", 0, 5)})["gone"] == at(2)
+    assert advance({"a": at(4), "gone": at(2)}, {"a": LogEnd("i", 0, 5)})["gone"] == at(2)
 
 
 def test_a_record_limit_is_shared_and_small_backlogs_are_served_whole() -> None:
-    tails = {name: LogTail("i", 0, size) for name, size in (("big", 1000), ("mid", 50), ("s", 2))}
+    tails = {name: LogEnd("i", 0, size) for name, size in (("big", 1000), ("mid", 50), ("s", 2))}
     end = advance({name: at(0) for name in tails}, tails, records_max=62)
     assert {name: end[name].next_offset for name in tails} == {"s": 2, "mid": 30, "big": 30}
 
 
 def test_a_byte_limit_counts_records_by_their_average_size() -> None:
-    tails = {"a": LogTail("i", 0, 1000, record_bytes=100.0)}
+    tails = {"a": LogEnd("i", 0, 1000, record_bytes=100.0)}
     assert advance({"a": at(0)}, tails, bytes_max=2_000) == {"a": at(20)}
 
 
 def test_the_narrower_of_two_limits_decides() -> None:
-    tails = {"a": LogTail("i", 0, 1000, record_bytes=100.0)}
+    tails = {"a": LogEnd("i", 0, 1000, record_bytes=100.0)}
     assert advance({"a": at(0)}, tails, bytes_max=2_000, records_max=7) == {"a": at(7)}
 
 
@@ -113,7 +120,7 @@ def test_every_batch_moves_every_waiting_log_and_keeps_to_its_limit(
     backlogs: dict[str, tuple[int, int]], records_max: int
 ) -> None:
     start = {log: at(first) for log, (first, _) in backlogs.items()}
-    tails = {log: LogTail("i", 0, first + more) for log, (first, more) in backlogs.items()}
+    tails = {log: LogEnd("i", 0, first + more) for log, (first, more) in backlogs.items()}
     end = advance(start, tails, records_max=records_max)
     moved = {log: end[log].next_offset - start[log].next_offset for log in start}
     assert all(moved[log] > 0 for log, (_, more) in backlogs.items() if more)
@@ -185,7 +192,7 @@ def test_as_many_tasks_as_are_asked_for_are_planned_if_there_are_records() -> No
 MIB = 1 << 20
 
 
-def sized(*segments: tuple[int, int], incarnation: str = "i") -> LogTail:
+def sized(*segments: tuple[int, int], incarnation: str = "i") -> LogEnd:
     """Return the tail of a log whose sealed segments have so many records of so many bytes."""
     end, listed = 0, []
     for number, (records, size) in enumerate(segments, 1):
@@ -193,7 +200,7 @@ def sized(*segments: tuple[int, int], incarnation: str = "i") -> LogTail:
         listed.append(Segment(number, LedgerId(number), 0, end, seal))
         end += records
     committed = CommittedTail("a", incarnation, 0, end, None, tuple(listed))
-    return LogTail(incarnation, 0, end, committed.record_bytes, committed)
+    return LogEnd(incarnation, 0, end, committed.record_bytes, committed)
 
 
 def bytes_of(
@@ -300,9 +307,9 @@ def test_a_loss_that_is_accepted_is_told_and_the_stream_goes_on_behind_it() -> N
     losses: list[StreamBroken] = []
     start = {"again": at(9, "old"), "deleted": at(4), "trimmed": at(9), "whole": at(1)}
     tails = {
-        "again": LogTail("new", 3, 100),
-        "trimmed": LogTail("i", 12, 100),
-        "whole": LogTail("i", 0, 5),
+        "again": LogEnd("new", 3, 100),
+        "trimmed": LogEnd("i", 12, 100),
+        "whole": LogEnd("i", 0, 5),
     }
     end = advance(start, tails, wanted=lambda log: log != "whole", on_loss=losses.append)
     assert end == {"again": at(3, "new"), "trimmed": at(100), "whole": at(5)}
@@ -316,7 +323,7 @@ def test_a_loss_that_is_accepted_is_told_and_the_stream_goes_on_behind_it() -> N
 
 
 def test_records_that_are_gone_count_for_no_limit() -> None:
-    tails = {"a": LogTail("i", 1_000, 2_000)}
+    tails = {"a": LogEnd("i", 1_000, 2_000)}
     end = advance({"a": at(0)}, tails, records_max=10, on_loss=lambda _: None)
     assert end == {"a": at(1_010)}
 
@@ -328,13 +335,13 @@ def test_a_log_that_was_deleted_stops_a_stream_that_wants_it() -> None:
 
 
 def test_a_log_that_was_renamed_is_not_read_again_under_its_new_name() -> None:
-    tails = {"old": LogTail("i", 0, 10), "new": LogTail("i", 0, 10), "other": LogTail("j", 2, 3)}
+    tails = {"old": LogEnd("i", 0, 10), "new": LogEnd("i", 0, 10), "other": LogEnd("j", 2, 3)}
     end = advance({"old": at(4)}, tails)
     assert end == {"old": at(10), "other": at(2, "j")}
 
 
 def test_a_log_that_took_the_name_of_a_renamed_one_is_read_beside_it() -> None:
-    tails = {"a": LogTail("old", 0, 12), namesake("a", "new"): LogTail("new", 0, 3)}
+    tails = {"a": LogEnd("old", 0, 12), namesake("a", "new"): LogEnd("new", 0, 3)}
     start = {"a": at(9, "old")}
     first = advance(start, tails)
     assert first == {"a": at(12, "old"), namesake("a", "new"): at(0, "new")}
@@ -356,7 +363,7 @@ def test_an_offset_with_two_logs_of_one_name_is_refused_by_programs_that_know_on
 
 def test_a_renamed_log_that_was_deleted_is_not_mistaken_for_the_one_that_has_its_name() -> None:
     start = {"a": at(12, "old"), namesake("a", "new"): at(3, "new")}
-    tails = {"a": LogTail("new", 0, 5), namesake("a", "new"): LogTail("new", 0, 5)}
+    tails = {"a": LogEnd("new", 0, 5), namesake("a", "new"): LogEnd("new", 0, 5)}
     with pytest.raises(LogDeleted, match="'a' was deleted"):
         advance(start, tails, wanted=lambda log: log == "a")
     end = advance(start, tails, wanted=lambda log: log == "a", on_loss=lambda _: None)
@@ -369,12 +376,12 @@ def test_what_waits_is_what_a_batch_without_limits_reads(
     backlogs: dict[str, tuple[int, int]], changes: list[str]
 ) -> None:
     start = {log: at(first) for log, (first, _) in backlogs.items()}
-    tails = {log: LogTail("i", 0, first + more) for log, (first, more) in backlogs.items()}
+    tails = {log: LogEnd("i", 0, first + more) for log, (first, more) in backlogs.items()}
     for log, change in zip(backlogs, changes, strict=False):
         if change == "gone":
             del tails[log]
         elif change == "again":
-            tails[log] = LogTail("j", 0, 7)
+            tails[log] = LogEnd("j", 0, 7)
         else:
             tails[log] = replace(tails[log], first_offset=tails[log].next_offset)
     end = advance(start, tails, wanted=lambda _: True, on_loss=lambda _: None)

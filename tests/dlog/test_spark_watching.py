@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
-from dlog.spark.log_ends import TailWatch
-from dlog.spark.news_file import NewsFile
-from dlog.spark.offsets import Position
-from dlog.spark.plan import LogTail, plan_partitions
+from dlog.spark.log_ends import NewsFile, TailWatch
+from dlog.spark.offsets import StreamPosition
+from dlog.spark.plan import LogEnd, plan_partitions
 from dlog.spark.selection import Selection
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
@@ -142,8 +141,8 @@ async def test_the_sizes_of_records_are_those_of_their_segments() -> None:
         assert small[1] < 200
         assert 10_000 <= large[1] < 10_200  # of a segment that is open
         tasks = plan_partitions(
-            {"a": Position(tails["a"].incarnation, 0)},
-            {"a": Position(tails["a"].incarnation, 30)},
+            {"a": StreamPosition(tails["a"].incarnation, 0)},
+            {"a": StreamPosition(tails["a"].incarnation, 30)},
             partitions_max=1,
             task_records_min=1000,
             task_bytes_max=51_000,
@@ -153,7 +152,7 @@ async def test_the_sizes_of_records_are_those_of_their_segments() -> None:
         assert (tasks[0][0].first, tasks[-1][0].end) == (0, 30)
 
 
-def stored_sizes(tail: LogTail) -> list[tuple[int, float]]:
+def stored_sizes(tail: LogEnd) -> list[tuple[int, float]]:
     assert tail.committed is not None
     return tail.committed.stored_sizes()
 

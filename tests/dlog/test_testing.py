@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dlog.testing
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import DataMissing
 from bookie.identity.stamp import accept_loss
 from dlog import Log, LogSettings, aio

@@ -11,10 +11,10 @@ import dlog.metrics
 import leader.metrics
 import ledger.metrics
 import ledger.security.metrics
-from ledger.metering.declaration import Declarations
+from ledger.metering.declaration import MetricRegistry
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
-DECLARED: Final[dict[str, Declarations[Any]]] = {
+DECLARED: Final[dict[str, MetricRegistry[Any]]] = {
     "A bookie": bookie.metrics.METRICS,
     "An autorecovery process": bookie.autorecovery.metrics.METRICS,
     "Logs: writers, readers, standbys, the janitor": dlog.metrics.METRICS,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ledger.metering.declaration import Kind, Metric
+from ledger.metering.declaration import Metric, MetricKind
 from tests.documents.metrics_page import DECLARED, PAGE, page
 
 ALL: list[Metric[object]] = [each for metrics in DECLARED.values() for each in metrics]
@@ -23,7 +23,7 @@ def test_no_name_is_declared_twice() -> None:
 @pytest.mark.parametrize("metric", ALL, ids=lambda each: each.name)
 def test_names_and_words_keep_the_conventions(metric: Metric[object]) -> None:
     assert re.fullmatch(r"dlog_[a-z]+(_[a-z]+)*", metric.name)
-    assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
+    assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
     assert not UNITS_THAT_ARE_NOT_BASE.search(metric.name)
     assert re.fullmatch(r"[A-Z0-9][^|]*\.", metric.says)
     assert len(metric.labels) <= 2

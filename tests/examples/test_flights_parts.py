@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dlog.demo.compare import Verdict, compare
-from dlog.demo.report import Outcome, Takeover, last_line
+from dlog.demo.report import DemoOutcome, DemoTakeover, last_line
 
 SOURCE = [b"zero", b"one", b"two", b"three"]
 GOOD: list[tuple[int | None, bytes]] = list(enumerate(SOURCE))
@@ -39,9 +39,9 @@ def test_each_kind_of_difference_is_counted_as_what_it_is(
     assert not verdict.exact
 
 
-def outcome(**wrong: int) -> Outcome:
+def outcome(**wrong: int) -> DemoOutcome:
     good = dataclasses.asdict(Verdict(4, 0, 0, 0, 0, 0))
-    return Outcome(4, good, {**good, **wrong}, True, Takeover(2.0, 0.25, 0.05), 1.0, 1.0)
+    return DemoOutcome(4, good, {**good, **wrong}, True, DemoTakeover(2.0, 0.25, 0.05), 1.0, 1.0)
 
 
 def test_the_last_line_tells_the_takeover_in_milliseconds() -> None:

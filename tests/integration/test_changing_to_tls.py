@@ -12,14 +12,13 @@ from typing import Final
 import pytest
 
 from dlog.aio import Log
-from dlog.local.cluster import LocalCluster
-from dlog.local.tls import LocalCertificates
+from dlog.local.cluster import LocalCertificates, LocalCluster
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import TransportMismatch
 from ledger.metastore import open_store
 from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security, own_name
-from ledger.security.grant_nodes import change_rules
+from ledger.security.documents import change_rules
 from ledger.security.settings import OFF, TlsMode, TlsSettings
 from tests.waiting import until
 

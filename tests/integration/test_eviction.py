@@ -15,8 +15,8 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack, Reason
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies

@@ -19,7 +19,7 @@ from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX
 from dlog.aio import Log
 from dlog.cli.app import app
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 from ledger.errors import RecoveryFailed
 from ledger.metadata import LedgerState
 from tests.bookie.processes import START_S_MAX, BookieProcess, SmallBookie, bookie

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 from tests.integration.chaos.history import History, Seen, seen_by
 from tests.waiting import alive, wait_until
 

@@ -14,9 +14,8 @@ from typing import Final
 import pytest
 
 from dlog.aio import Log
-from dlog.local.child import dying_with_parent
 from dlog.local.cluster import MANAGED, LocalCluster
-from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.local.zookeeper import ManagedZooKeeper, dying_with_parent
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

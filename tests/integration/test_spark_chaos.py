@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 from tests.integration.chaos_spark.plan import differences, value_of
 
 ROOT = Path(__file__).parents[2]

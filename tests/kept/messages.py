@@ -31,7 +31,7 @@ from ledger.requests import (
     Status,
 )
 from ledger.transport import messages as made
-from ledger.transport.framing import Kind, frame_header
+from ledger.transport.framing import FrameKind, frame_header
 from ledger.transport.handshake import (
     Hello,
     Purpose,
@@ -40,7 +40,7 @@ from ledger.transport.handshake import (
     encode_answer,
     encode_hello,
 )
-from ledger.transport.orders import order_message, order_reply
+from ledger.transport.operator import order_message, order_reply
 from ledger.wire import bookie_pb2 as pb
 
 KEPT: Final = Path(__file__).with_name("messages_1.json")
@@ -106,15 +106,15 @@ def values() -> Mapping[str, bytes]:
     )
     order = order_message("set_read_only", ORDER)
     bodies = {
-        Kind.ADD: made.batch_message(RUNS),
-        Kind.ADDED: made.ack_message(1, 2, [Status.OK, Status.FENCED], held_ms=30),
-        Kind.READ: read,
-        Kind.READ_LAC: lac,
-        Kind.READ_HELD: held,
-        Kind.INFO: info,
-        Kind.CANCEL: b"",
-        Kind.NOT_KNOWN: b"",
-        Kind.ORDER: order,
+        FrameKind.ADD: made.batch_message(RUNS),
+        FrameKind.ADDED: made.ack_message(1, 2, [Status.OK, Status.FENCED], held_ms=30),
+        FrameKind.READ: read,
+        FrameKind.READ_LAC: lac,
+        FrameKind.READ_HELD: held,
+        FrameKind.INFO: info,
+        FrameKind.CANCEL: b"",
+        FrameKind.NOT_KNOWN: b"",
+        FrameKind.ORDER: order,
     }
     answers = {
         "answer to READ": b"".join(made.read_reply(READ_ANSWER, read)),
@@ -131,7 +131,7 @@ def values() -> Mapping[str, bytes]:
         "welcome, version 2": encode_answer(WELCOME_2),
         "refusal, version 2": encode_answer(REFUSAL_2),
         **{f"{kind.name}": framed(kind, body) for kind, body in bodies.items()},
-        **{name: framed(Kind.ANSWER, body) for name, body in answers.items()},
+        **{name: framed(FrameKind.ANSWER, body) for name, body in answers.items()},
         "entry with HMAC": FRAME,
         "entry with CRC": PLAIN_FRAME,
         "explicit LAC": LAC,
@@ -171,7 +171,7 @@ def sealed(codec: Codec, headers: HeadersGiven = HEADERS) -> bytes:
     )
 
 
-def framed(kind: Kind, body: bytes) -> bytes:
+def framed(kind: FrameKind, body: bytes) -> bytes:
     return frame_header(kind, 17, len(body)) + body
 
 

@@ -17,9 +17,9 @@ from dlog.manifest import Manifest
 from dlog.settings import LogSettings
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
-from ledger.feature_level import Held
+from ledger.feature_level import ClusterLevel
 from ledger.ids import BookieId, EntryId
-from ledger.ledger_owner import Belonging, owner_in, owner_value
+from ledger.ledger_owner import LedgerOwner, owner_in, owner_value
 from ledger.mark import Mark, written_without
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
@@ -68,12 +68,12 @@ COOKIE: Final = Cookie(
 MANIFEST: Final = Manifest(incarnation="a" * 32)
 ENCRYPTED: Final = replace(MANIFEST, settings=LogSettings(encrypt_with="one"))
 QUOTAS: Final = Quotas((Quota(Subject.LOGS, "billing/*", 100_000, 100, 200_000, 200),))
-LEVEL_2: Final = Held(2, needs="0.1.0")
-RISING: Final = Held(1, 2, "0.1.0")
+LEVEL_2: Final = ClusterLevel(2, needs="0.1.0")
+RISING: Final = ClusterLevel(1, 2, "0.1.0")
 REGISTRATION: Final = BookieRegistration(
     "b0", "host:3181", "incarnation", "rack", operator_address="host:3182", level=2
 )
-OWNER: Final = Belonging("orders", "a" * 32)
+OWNER: Final = LedgerOwner("orders", "a" * 32)
 
 
 def values() -> Mapping[str, bytes]:
@@ -87,7 +87,7 @@ def values() -> Mapping[str, bytes]:
         "manifest": MANIFEST.encode("orders"),
         "manifest, encrypted": ENCRYPTED.encode("orders"),
         "quotas": QUOTAS.encode(),
-        "instance": encode_instance("instance", Held()),
+        "instance": encode_instance("instance", ClusterLevel()),
         "instance, level 2": encode_instance("instance", LEVEL_2),
         "instance, being raised": encode_instance("instance", RISING),
         "registration": REGISTRATION.encode(),

@@ -23,9 +23,16 @@ from ledger.entry import (
 )
 from ledger.requests import Status
 from ledger.transport import messages
-from ledger.transport.framing import HEADER_BYTES, SCRATCH_BYTES, Budget, Frame, FrameReader, Kind
+from ledger.transport.framing import (
+    HEADER_BYTES,
+    SCRATCH_BYTES,
+    Budget,
+    Frame,
+    FrameKind,
+    FrameReader,
+)
 from ledger.transport.handshake import decode_answer, decode_hello
-from ledger.transport.orders import order_answer, order_of
+from ledger.transport.operator import order_answer, order_of
 from tests.kept import messages as written
 
 KEPT = {name: bytes.fromhex(value) for name, value in json.loads(written.KEPT.read_text()).items()}
@@ -44,7 +51,7 @@ def received(name: str) -> Frame:
     return frame
 
 
-def body(name: str, kind: Kind) -> bytes:
+def body(name: str, kind: FrameKind) -> bytes:
     frame = received(name)
     assert frame.kind == kind
     return bytes(frame.body)
@@ -63,48 +70,48 @@ def test_a_greeting_that_says_who_is_meant_is_understood() -> None:
 
 
 def test_an_order_is_understood() -> None:
-    order = body("ORDER", Kind.ORDER)
+    order = body("ORDER", FrameKind.ORDER)
     assert order_of(order) == ("set_read_only", written.ORDER)
-    assert order_answer(body("answer to ORDER", Kind.ANSWER), order) == written.ORDER_REPLY
+    assert order_answer(body("answer to ORDER", FrameKind.ANSWER), order) == written.ORDER_REPLY
 
 
 def test_adds_and_their_acknowledgements_are_understood() -> None:
-    runs = messages.batch_runs(body("ADD", Kind.ADD))
+    runs = messages.batch_runs(body("ADD", FrameKind.ADD))
     for run, wanted in zip(runs, written.RUNS, strict=True):
         said = replace(
             run, entries=list(run.entries), lengths=list(run.lengths), frames=bytes(run.frames)
         )
         assert said == wanted
-    acked = messages.ack_values(body("ADDED", Kind.ADDED))
+    acked = messages.ack_values(body("ADDED", FrameKind.ADDED))
     assert acked == (1, 2, [Status.OK, Status.FENCED], 30)
 
 
 def test_questions_and_answers_are_understood() -> None:
-    read, lac = body("READ", Kind.READ), body("READ_LAC", Kind.READ_LAC)
-    held, info = body("READ_HELD", Kind.READ_HELD), body("INFO", Kind.INFO)
+    read, lac = body("READ", FrameKind.READ), body("READ_LAC", FrameKind.READ_LAC)
+    held, info = body("READ_HELD", FrameKind.READ_HELD), body("INFO", FrameKind.INFO)
     assert messages.read_query(read) == written.READ
     assert messages.lac_query(lac) == written.LAC_QUERY
     assert messages.held_query(held) == written.HELD
     messages.check_info_request(info)
-    answer = messages.read_answer(body("answer to READ", Kind.ANSWER), read)
+    answer = messages.read_answer(body("answer to READ", FrameKind.ANSWER), read)
     assert (answer.status, list(answer.entries), bytes(answer.frames)) == (
         Status.OK,
         [3],
         written.FRAME,
     )
     assert (answer.considered, answer.lac_proof, answer.fenced) == (9, written.LAC, True)
-    known = messages.lac_answer(body("answer to READ_LAC", Kind.ANSWER), lac)
+    known = messages.lac_answer(body("answer to READ_LAC", FrameKind.ANSWER), lac)
     assert known == written.LAC_ANSWER
-    found = messages.held_answer(body("answer to READ_HELD", Kind.ANSWER), held)
+    found = messages.held_answer(body("answer to READ_HELD", FrameKind.ANSWER), held)
     assert (list(found.ranges()), found.considered, found.listed) == ([(0, 3), (5, 6)], 8, 9)
-    assert messages.info_answer(body("answer to INFO", Kind.ANSWER), info) == written.INFO
+    assert messages.info_answer(body("answer to INFO", FrameKind.ANSWER), info) == written.INFO
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_of_frame_is_kept(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FrameKind)
+def test_every_kind_of_frame_is_kept(kind: FrameKind) -> None:
     kept = [name for name in KEPT if name == kind.name or name.startswith("answer to")]
     assert kind in {received(name).kind for name in kept}
-    if kind in (Kind.CANCEL, Kind.NOT_KNOWN):
+    if kind in (FrameKind.CANCEL, FrameKind.NOT_KNOWN):
         assert len(KEPT[kind.name]) == HEADER_BYTES
 
 

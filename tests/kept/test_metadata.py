@@ -2,7 +2,7 @@
 
 import json
 
-from ledger.feature_level import Held
+from ledger.feature_level import ClusterLevel
 from tests.kept.metadata import (
     COOKIE,
     ENCRYPTED,
@@ -33,7 +33,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "manifest": MANIFEST,
         "manifest, encrypted": ENCRYPTED,
         "quotas": QUOTAS,
-        "instance": ("instance", Held()),
+        "instance": ("instance", ClusterLevel()),
         "instance, level 2": ("instance", LEVEL_2),
         "instance, being raised": ("instance", RISING),
         "registration": REGISTRATION,

@@ -6,10 +6,9 @@ import pytest
 
 from leader import Candidate, InvalidCampaign, NotElected, Term, current_leader
 from leader.election import leaders_path
-from leader.info import UNREADABLE, candidates
-from leader.record import FORMAT_VERSION
-from leader.wait import PAUSE_MIN_S
+from leader.record import FORMAT_VERSION, UNREADABLE, candidates
 from leader.wire import leader_pb2 as pb
+from leader.withdrawal import PAUSE_MIN_S
 from ledger.errors import HandleClosed, InvalidValue, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from ledger.requests import AddRun
-from ledger.transport.framing import HEADER_BYTES, Frame, Kind, frame_header
+from ledger.transport.framing import HEADER_BYTES, Frame, FrameKind, frame_header
 from ledger.transport.handshake import (
     Answer,
     Hello,
@@ -40,13 +40,15 @@ class Peer:
                 if answer is not None:
                     return answer
 
-    def send(self, kind: Kind, number: int, body: bytes = b"", length: int | None = None) -> None:
+    def send(
+        self, kind: FrameKind, number: int, body: bytes = b"", length: int | None = None
+    ) -> None:
         """Send a frame; *length*, if it is to lie."""
         header = frame_header(kind, number, len(body) if length is None else length)
         self.writer.write(header + body)
 
     def add(self, batch: int, *runs: AddRun) -> None:
-        self.send(Kind.ADD, batch, batch_message(runs))
+        self.send(FrameKind.ADD, batch, batch_message(runs))
 
     async def frame(self) -> Frame:
         """Return the next frame of the bookie."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from struct import Struct
 
-from ledger.transport.framing import HEADER_BYTES, Kind, frame_header
+from ledger.transport.framing import HEADER_BYTES, FrameKind, frame_header
 
 Damage = Callable[[bytes], bytes]
 
@@ -93,9 +93,9 @@ class Middleman:
                 head = await source.readexactly(HEADER_BYTES)
                 length, kind, number = _HEADER.unpack_from(head)
                 body = await source.readexactly(length)
-                if kind != Kind.CANCEL:
+                if kind != FrameKind.CANCEL:
                     body = self._damaged(damage(), body)
-                target.write(frame_header(Kind(kind), number, len(body)) + body)
+                target.write(frame_header(FrameKind(kind), number, len(body)) + body)
                 await target.drain()
         except asyncio.IncompleteReadError:
             with suppress(OSError):

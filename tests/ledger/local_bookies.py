@@ -15,12 +15,11 @@ from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient
-from ledger.metastore.nodes import create_node
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, create_node
 from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
-from ledger.security.tls_negotiation import Takes
+from ledger.security.settings import Takes
 from ledger.wire import metadata_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.namespaces import opened

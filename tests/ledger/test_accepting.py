@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledger.server_shutdown import stop_accepting
+from ledger.tasks import stop_accepting
 from tests.waiting import until
 
 

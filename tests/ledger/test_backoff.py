@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 
 
 def test_delays_double_up_to_their_bound_and_begin_again_after_a_success() -> None:

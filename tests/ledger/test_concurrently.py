@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ledger.concurrently import for_each
 from ledger.errors import NoSuchLedger
+from ledger.tasks import for_each
 
 
 async def test_each_item_is_worked_on_once_and_so_many_at_a_time() -> None:

@@ -8,16 +8,15 @@ import pytest
 
 from ledger.cluster import decode_instance, encode_instance, make_namespace, open_namespace
 from ledger.errors import CannotUpgrade, LevelTooLow, LevelTooNew, NamespaceMismatch
-from ledger.feature_level import LEVEL_MAX, LEVELS, OWNERS, Held, Standing, obstacles
+from ledger.feature_level import LEVEL_MAX, LEVELS, OWNERS, BookieLevel, ClusterLevel, obstacles
 from ledger.feature_level_upgrade import raise_level, read_held, survey
 from ledger.ids import BookieId, EntryId
 from ledger.ledger_owner import OWNERS_PATH, STAMP_INCARNATION, STAMP_LOG, owner_path
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.nodes import create_node
-from ledger.metastore.ops import ANY_VERSION, Op
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import ANY_VERSION, INSTANCE, Op
+from ledger.metastore.port import create_node
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieRegistration, find_registration, register
 from ledger.wire import metadata_pb2 as pb
@@ -54,7 +53,7 @@ class Store(MemoryStore):
         cookie = pb.CookieNode(version=2, bookie=bookie, retired_ms=retired_ms)
         await self.create(f"{COOKIES}/{bookie}", cookie.SerializeToString())
 
-    async def write(self, held: Held) -> None:
+    async def write(self, held: ClusterLevel) -> None:
         instance, _ = decode_instance((await self.get(INSTANCE)).value)
         await super().set(INSTANCE, encode_instance(instance, held))
 
@@ -79,27 +78,27 @@ async def nothing() -> None:
 
 
 def test_a_cluster_rises_only_if_every_bookie_can_read_the_level() -> None:
-    able, more = Standing("b0", 2), Standing("b1", 3)
+    able, more = BookieLevel("b0", 2), BookieLevel("b1", 3)
     assert not list(obstacles(2, [able, more]))
     assert not list(obstacles(2, []))
     (older,) = obstacles(3, [able, more])
     assert older.startswith("b0 runs a release that reads levels up to 2: replace")
-    (away,) = obstacles(2, [able, Standing("b2", None, "does not run")])
+    (away,) = obstacles(2, [able, BookieLevel("b2", None, "does not run")])
     assert away.startswith("b2 does not run: start it with this release")
     assert list(obstacles(2, [able], left_out=7)) == ["7 more bookies were not looked at"]
 
 
 def test_what_a_level_brings_is_written_from_it_on() -> None:
-    Held(2).check_brings(2, "it")
-    Held(3).check_brings(2, "it")
+    ClusterLevel(2).check_brings(2, "it")
+    ClusterLevel(3).check_brings(2, "it")
     with pytest.raises(LevelTooLow, match=r"it needs level 2 .* at level 1.*dlog cluster upgrade"):
-        Held(1, raising_to=2).check_brings(2, "it")
+        ClusterLevel(1, raising_to=2).check_brings(2, "it")
 
 
 def test_who_cannot_read_the_level_is_told_which_release_can() -> None:
-    Held(2).check_readable(2)
+    ClusterLevel(2).check_readable(2)
     with pytest.raises(LevelTooNew, match=r"install dlog 9\.1 or newer"):
-        Held(1, raising_to=3, needs="9.1").check_readable(2)
+        ClusterLevel(1, raising_to=3, needs="9.1").check_readable(2)
 
 
 def test_levels_ascend_without_a_gap_and_each_says_what_it_brings() -> None:
@@ -109,12 +108,14 @@ def test_levels_ascend_without_a_gap_and_each_says_what_it_brings() -> None:
 
 def test_at_the_first_level_the_instance_is_written_as_before_levels() -> None:
     before = pb.InstanceNode(version=1, instance="abc").SerializeToString()
-    assert encode_instance("abc", Held()) == before
-    assert decode_instance(before) == ("abc", Held())
+    assert encode_instance("abc", ClusterLevel()) == before
+    assert decode_instance(before) == ("abc", ClusterLevel())
 
 
-@pytest.mark.parametrize("held", [Held(2, needs="1"), Held(1, 2, "1"), Held(2, 9, "x")])
-def test_from_the_second_on_programs_before_levels_refuse_it(held: Held) -> None:
+@pytest.mark.parametrize(
+    "held", [ClusterLevel(2, needs="1"), ClusterLevel(1, 2, "1"), ClusterLevel(2, 9, "x")]
+)
+def test_from_the_second_on_programs_before_levels_refuse_it(held: ClusterLevel) -> None:
     value = encode_instance("abc", held)
     assert pb.InstanceNode.FromString(value).version == 2
     assert decode_instance(value) == ("abc", held)
@@ -138,7 +139,7 @@ def test_the_level_rises_once_all_bookies_read_it_and_stays() -> None:
         await register(store, OLD)
         with pytest.raises(CannotUpgrade, match=r"stays at level 1.*old runs a release"):
             await raise_level(store)
-        assert await read_held(store) == Held()
+        assert await read_held(store) == ClusterLevel()
         await register(store, replace(OLD, level=LEVEL_MAX))
         risen = await raise_level(store)
         assert (risen.before, risen.level, risen.late) == (1, LEVEL_MAX, ())
@@ -174,7 +175,7 @@ def test_a_bookie_that_cannot_read_the_level_is_not_registered() -> None:
 
 def test_an_older_program_does_not_open_a_cluster_of_a_newer_level() -> None:
     async def scenario(store: Store) -> None:
-        await store.write(Held(LEVEL_MAX + 1, needs="9.0.0"))
+        await store.write(ClusterLevel(LEVEL_MAX + 1, needs="9.0.0"))
         with pytest.raises(LevelTooNew, match=rf"level {LEVEL_MAX + 1}.*dlog 9\.0\.0 or newer"):
             await open_namespace(store)
         with pytest.raises(LevelTooNew):
@@ -186,7 +187,7 @@ def test_an_older_program_does_not_open_a_cluster_of_a_newer_level() -> None:
 def test_a_level_that_rises_while_a_bookie_registers_keeps_it_out() -> None:
     async def scenario(store: Store) -> None:
         await store.known("old")
-        store.before_multi.append(lambda: store.write(Held(LEVEL_MAX)))
+        store.before_multi.append(lambda: store.write(ClusterLevel(LEVEL_MAX)))
         with pytest.raises(LevelTooNew):
             await register(store, OLD)
         assert await find_registration(store, "old") is None
@@ -203,7 +204,7 @@ def test_a_bookie_that_registers_while_the_level_rises_stops_the_rise() -> None:
         store.before_set.append(come)  # after the first look, before the door is shut
         with pytest.raises(CannotUpgrade, match="old runs"):
             await raise_level(store)
-        assert await read_held(store) == Held()
+        assert await read_held(store) == ClusterLevel()
 
     at_level_1(scenario)
 
@@ -241,11 +242,11 @@ def test_a_program_before_levels_that_had_begun_to_start_is_named() -> None:
 def test_a_rise_that_was_not_finished_is_taken_back_or_finished() -> None:
     async def scenario(store: Store) -> None:
         await store.known("old")
-        await store.write(Held(1, LEVEL_MAX))
+        await store.write(ClusterLevel(1, LEVEL_MAX))
         with pytest.raises(CannotUpgrade, match="old does not run"):
             await raise_level(store)
-        assert await read_held(store) == Held()
-        await store.write(Held(1, LEVEL_MAX))
+        assert await read_held(store) == ClusterLevel()
+        await store.write(ClusterLevel(1, LEVEL_MAX))
         await register(store, replace(OLD, level=LEVEL_MAX))
         assert (await raise_level(store)).level == LEVEL_MAX
 
@@ -275,7 +276,7 @@ def test_a_ledger_of_two_owners_stops_the_rise_until_somebody_has_looked() -> No
         await ledgers.write(ledger_id, stolen, 0)
         with pytest.raises(CannotUpgrade, match="ledger 0 is of log 'theirs' by its metadata"):
             await raise_level(store)
-        assert await read_held(store) == Held()
+        assert await read_held(store) == ClusterLevel()
         await ledgers.write(ledger_id, LEDGER, 1)
         assert (await raise_level(store)).level == LEVEL_MAX
 
@@ -286,6 +287,6 @@ def test_many_who_raise_the_level_at_once_agree() -> None:
     async def scenario(store: Store) -> None:
         risen = await asyncio.gather(*(raise_level(store) for _ in range(5)))
         assert {each.level for each in risen} == {LEVEL_MAX}
-        assert await read_held(store) == Held(LEVEL_MAX, needs=LEVELS[LEVEL_MAX].release)
+        assert await read_held(store) == ClusterLevel(LEVEL_MAX, needs=LEVELS[LEVEL_MAX].release)
 
     at_level_1(scenario)

@@ -21,7 +21,7 @@ from ledger.ledger_owner import (
     OWNERS_PATH,
     STAMP_INCARNATION,
     STAMP_LOG,
-    Belonging,
+    LedgerOwner,
     owner_in,
     owner_path,
     owner_value,
@@ -207,7 +207,7 @@ async def test_a_store_that_stays_silent_ends_a_create_after_some_tries() -> Non
 
 
 OWNED: Final = replace(METADATA, custom={STAMP_LOG: b"a", STAMP_INCARNATION: b"i"})
-HIS: Final = Belonging("a", "i")
+HIS: Final = LedgerOwner("a", "i")
 
 
 @EACH_LAYOUT
@@ -234,7 +234,7 @@ async def test_a_ledger_is_made_with_its_owner_node_by_one_call(layout: str) -> 
 @EACH_LAYOUT
 async def test_an_id_whose_owner_node_is_there_is_passed_over_so_many_times(layout: str) -> None:
     async with opened(layout) as (store, _):
-        theirs = owner_value(Belonging("theirs", "t"))
+        theirs = owner_value(LedgerOwner("theirs", "t"))
         for ledger_id in range(5):
             await store.create(owner_path(LedgerId(ledger_id)), theirs)
         ledger_id = await LedgerStore(store, layout).create(OWNED)
@@ -313,7 +313,7 @@ async def test_owner_nodes_that_are_missing_are_made_as_the_ledgers_say() -> Non
         assert await owner_of(store, made[1]) is None, "what was written once is not changed"
 
 
-async def owner_of(store: MemoryStore, ledger_id: LedgerId) -> Belonging | None:
+async def owner_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerOwner | None:
     path = owner_path(ledger_id)
     return owner_in((await store.get(path)).value, path)
 

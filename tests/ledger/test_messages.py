@@ -18,7 +18,7 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.checksum import checked, verified
+from ledger.transport.envelope import checked, verified
 from ledger.transport.messages import (
     ack_message,
     ack_values,

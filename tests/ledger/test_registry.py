@@ -10,12 +10,11 @@ import pytest
 from ledger import registry
 from ledger.cluster import encode_instance
 from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
-from ledger.feature_level import IDENTITIES, LEVEL_MAX, Held
+from ledger.feature_level import IDENTITIES, LEVEL_MAX, ClusterLevel
 from ledger.ids import NOBODY, BookieIdentity
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.nodes import create_node
-from ledger.metastore.paths import INSTANCE
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.ops import INSTANCE
+from ledger.metastore.port import MetadataStore, create_node
 from ledger.registry import (
     AVAILABLE,
     COOKIES,
@@ -210,7 +209,7 @@ async def test_who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves() 
 
 
 async def namespace(store: MetadataStore, level: int) -> None:
-    await store.create(INSTANCE, encode_instance("x", Held(level)))
+    await store.create(INSTANCE, encode_instance("x", ClusterLevel(level)))
 
 
 async def test_who_is_meant_stands_in_the_registration_and_else_in_the_cookie() -> None:
@@ -253,7 +252,7 @@ async def test_the_directory_follows_the_level_of_the_cluster() -> None:
     async with following(open_memory()) as directory:
         assert directory.level == IDENTITIES - 1
         node = await store.get(INSTANCE)
-        raised = encode_instance("instance", Held(LEVEL_MAX))
+        raised = encode_instance("instance", ClusterLevel(LEVEL_MAX))
         await store.set(INSTANCE, raised, node.version)
         await until(lambda: directory.level == LEVEL_MAX)
 

@@ -16,8 +16,7 @@ from bookie.server.limits import ClientLimits
 from dlog.tls.authority import Issued
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import AGE_S_MAX, LOOK_S, Security
-from ledger.security.settings import TlsMode
-from ledger.security.tls_negotiation import Takes
+from ledger.security.settings import Takes, TlsMode
 from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage

@@ -8,11 +8,17 @@ import pytest
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark, Reason
-from ledger.mark_nodes import path_of_mark, read_mark
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Fault, RepairHint
-from ledger.repair_hints import AGAIN_MS, REMEMBERED_MAX, WAITING_MAX, Suspicions
+from ledger.repair_marks import (
+    AGAIN_MS,
+    REMEMBERED_MAX,
+    WAITING_MAX,
+    RepairHints,
+    path_of_mark,
+    read_mark,
+)
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.waiting import eventually
@@ -88,7 +94,7 @@ async def test_of_an_open_ledger_nothing_is_suspected() -> None:
         assert set(heard) == {writer.ledger_id}
 
 
-async def settle(suspicions: Suspicions) -> None:
+async def settle(suspicions: RepairHints) -> None:
     while (writing := suspicions._writing) is not None:
         await asyncio.gather(writing, return_exceptions=True)
 
@@ -96,7 +102,7 @@ async def settle(suspicions: Suspicions) -> None:
 async def test_a_replica_is_reported_once_in_a_while() -> None:
     store = await open_store("memory://suspicions-once")
     now = [1_000_000]
-    suspicions = Suspicions(store, wall_clock_ms=lambda: now[0])
+    suspicions = RepairHints(store, wall_clock_ms=lambda: now[0])
 
     async def marked() -> tuple[Lack, ...]:
         """Let one more reader meet the replica; take away what is marked then."""
@@ -118,7 +124,7 @@ async def test_a_replica_is_reported_once_in_a_while() -> None:
 
 async def test_a_missing_replica_is_marked_as_such() -> None:
     store = await open_store("memory://suspicions-missing")
-    suspicions = Suspicions(store)
+    suspicions = RepairHints(store)
     suspicions.heard(SEVEN, hint(Fault.MISSING))
     await settle(suspicions)
     found = await read_mark(store, SEVEN)
@@ -130,7 +136,7 @@ async def test_a_missing_replica_is_marked_as_such() -> None:
 
 async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
     store = await open_store("memory://suspicions-bounded")
-    suspicions = Suspicions(store)
+    suspicions = RepairHints(store)
     for number in range(REMEMBERED_MAX + 10):
         suspicions.heard(LedgerId(number), hint())
         if number % WAITING_MAX == 0:
@@ -145,14 +151,14 @@ async def test_what_is_heard_while_workers_are_called_is_marked_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = await open_store("memory://suspicions-late")
-    suspicions = Suspicions(store)
+    suspicions = RepairHints(store)
     rings: list[MetadataStore] = []
 
     async def ring(called: MetadataStore) -> None:
         rings.append(called)
         suspicions.heard(LedgerId(8), hint())
 
-    monkeypatch.setattr("ledger.repair_hints.ring", ring)
+    monkeypatch.setattr("ledger.repair_marks.ring", ring)
     suspicions.heard(SEVEN, hint())
     await settle(suspicions)
     assert await read_mark(store, LedgerId(8)) is not None
@@ -164,7 +170,7 @@ async def test_what_is_heard_while_workers_are_called_is_marked_too(
 async def test_a_store_that_does_not_answer_is_asked_again_by_the_next_reader() -> None:
     real = await open_store("memory://suspicions-flaky")
     store = FlakyStore(real)
-    suspicions = Suspicions(cast("MetadataStore", store))
+    suspicions = RepairHints(cast("MetadataStore", store))
     store.lose_requests.append("create")
     suspicions.heard(SEVEN, hint())
     await settle(suspicions)
@@ -181,7 +187,7 @@ async def test_a_store_that_does_not_answer_is_asked_again_by_the_next_reader() 
 async def test_what_waits_is_marked_before_the_client_is_closed() -> None:
     """Who recovers a ledger and ends has doubts too."""
     store = await open_store("memory://suspicions-last")
-    suspicions = Suspicions(store)
+    suspicions = RepairHints(store)
     suspicions.doubted(SEVEN, [NAME, BookieId("bookie-8")])
     await suspicions.close()
     found = await read_mark(store, SEVEN)
@@ -195,7 +201,7 @@ async def test_what_waits_is_marked_before_the_client_is_closed() -> None:
 
 async def test_a_recovery_is_one_mark_whomever_it_doubts() -> None:
     store = await open_store("memory://suspicions-together")
-    suspicions = Suspicions(store)
+    suspicions = RepairHints(store)
     suspicions.doubted(SEVEN, [NAME, BookieId("bookie-7"), BookieId("bookie-8")])
     await suspicions.close()
     assert await store.exists(path_of_mark(SEVEN)) == 0  # it was never changed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ledger.throttle import Throttle
+from ledger.delays import Throttle
 
 
 def test_so_many_bytes_per_second_and_no_more() -> None:

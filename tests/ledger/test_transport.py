@@ -17,7 +17,7 @@ from ledger.ids import BookieId, BookieIdentity
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport import client_connection
 from ledger.transport.client_connection import ClientConnection
-from ledger.transport.framing import Kind
+from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Hello, Welcome, encode_answer
 from ledger.transport.messages import batch_message
 from ledger.transport.sockets import SocketTransport, connecting_s
@@ -396,7 +396,7 @@ async def test_a_bookie_that_knows_no_lists_is_one_that_gave_no_answer(
     answer_of = ReadConnection._answer_of
 
     def older(answering: ReadConnection, kind: int, request: bytes) -> object:
-        return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
+        return None if kind == FrameKind.READ_HELD else answer_of(answering, kind, request)
 
     monkeypatch.setattr(ReadConnection, "_answer_of", older)
     async with serving() as bookie, transport_to(bookie.address) as transport:

@@ -1,8 +1,15 @@
 """Memory that large answers are received to, again and again."""
 
 from ledger.requests import ReadQuery
-from ledger.transport.blocks import BLOCK_BYTES, BLOCKS_MAX, Blocks
-from ledger.transport.framing import Budget, FrameReader, Kind, frame_header
+from ledger.transport.framing import (
+    BLOCK_BYTES,
+    BLOCKS_MAX,
+    Blocks,
+    Budget,
+    FrameKind,
+    FrameReader,
+    frame_header,
+)
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import BOOKIE, add, serving, transport_to
@@ -71,7 +78,7 @@ def test_a_large_body_is_received_into_a_block_and_a_small_one_is_not() -> None:
         blocks=blocks,
     )
     for body in (b"s" * 1000, b"L" * BLOCK_BYTES, b"X" * (BLOCK_BYTES + 1)):
-        data = memoryview(frame_header(Kind.ANSWER, 1, len(body)) + body)
+        data = memoryview(frame_header(FrameKind.ANSWER, 1, len(body)) + body)
         frames = []
         while data:
             room = reader.room()

@@ -12,7 +12,7 @@ from ledger.transport.connection import (
     Connection,
     new_scratch,
 )
-from ledger.transport.framing import HEADER_BYTES, Budget, Kind, frame_header
+from ledger.transport.framing import HEADER_BYTES, Budget, FrameKind, frame_header
 
 LARGE: Final = bytes(range(256)) * (8 * 1024)
 
@@ -96,21 +96,21 @@ def connected(room: int) -> tuple[Told, Narrow]:
 @pytest.mark.parametrize("room", [1, HEADER_BYTES, 100_000, 1 << 20, 1 << 30])
 def test_frames_arrive_whole_and_in_order_however_little_is_taken_at_once(room: int) -> None:
     connection, transport = connected(room)
-    connection.send(Kind.ANSWER, 1, LARGE, b"tail")
-    connection.send(Kind.ANSWER, 2, b"small")
-    connection.send(Kind.ANSWER, 3, LARGE[1:])
+    connection.send(FrameKind.ANSWER, 1, LARGE, b"tail")
+    connection.send(FrameKind.ANSWER, 2, b"small")
+    connection.send(FrameKind.ANSWER, 3, LARGE[1:])
     for _ in range(2000):
         transport.drain(max(room, 10_000))
-    expected = frame_header(Kind.ANSWER, 1, len(LARGE) + 4) + LARGE + b"tail"
-    expected += frame_header(Kind.ANSWER, 2, 5) + b"small"
-    expected += frame_header(Kind.ANSWER, 3, len(LARGE) - 1) + LARGE[1:]
+    expected = frame_header(FrameKind.ANSWER, 1, len(LARGE) + 4) + LARGE + b"tail"
+    expected += frame_header(FrameKind.ANSWER, 2, 5) + b"small"
+    expected += frame_header(FrameKind.ANSWER, 3, len(LARGE) - 1) + LARGE[1:]
     assert transport.taken == expected
     assert connection.unsent_bytes == 0
 
 
 def test_what_is_large_waits_where_it_is_and_not_as_a_copy() -> None:
     connection, transport = connected(0)
-    connection.send(Kind.ANSWER, 1, LARGE)
+    connection.send(FrameKind.ANSWER, 1, LARGE)
     assert len(transport.kept) <= HEADER_BYTES + _WRITTEN_BYTES_MAX
     assert connection.unsent_bytes == HEADER_BYTES + len(LARGE)
     transport.drain(1 << 30)
@@ -119,10 +119,10 @@ def test_what_is_large_waits_where_it_is_and_not_as_a_copy() -> None:
 
 def test_who_takes_too_little_is_told_of_once_and_again_when_there_is_room() -> None:
     connection, transport = connected(0)
-    connection.send(Kind.ANSWER, 1, bytes(_UNSENT_BYTES_HIGH - HEADER_BYTES))
+    connection.send(FrameKind.ANSWER, 1, bytes(_UNSENT_BYTES_HIGH - HEADER_BYTES))
     assert (connection.is_blocked, connection.told) == (False, [])
-    connection.send(Kind.ANSWER, 2)
-    connection.send(Kind.ANSWER, 3)
+    connection.send(FrameKind.ANSWER, 2)
+    connection.send(FrameKind.ANSWER, 3)
     assert (connection.is_blocked, connection.told) == (True, ["blocked"])
     while connection.unsent_bytes > _UNSENT_BYTES_LOW:
         assert connection.told == ["blocked"]
@@ -132,23 +132,23 @@ def test_who_takes_too_little_is_told_of_once_and_again_when_there_is_room() -> 
 
 async def test_the_end_follows_everything_that_was_written() -> None:
     connection, transport = connected(1000)
-    connection.send(Kind.ANSWER, 1, LARGE)
+    connection.send(FrameKind.ANSWER, 1, LARGE)
     connection.end()
-    connection.send(Kind.ANSWER, 2, b"too late")
+    connection.send(FrameKind.ANSWER, 2, b"too late")
     while connection.unsent_bytes:
         assert not transport.ended
         transport.drain(100_000)
         await asyncio.sleep(0)
     assert transport.ended
-    assert transport.taken == frame_header(Kind.ANSWER, 1, len(LARGE)) + LARGE
+    assert transport.taken == frame_header(FrameKind.ANSWER, 1, len(LARGE)) + LARGE
 
 
 def test_a_connection_that_breaks_lets_go_what_waits_and_is_given_no_more() -> None:
     connection, transport = connected(1000)
-    connection.send(Kind.ANSWER, 1, LARGE)
+    connection.send(FrameKind.ANSWER, 1, LARGE)
     transport.abort()
     connection.resume_writing()  # else `Narrow` says so
     connection.connection_lost(None)
-    connection.send(Kind.ANSWER, 2, LARGE)
+    connection.send(FrameKind.ANSWER, 2, LARGE)
     assert connection.told[-1] == "lost"
     assert not connection._waiting

@@ -18,8 +18,8 @@ from ledger.transport.framing import (
     PIECE_BYTES_MAX,
     Budget,
     Frame,
+    FrameKind,
     FrameReader,
-    Kind,
     frame_header,
 )
 from ledger.transport.messages import batch_message
@@ -30,7 +30,9 @@ from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, unt
 from tests.waiting import PATIENCE_S
 
 FRAMES = st.lists(
-    st.builds(Frame, st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=100)),
+    st.builds(
+        Frame, st.sampled_from(FrameKind), st.integers(0, 2**64 - 1), st.binary(max_size=100)
+    ),
     max_size=8,
 )
 CUTS = st.lists(st.integers(1, 60), max_size=60)
@@ -42,7 +44,7 @@ def reader_of(budget: Budget | None = None, body_bytes_max: int = 100) -> FrameR
 
 
 def sent(frame: Frame) -> bytes:
-    return frame_header(Kind(frame.kind), frame.number, len(frame.body)) + frame.body
+    return frame_header(FrameKind(frame.kind), frame.number, len(frame.body)) + frame.body
 
 
 def received(reader: FrameReader, data: bytes, cuts: list[int] | None = None) -> list[Frame]:
@@ -89,7 +91,7 @@ def test_what_is_cut_off_is_under_way_and_gives_its_room_back(
 
 @given(at=st.integers(0, HEADER_BYTES - 1), bit=st.integers(0, 7), cuts=CUTS)
 def test_a_header_with_a_bit_changed_is_refused(at: int, bit: int, cuts: list[int]) -> None:
-    damaged = bytearray(sent(Frame(Kind.ADD, 7, b"body")))
+    damaged = bytearray(sent(Frame(FrameKind.ADD, 7, b"body")))
     damaged[at] ^= 1 << bit
     with pytest.raises(BadMessage, match="checksum of its header"):
         received(reader_of(), bytes(damaged), cuts)
@@ -98,7 +100,7 @@ def test_a_header_with_a_bit_changed_is_refused(at: int, bit: int, cuts: list[in
 def test_a_body_that_is_too_long_is_refused_by_its_header() -> None:
     reader = reader_of()
     with pytest.raises(BadMessage, match="it has 101 bytes, and may have 100"):
-        received(reader, frame_header(Kind.ADD, 1, 101))
+        received(reader, frame_header(FrameKind.ADD, 1, 101))
     assert not reader.is_under_way
 
 
@@ -106,7 +108,7 @@ def test_a_body_takes_memory_as_it_arrives_and_not_as_its_header_says() -> None:
     budget = Budget()
     scratch = memoryview(bytearray(1000))
     reader = FrameReader(scratch, body_bytes_max=1 << 31, budget=budget)
-    received(reader, frame_header(Kind.ADD, 1, 1 << 31) + b"x")
+    received(reader, frame_header(FrameKind.ADD, 1, 1 << 31) + b"x")
     assert (reader.paid_bytes, budget.left_bytes) == (0, budget.bytes_max), "a few KiB at most"
     came_bytes = 1
     while came_bytes < 5 * PIECE_BYTES_MAX:
@@ -118,12 +120,12 @@ def test_a_body_takes_memory_as_it_arrives_and_not_as_its_header_says() -> None:
 
 def test_whose_body_came_whole_is_believed_as_much_again() -> None:
     reader = FrameReader(memoryview(bytearray(1000)), body_bytes_max=1 << 31, budget=Budget())
-    assert received(reader, sent(Frame(Kind.ADD, 1, bytes(300_000))))
-    received(reader, frame_header(Kind.ADD, 2, 1 << 30) + b"x")
+    assert received(reader, sent(Frame(FrameKind.ADD, 1, bytes(300_000))))
+    received(reader, frame_header(FrameKind.ADD, 2, 1 << 30) + b"x")
     assert reader.paid_bytes == 300_000
     reader.drop()
-    assert received(reader, sent(Frame(Kind.ADD, 3, bytes(3 * PIECE_BYTES_MAX))))
-    received(reader, frame_header(Kind.ADD, 4, 1 << 30) + b"x")
+    assert received(reader, sent(Frame(FrameKind.ADD, 3, bytes(3 * PIECE_BYTES_MAX))))
+    received(reader, frame_header(FrameKind.ADD, 4, 1 << 30) + b"x")
     assert reader.paid_bytes == PIECE_BYTES_MAX
 
 
@@ -134,15 +136,15 @@ def test_all_connections_together_hold_no_more_than_the_budget(
     monkeypatch.setattr(framing, "BELIEVED_BYTES", 1)
     budget = Budget(100)
     one, other = reader_of(budget), reader_of(budget)
-    begun = frame_header(Kind.ADD, 1, 100) + bytes(41)
+    begun = frame_header(FrameKind.ADD, 1, 100) + bytes(41)
     received(one, begun)
     assert budget.left_bytes == 20
     with pytest.raises(BadMessage, match="no room for large messages"):
         received(other, begun)
     other = reader_of(budget)
-    assert received(other, sent(Frame(Kind.ADD, 1, bytes(20)))), "a small one needs none of it"
+    assert received(other, sent(Frame(FrameKind.ADD, 1, bytes(20)))), "a small one needs none of it"
     one.drop()
-    assert received(other, begun + bytes(59)) == [Frame(Kind.ADD, 1, bytes(100))]
+    assert received(other, begun + bytes(59)) == [Frame(FrameKind.ADD, 1, bytes(100))]
     assert budget.left_bytes == 100
 
 
@@ -165,7 +167,7 @@ async def test_a_message_that_is_never_completed_does_not_keep_its_room(
     monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, asyncio.timeout(PATIENCE_S):
         async with greeted(bookie.address) as peer:
-            header = frame_header(Kind.ADD, 1, 2 * PIECE_BYTES_MAX)
+            header = frame_header(FrameKind.ADD, 1, 2 * PIECE_BYTES_MAX)
             peer.writer.write(header[: None if here else 7] + bytes(here))
             assert await peer.rest() == b""
         budget = bookie.server.budget
@@ -183,7 +185,7 @@ async def half_a_message(came_bytes: int) -> AsyncIterator[tuple[Bookie, Peer]]:
     async with serving() as bookie, greeted(bookie.address) as peer, asyncio.timeout(PATIENCE_S):
         budget = bookie.server.budget
         budget.left_bytes = budget.bytes_max = ROOM_BYTES
-        peer.send(Kind.ADD, 1, bytes(came_bytes), length=2 * PIECE_BYTES_MAX)
+        peer.send(FrameKind.ADD, 1, bytes(came_bytes), length=2 * PIECE_BYTES_MAX)
         await until(lambda: ROOM_BYTES - budget.left_bytes >= came_bytes)
         yield bookie, peer
         peer.writer.transport.abort()
@@ -196,13 +198,13 @@ async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_go
     monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.01)
     monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with half_a_message(100_000) as (bookie, first), greeted(bookie.address) as second:
-        second.send(Kind.ADD, 1, bytes(250_000), length=2 * PIECE_BYTES_MAX)
+        second.send(FrameKind.ADD, 1, bytes(250_000), length=2 * PIECE_BYTES_MAX)
         assert await second.rest() == b""
         assert not first.reader.at_eof()
         assert bookie.server.shown_out == {RejectReason.STALLED: 1}
     async with half_a_message(200_000) as (bookie, first), greeted(bookie.address) as second:
         second.add(1, run_of(0, payload=bytes(150_000)))
-        assert (await second.frame()).kind == Kind.ADDED
+        assert (await second.frame()).kind == FrameKind.ADDED
         assert await first.rest() == b""
         assert bookie.server.shown_out == {RejectReason.STALLED: 1}
 
@@ -213,7 +215,7 @@ async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
     monkeypatch.setattr("bookie.server.listener._STALLED_S", 0.0)
     async with half_a_message(80_000) as (bookie, first), greeted(bookie.address) as second:
         second.add(1, run_of(0, payload=bytes(200_000)))
-        assert (await second.frame()).kind == Kind.ADDED
+        assert (await second.frame()).kind == FrameKind.ADDED
         assert bookie.server.shown_out == {RejectReason.STALLED: 1}
         assert not first.reader.at_eof(), "it would come again at once"
         stifled = [each for each in bookie.server.connections if not each.is_reading]
@@ -223,9 +225,9 @@ async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
 async def test_batches_arrive_however_slowly_their_bytes_do() -> None:
     async with serving() as bookie, greeted(bookie.address) as peer:
         message = batch_message([run_of(0)])
-        for byte in frame_header(Kind.ADD, 1, len(message)) + message:
+        for byte in frame_header(FrameKind.ADD, 1, len(message)) + message:
             peer.writer.write(bytes([byte]))
             await asyncio.sleep(0)
         frame = await peer.frame()
-        assert (frame.kind, frame.number) == (Kind.ADDED, 1)
+        assert (frame.kind, frame.number) == (FrameKind.ADDED, 1)
         assert list(bookie.storage.ledgers[7]) == [0]

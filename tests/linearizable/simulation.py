@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from dlog.aio.log import Log
-from dlog.aio.read.barriers import END_GRACE_S
+from dlog.aio.read.tails import END_GRACE_S
 from ledger.errors import LogError
 from tests.linearizable import history
 from tests.linearizable.history import Operation, call_in, name_of, return_in

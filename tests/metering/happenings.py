@@ -23,8 +23,7 @@ from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.worker import RepairThrottle, WorkerConfig, keep_reporting, set_throttle
-from bookie.disk.directories import Directories
-from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
+from bookie.disk.port import Directories, DiskUsage, RealDisk, RealFile, disk_error
 from bookie.entrylog.format import SUFFIX
 from bookie.identity.stamp import accept_loss
 from bookie.server.authorizer import Authorizer
@@ -36,21 +35,21 @@ from dlog.aio.read.segments import stamp
 from dlog.console import metrics as console_metrics
 from dlog.console.http_server import ConsoleOptions, console
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, NodeExists
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.metadata import LedgerMetadata
 from ledger.metastore import open_store
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed
 from ledger.metrics import METRICS as LEDGER_METRICS
 from ledger.quorum import Quorum
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security
-from ledger.security.grant_nodes import change_rules
+from ledger.security.documents import change_rules
 from ledger.security.metrics import METRICS
 from ledger.security.quotas import Quota, Quotas, Subject
-from ledger.transport.framing import Kind
+from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import read_request
 from tests.certificates import certificate, put
@@ -168,7 +167,7 @@ async def a_reader_takes_nothing(cluster: WholeCluster, _: pytest.MonkeyPatch) -
         async with greeted(address, Purpose.ASKS, name) as peer:
             query = ReadQuery(writer.ledger_id, metadata.access_key, 0, 0)
             for number in range(1, 9):
-                peer.send(Kind.READ, number, read_request(query))
+                peer.send(FrameKind.READ, number, read_request(query))
             await reached(cluster, lambda: server.backlog.unsent_bytes > 0, "it is full")
 
 

@@ -18,8 +18,7 @@ from bookie.server.limits import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryHub
-from ledger.metering.declaration import Buckets, Metric, Value
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Buckets, Exposed, Metric, Value
 from tests.namespaces import made
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, until

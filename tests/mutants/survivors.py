@@ -30,7 +30,7 @@ _judged(
     "return True",
 )
 
-_ABSENCES = "ledger/protocol/absences.py"
+_ABSENCES = "ledger/protocol/ensemble_change.py"
 _judged(
     "an index is taken out of what is back when its writer goes on without it again",
     *(_ABSENCES, "Absences.began_fragment"),
@@ -46,12 +46,12 @@ _RECOVERY = "ledger/protocol/recovery.py"
 _judged(_NAMES, _RECOVERY, "Recovery.__init__", "self.ledger_id = ledger_id")
 _judged(_UNSEEN, _RECOVERY, "Recovery.__init__", "self._fencing: Fencing | None = None")
 _judged(_ASSERTS, _RECOVERY, "Recovery.step", "self.check()")
-_judged(_ASSERTS, _RECOVERY, "Recovery.check", "if self.phase is Phase.CLOSING:")
+_judged(_ASSERTS, _RECOVERY, "Recovery.check", "if self.phase is RecoveryPhase.CLOSING:")
 _judged(_NEVER, _RECOVERY, "Recovery._metadata_written", "return []")
 _judged(_NEVER, _RECOVERY, "Recovery._metadata_read", "return []")
 _judged(_NEVER, _RECOVERY, "Recovery._read_on", "assert_never(event)")
 
-_WRITE_BACK = "ledger/protocol/write_back.py"
+_WRITE_BACK = "ledger/protocol/recovery_phases.py"
 _judged(
     "a copy that is sent twice, to the bookie that is there now, does no harm",
     *(_WRITE_BACK, "WriteBacks.send_again"),

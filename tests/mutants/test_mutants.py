@@ -25,7 +25,7 @@ def choose(numbers, least):
 def test_every_statement_of_a_function_can_be_deleted_but_what_says_nothing() -> None:
     found = [
         each
-        for each in mutations("ledger/protocol/retries.py", [Kind.DELETE])
+        for each in mutations("ledger/protocol/common.py", [Kind.DELETE])
         if each.function == "Retries.try_again"
     ]
     assert [each.text for each in found] == [
@@ -78,7 +78,7 @@ def test_a_bug_that_no_test_notices_is_reported() -> None:
     done = subprocess.run(
         [
             sys.executable,
-            *("-m", "tests.mutants", "ledger/protocol/retries.py"),
+            *("-m", "tests.mutants", "ledger/protocol/common.py"),
             *("--tests", "tests/ledger/protocol/test_retries.py"),  # others know more of it
         ],
         capture_output=True,
@@ -86,7 +86,7 @@ def test_a_bug_that_no_test_notices_is_reported() -> None:
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "retries.py:31: Retries.try_again: self.put_off(what, now)" in done.stdout
+    assert "common.py:109: Retries.try_again: self.put_off(what, now)" in done.stdout
     assert "16 bugs, 1 not noticed, of them 0 judged" in done.stdout
 
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import DiskFull
+from bookie.disk.port import Directories, DiskFull
 from bookie.errors import (
     BookieRetired,
     BookieSuperseded,
@@ -29,10 +28,10 @@ from bookie.identity.stamp import Identity, accept_loss, identify, settle_doubt
 from bookie.index.format import SUFFIX as INDEX_SUFFIX
 from bookie.index.tombstones import FENCES_PATH
 from bookie.journal.format import DIRECTORY as JOURNAL
-from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
+from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, JournalMark, path_of
 from bookie.journal.recovery import read_mark
 from bookie.loss.census import LOGS_PATH, ROLL_PATH
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.limbo import Limbo, LimboPhase
 from bookie.server.loss_resolver import doubtful_of, look
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -181,9 +180,9 @@ class SimBookie:
         return self._service
 
     @property
-    def _synced(self) -> Mark:
+    def _synced(self) -> JournalMark:
         """Up to here the journal says of itself that it was synced."""
-        return Mark(0, 0) if self._service is None else self._service.synced
+        return JournalMark(0, 0) if self._service is None else self._service.synced
 
     @property
     def journal(self) -> str:
@@ -442,7 +441,7 @@ class SimBookie:
     def _settle(self, again_s: float = LOOK_S) -> None:
         """Look at what is in doubt, now and again, as `bookie.server.loss_resolver` does."""
         limbo = self.storage.limbo
-        if limbo is None or limbo.phase is Phase.OVER:
+        if limbo is None or limbo.phase is LimboPhase.OVER:
             return
         store = SimStore(self._cluster.metadata, self.host)
         ledgers = LedgerStore(store, self._cluster.choices.layout.name)
@@ -460,7 +459,7 @@ class SimBookie:
         if change is not None:
             self.storage.judged(change)
             limbo = self.storage.limbo
-            phase = Phase.OVER if limbo is None else limbo.phase
+            phase = LimboPhase.OVER if limbo is None else limbo.phase
             self._cluster.scheduler.mark(f"limbo_{phase.name.lower()}")
         self.host.after(again_s, partial(self._settle, min(2 * again_s, LOOK_S_MAX)))
 

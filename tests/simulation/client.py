@@ -17,7 +17,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     MetadataEffect,
     MetadataEvent,
     MetadataFailed,
@@ -25,8 +25,7 @@ from ledger.protocol.common_events import (
     MetadataWritten,
     WriteMetadata,
 )
-from ledger.protocol.placement import Pool
-from ledger.protocol.quarantine import Quarantine
+from ledger.protocol.placement import Pool, Quarantine
 from ledger.requests import (
     AddRun,
     HeldAnswer,

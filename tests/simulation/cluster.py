@@ -9,8 +9,12 @@ from bookie.storage.config import StorageConfig
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, BookieIdentity, LedgerId
 from ledger.manager import LAYOUTS, Layout, LedgerStore
-from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement, RandomPlacement
-from ledger.protocol.quarantine import QuarantineConfig
+from ledger.protocol.placement import (
+    PlacementPolicy,
+    QuarantineConfig,
+    RackAwarePlacement,
+    RandomPlacement,
+)
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from tests.simulation.addresses import ForeignBookie, Listener

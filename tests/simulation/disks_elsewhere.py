@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import (
     BookieRunning,
     BookieSuperseded,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bookie.collector.eviction import is_surplus
 from bookie.collector.evictor import settle
+from bookie.collector.garbage import is_surplus
 from ledger.errors import MetadataError
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore

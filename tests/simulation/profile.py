@@ -11,7 +11,7 @@ from typing import Final
 
 from bookie.storage.config import StorageConfig
 from ledger.manager import LAYOUTS
-from ledger.protocol.quarantine import QuarantineConfig
+from ledger.protocol.placement import QuarantineConfig
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from tests.simulation.cluster import Choices

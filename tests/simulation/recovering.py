@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import recovery_events as protocol
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
     def __init__(self, cluster: "Cluster", name: str, ledger_id: LedgerId) -> None:
         super().__init__(cluster, name, ledger_id)
-        self.failure: protocol.Failure | None = None
+        self.failure: protocol.RecoveryFailure | None = None
         self.closed: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
         self._quorum = cluster.quorum
@@ -39,7 +39,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         attempts_max = self.cluster.scheduler.random.choice((2, 5))
         config = protocol.RecoveryConfig(attempts_max=attempts_max)
         machine = Recovery(self.ledger_id, metadata, version, config)
-        self.run(machine, common_events.TimePassed())
+        self.run(machine, common.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -47,7 +47,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.SendFence():
                 query = LacQuery(self.ledger_id, access_key(PASSWORD), fence=True)
                 self.read_lac(effect.bookie, query, partial(self._lac_read, effect))
-            case protocol.SendRead():
+            case protocol.SendRecoveryRead():
                 fenced_read = ReadQuery(
                     self.ledger_id,
                     access_key(PASSWORD),
@@ -67,12 +67,12 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 self.mark("recovery_ensemble_change")
                 chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata() | common_events.ReadMetadata():
+                self.feed(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata() | common.ReadMetadata():
                 self.carry_out(effect, self.feed)
             case protocol.FinishRecovery():
                 self._finish(effect.metadata)
@@ -90,7 +90,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.cluster.oracle.saw_lac(self.ledger_id, lac, who=self.name)
         self.feed(heard)
 
-    def _entries_read(self, asked: protocol.SendRead, answer: ReadAnswer) -> None:
+    def _entries_read(self, asked: protocol.SendRecoveryRead, answer: ReadAnswer) -> None:
         self.reported(asked.bookie, answer.status)
         found = verified(answer, self.ledger_id, None)
         for entry, frame in found.frames.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
 
-from bookie.journal.format import Mark
+from bookie.journal.format import JournalMark
 from bookie.server.core import (
     AddSession,
     BookieCore,
@@ -51,7 +51,7 @@ class SimService:
     def __init__(self, cluster: "Cluster", host: Host, storage: BookieStorage) -> None:
         self.host = host
         self.storage = storage
-        self.synced = Mark(0, 0)
+        self.synced = JournalMark(0, 0)
         """Up to here a later record of the journal says that it was synced."""
         self._cluster = cluster
         self._core = BookieCore(storage)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from ledger.entry import access_key
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import read as protocol
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery, Status
@@ -103,7 +103,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             avoid=self.quarantine.quarantined(now=self.host.clock()),
             unconfirmed=self._unconfirmed,
         )
-        self.run(self._reading, common_events.TimePassed())
+        self.run(self._reading, common.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -119,19 +119,19 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                 )
                 reading = self._reading
                 self.read(effect.bookie, query, lambda answer: self._read(reading, effect, answer))
-            case common_events.ReadMetadata():
+            case common.ReadMetadata():
                 reading = self._reading
                 self.read_metadata(
                     read=lambda metadata, version: self._tell(
-                        reading, common_events.MetadataRead(metadata, version)
+                        reading, common.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self._tell(reading, common_events.MetadataFailed()),
+                    failed=lambda: self._tell(reading, common.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)
             case protocol.FailRead():
                 self.note(f"cannot read {self.next_entry}: {effect.failure.value}")
-                if effect.failure is protocol.Failure.DELETED:
+                if effect.failure is protocol.ReadFailure.DELETED:
                     self.done = True
                     return
                 self.mark("read_found_no_replica")

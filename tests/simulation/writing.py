@@ -8,13 +8,14 @@ from ledger.entry import access_key, encode_frame, encode_lac
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.mark import written_without
-from ledger.mark_nodes import mark_ledger
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import common_events, degraded_ensemble
+from ledger.protocol import common
 from ledger.protocol import writer_events as protocol
-from ledger.protocol.writer import Phase, Writer
+from ledger.protocol.placement import degraded_ensemble
+from ledger.protocol.writer import Writer, WriterPhase
 from ledger.quorum import holds
 from ledger.registry import AVAILABLE
+from ledger.repair_marks import mark_ledger
 from ledger.requests import AddRun, Status
 from tests.simulation.client import Client
 from tests.simulation.oracle import DegradedChoice
@@ -37,7 +38,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
 
     def __init__(self, cluster: "Cluster", name: str) -> None:
         super().__init__(cluster, name, NOT_CREATED)
-        self.failure: protocol.Failure | None = None
+        self.failure: protocol.WriterFailure | None = None
         self.close_requested = False
         self._on_created: Callable[[WritingClient], None] = _ignore
         self._frames: dict[int, bytes] = {}
@@ -59,7 +60,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
         is_degraded = ensemble is None
         if ensemble is None:
             placement = self.cluster.choices.placement
-            ensemble = degraded_ensemble.degraded_ensemble(placement, quorum, pool, random)
+            ensemble = degraded_ensemble(placement, quorum, pool, random)
         if ensemble is None:
             self.host.after(CREATE_RETRY_S, self._create)
             return
@@ -103,7 +104,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             else:
                 self.placed(pool, quorum.ensemble, ensemble, ())
             self.machine = Writer(ledger_id, metadata, 0, self.cluster.choices.writer_config)
-            self.run(self.machine, common_events.TimePassed())
+            self.run(self.machine, common.TimePassed())
             self.cluster.metadata.watch(self.host, AVAILABLE, self._list)
             self._list()
             self._on_created(self)
@@ -153,14 +154,14 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish_lac(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 self.mark("ensemble_change_wanted")
                 if not self.machine.is_degraded:
                     self.mark("bookie_to_be_left")
                 chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata() | common_events.ReadMetadata():
+                self.feed(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata() | common.ReadMetadata():
                 self.carry_out(effect, self.feed)
             case protocol.MarkLacks():
                 self._mark_lacks(effect)
@@ -223,7 +224,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             self.cluster.choices.writer_config.delay_ensemble_change
             and whole
             and self.machine.is_degraded
-            and self.machine.phase is Phase.OPEN
+            and self.machine.phase is WriterPhase.OPEN
         ):
             self.note("goes on without it")
             self.mark("ensemble_change_delayed")

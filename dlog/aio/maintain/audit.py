@@ -8,10 +8,10 @@ from dlog.aio.maintain.janitor import remove_orphan
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
 from dlog.aio.port import Ledgers
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest, Segment
-from dlog.protocol.orphans import Standing
+from dlog.protocol.orphans import OrphanKind
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 
@@ -141,16 +141,18 @@ class _Auditor:
         match each.standing:
             case None:
                 self._undecided += 1
-            case Standing.PENDING:
+            case OrphanKind.PENDING:
                 self._note(self._pending, each)
-            case Standing.UNLISTED | Standing.DISCARDED | Standing.ENDED | Standing.LOG_GONE:
+            case (
+                OrphanKind.UNLISTED | OrphanKind.DISCARDED | OrphanKind.ENDED | OrphanKind.LOG_GONE
+            ):
                 self._note(self._orphans, each)
                 if self._repair:
                     try:
                         await remove_orphan(self._ledgers, each)
                     except LogError as error:
                         found.troubles.append(Trouble(f"ledger {each.ledger_id}", error))
-            case Standing.SEGMENT | Standing.WAITING:
+            case OrphanKind.SEGMENT | OrphanKind.WAITING:
                 pass  # its log's
             case _:
                 assert_never(each.standing)

@@ -19,22 +19,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlog import metrics
-from dlog.aio.maintain.leaderless import is_leaderless
 from dlog.aio.maintain.lifecycle import finish_drop
-from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
+from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, is_leaderless, survey, unlisted
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import Ledgers
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed, read_consumers
 from dlog.manifest import Manifest
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from leader import campaign
-from ledger.background import Background
-from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
-from ledger.metering.exposition import Readiness
+from ledger.log_events import now_ms as wall_clock_ms
+from ledger.metering.declaration import Readiness
+from ledger.tasks import Background
 from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".janitor"

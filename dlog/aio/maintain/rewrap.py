@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.encryption.keyring import keyring
 from dlog.encryption.ledgers import STAMP_DATA_KEY, STAMP_KEY, wrapping
 from dlog.encryption.names import NAME_ALLOWED, is_key_name

@@ -4,7 +4,8 @@ The metadata store is verified first, as far as it has checksums. Then the ledge
 each of them was there before any manifest was read; why that order matters is said in
 `dlog.protocol.orphans`. A list alone proves nothing gone: a log that no list names is read under
 its own name and its newest one. Bounded: 16 bytes for each ledger, one name for each log;
-manifests are looked at one after the other.
+manifests are looked at one after the other. Of one log, `is_leaderless` says whether its writer
+left it, and nobody stands to take it over.
 """
 
 from array import array
@@ -13,20 +14,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from dlog.aio.port import Ledgers
-from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.namespace_watch import log_names
+from dlog.aio.store import ManifestNode, log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, check_name, path_of
-from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
-from dlog.protocol.renames import RENAMED_PATH
+from dlog.protocol.manifest_steps import RENAMED_PATH
+from dlog.protocol.orphans import OrphanKind, StagedFor, Stamp, stamp_of, standing
+from leader import is_led
 from ledger.errors import CallerError, DamagedMetadata, LogError, NoSuchLedger, StorageError
 from ledger.ids import LedgerId
-from ledger.metastore.nodes import hidden_of
-from ledger.metastore.paths import name_of
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.ops import name_of
+from ledger.metastore.port import MetadataStore, hidden_of
 
 Visit = Callable[["Survey", ManifestNode, Manifest], Awaitable[None]]
+
+
+def was_left_open(manifest: Manifest) -> bool:
+    """Whether somebody writes the log, or ended without closing it.
+
+    One that was closed in order is at rest: it needs no leader."""
+    last = manifest.last
+    living = not (manifest.sealed or manifest.dropped)
+    return living and last is not None and last.sealed is None
+
+
+async def is_leaderless(store: MetadataStore, log: str, manifest: Manifest) -> bool:
+    """Whether *log* had leaders, was left open, and has none now. Logs that are written without an
+    election never are. Raises `MetadataUnavailable`."""
+    return was_left_open(manifest) and await is_led(store, log) is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,7 @@ class Unlisted:
     ledger_id: LedgerId
     stamp: Stamp | StagedFor | None
     """None: it was not made for a log."""
-    standing: Standing | None
+    standing: OrphanKind | None
     """None: it was not made for a log, or it is not known now."""
     length: int | None
     """Payload bytes, if it is CLOSED."""

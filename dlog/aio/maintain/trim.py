@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from typing import Self
 
 from dlog.aio.port import Ledgers
-from dlog.aio.read.barriers import acknowledged_end
 from dlog.aio.read.places import start_offset
 from dlog.aio.read.segments import opened
-from dlog.aio.read.tails import RACES_MAX, tail_of
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.read.tails import RACES_MAX, acknowledged_end, tail_of
+from dlog.aio.store import ManifestNode, delete_listed, read_consumers
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest
 from dlog.position import DLSN, Timestamp, Txid
 from dlog.protocol.edits import check_incarnation, retain, trim
 from dlog.protocol.retention import TrimPlan, offset_keeping_bytes, plan_trim
 from dlog.starts import parse_start
-from ledger.clock import now_ms
 from ledger.errors import InvalidValue, NoSuchLedger
 from ledger.ids import NO_ENTRY
+from ledger.log_events import now_ms
 from ledger.values import Duration, Size, duration_or_none, size_bytes
 
 Before = int | DLSN | Timestamp | Txid

@@ -4,18 +4,22 @@ Reads only; nothing is fenced and no writer is disturbed. Entries of an open seg
 at up to the last add confirmed. What seems to be missing is looked for twice: an entry may be
 on its way to the last of its bookies, or have moved with an ensemble change.
 Bounded: a window of entries at a time, and of each entry the payload of one replica.
+
+What is found may be handed to repair, as marks (`mark_faults`): what is marked its workers look at.
+A mark is a suspicion. Replicas that differ and are each whole are not handed on: which of them is
+right is for a person to say.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, assert_never
 
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import opened_whole
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.envelope import decode_facts
 from dlog.errors import DamagedBatch, NoSuchLog
 from dlog.manifest import Manifest, Segment
@@ -26,13 +30,16 @@ from dlog.protocol.verification import (
     Problem,
     SegmentCheck,
 )
-from ledger.entry import Header, payload_of
-from ledger.entry_check import ReplicaFault, judge_replicas
+from ledger.entry import Header, ReplicaFault, judge_replicas, payload_of
 from ledger.errors import BookieUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
+from ledger.mark import Lack, Reason
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found
 from ledger.quorum import holds, write_set
+from ledger.repair_marks import mark_ledger, ring
 from ledger.requests import Status
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -41,6 +48,36 @@ ASKS_MAX: Final = 3
 """How often a bookie that does not answer, or is too busy, is asked."""
 ASK_AGAIN_S: Final = 0.4
 """After how long it is asked again; the next time after twice as long."""
+
+
+async def mark_faults(store: MetadataStore, faults: Iterable[FragmentFault]) -> int:
+    """Mark the ledgers of *faults* that repair can make good; return how many those are.
+
+    Raises `MetadataUnavailable`; then some may be marked, and it can be repeated."""
+    lacks: dict[LedgerId, list[Lack]] = {}
+    since_ms = now_ms()
+    for fault in faults:
+        reason = _reason_of(fault.fault)
+        if reason is not None:
+            lack = Lack(fault.bookie, reason, since_ms)
+            lacks.setdefault(fault.ledger_id, []).append(lack)
+    for ledger_id, found in lacks.items():
+        await mark_ledger(store, ledger_id, found)
+    if lacks:
+        await ring(store)
+    return len(lacks)
+
+
+def _reason_of(fault: ReplicaFault) -> Reason | None:
+    match fault:
+        case ReplicaFault.MISSING:
+            return Reason.MISSING
+        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE:
+            return Reason.DAMAGED
+        case ReplicaFault.DIFFERENT | ReplicaFault.REFUSED | ReplicaFault.UNREACHABLE:
+            return None
+        case _:
+            assert_never(fault)
 
 
 @dataclass(frozen=True, slots=True)

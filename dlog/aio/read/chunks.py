@@ -1,4 +1,5 @@
-"""Executes `protocol.cursor`: reads a log in chunks, across segments, through trouble.
+"""Executes `protocol.cursor`: reads a log in chunks, across segments, through trouble; or exactly
+the records of an offset range.
 
 A chunk is one batch and which of its records to take; nothing is done per record. Ledgers are
 opened without recovery, so the writer is never disturbed. While one segment is read, the next
@@ -10,14 +11,14 @@ ledger in each long poll, the manifest after `IDLE_CHECK_S`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final, assert_never
 
 from dlog import metrics, spans
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.encryption.ledgers import Opener
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
@@ -29,7 +30,7 @@ from dlog.recordbatch import RecordBatch, parse_header
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.common import TimePassed
 
 READ_BYTES_MAX: Final = 2560 * 1024
 """Four full entries with their columns: what a read costs beside its bytes is shared by them."""
@@ -43,9 +44,11 @@ LOOK_S: Final = 0.5
 """How long entries wait for the manifest when it may have changed."""
 LOOK_AGAIN_S: Final = 5.0
 """How long after the manifest could not be read it is tried again."""
-
 _Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
-
+PATIENCE_S: Final = 30.0
+"""How long a bounded read waits for a record that is committed somewhere, it was said."""
+KEPT_MAX: Final = 16
+"""Readers that wait for the next range of their log; each has watches at the metadata store."""
 _log = get_logger(__name__)
 
 
@@ -72,7 +75,7 @@ class ChunkReader:
         if incarnation is not None:
             node.follow(incarnation)
         self._wanted: protocol.Request | protocol.Finish | protocol.Fail | None = (
-            protocol.ReadManifest()
+            protocol.FetchManifest()
         )
         """What the cursor wants next; None: to be woken at its deadline."""
         self._trouble = ""
@@ -187,7 +190,7 @@ class ChunkReader:
 
     async def _execute(self, request: protocol.Request) -> protocol.CursorEvent:
         match request:
-            case protocol.ReadManifest():
+            case protocol.FetchManifest():
                 self._drop_news()
                 return await self._manifest()
             case protocol.AwaitManifest():
@@ -378,3 +381,87 @@ class ChunkReader:
                 self._changed.set()  # what was missed meanwhile
             finally:
                 watch.close()
+
+
+async def read_range(
+    ledgers: Ledgers,
+    log: str,
+    start: int,
+    end: int,
+    *,
+    incarnation: str | None = None,
+    patience_s: float = PATIENCE_S,
+) -> AsyncIterator[Chunk]:
+    """Yield the records from *start* up to, not with, *end*, all of them and in order.
+
+    Requires that they are committed (see `dlog.aio.read.tails`). With *incarnation* a log that was
+    deleted and re-created is not read. Raises `Trimmed`, `NoSuchLog`, `NotThereYet`,
+    `DamagedLog`, or what reading a ledger raises; then not all were yielded."""
+    if start >= end:
+        return
+    reader = _reader(ledgers, log, start, end, incarnation, patience_s)
+    try:
+        while chunks := await reader.read():
+            for chunk in chunks:
+                yield chunk
+    finally:
+        await reader.close()
+
+
+class RangeReaders:
+    """Reads ranges as `read_range`; who follows a log range by range finds its place kept.
+
+    To find a place costs as many round trips as the segment's number of entries has bits. So
+    the reader of a range that was read to its end is kept for the one that begins there."""
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self._kept: dict[tuple[str, str, int], ChunkReader] = {}
+        """By log, incarnation and next offset, in the order in which they were used."""
+
+    async def read(
+        self, log: str, start: int, end: int, *, incarnation: str
+    ) -> AsyncIterator[list[Chunk]]:
+        """Yield what `read_range` does, as it was read, and raise the same."""
+        if start >= end:
+            return
+        reader = self._kept.pop((log, incarnation, start), None)
+        if reader is not None:
+            reader.go_on(end)
+        else:
+            reader = _reader(self._ledgers, log, start, end, incarnation, PATIENCE_S)
+        was_read = False
+        try:
+            while chunks := await reader.read():
+                yield chunks
+            was_read = True
+        finally:
+            if was_read:
+                await self._keep((log, incarnation, end), reader)
+            else:
+                await reader.close()
+
+    async def close(self) -> None:
+        while self._kept:
+            await self._kept.pop(next(iter(self._kept))).close()
+
+    async def _keep(self, place: tuple[str, str, int], reader: ChunkReader) -> None:
+        replaced = self._kept.pop(place, None)
+        self._kept[place] = reader
+        if replaced is None and len(self._kept) > KEPT_MAX:
+            replaced = self._kept.pop(next(iter(self._kept)))
+        if replaced is not None:
+            await replaced.close()
+
+
+def _reader(
+    ledgers: Ledgers, log: str, start: int, end: int, incarnation: str | None, patience_s: float
+) -> ChunkReader:
+    return ChunkReader(
+        ledgers,
+        ManifestNode(ledgers.store, log),
+        start,
+        stop=end,
+        incarnation=incarnation,
+        patience_s=patience_s,
+    )

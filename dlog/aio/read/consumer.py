@@ -9,19 +9,17 @@ from contextlib import suppress
 from typing import Final, Literal, Self, assert_never
 
 from dlog.aio.port import Ledgers
+from dlog.aio.read.chunks import PATIENCE_S
 from dlog.aio.read.places import start_offset, stop_offset
-from dlog.aio.read.ranges import PATIENCE_S
 from dlog.aio.read.reader import Reader
 from dlog.aio.read.tails import tail_of
-from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ConsumerNode, ManifestNode
 from dlog.errors import InvalidPosition, LogClosed, NoSuchConsumer, NoSuchLog, Trimmed
 from dlog.names import check_name
 from dlog.position import Start
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import Change, Stored
-from ledger.clock import now_ms
+from dlog.protocol.consumer_steps import Change, ConsumerState, Stored
 from ledger.errors import LogError
+from ledger.log_events import now_ms
 from ledger.process import this_process
 
 OnTrimmed = Literal["raise", "skip"]

@@ -10,7 +10,7 @@ from typing import Final, get_args
 from dlog.aio.handle import opening
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
-from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
+from dlog.aio.read.chunks import PATIENCE_S
 from dlog.aio.read.consumer import Consumer, OnTrimmed
 from dlog.aio.read.many import ManyReader
 from dlog.aio.read.places import (
@@ -20,9 +20,9 @@ from dlog.aio.read.places import (
     start_offset,
     stop_offset,
 )
-from dlog.aio.read.ranges import PATIENCE_S
 from dlog.aio.read.reader import Reader
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.read.tails import BARRIER_S, acknowledged_end
+from dlog.aio.store import ManifestNode
 from dlog.errors import InvalidPosition
 from dlog.names import check_name
 from dlog.position import BeyondEnd, Record, Start, Stop

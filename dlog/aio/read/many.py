@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from dlog.aio.port import Ledgers
+from dlog.aio.read.chunks import PATIENCE_S
 from dlog.aio.read.places import start_offset, stop_offset
-from dlog.aio.read.ranges import PATIENCE_S
 from dlog.aio.read.reader import READ_AHEAD_BYTES, Reader
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import LogClosed, TooManyLogs
 from dlog.names import check_name
 from dlog.position import BeyondEnd, Position, Record, Start

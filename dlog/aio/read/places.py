@@ -6,19 +6,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.read.barriers import END_GRACE_S, acknowledged_end, end_now, until_confirmed
-from dlog.aio.read.ranges import read_range
+from dlog.aio.read.chunks import read_range
 from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened
-from dlog.aio.read.tails import RACES_MAX
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.read.tails import END_GRACE_S, RACES_MAX, acknowledged_end, end_now, until_confirmed
+from dlog.aio.store import ManifestNode
 from dlog.errors import InvalidPosition, LogRecreated, NoSuchLog, OffsetOutOfRange, Trimmed
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, BeyondEnd, Position, Record, Start, Stop, Timestamp, Txid
-from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, ReachedTxid, Wanted
+from dlog.protocol.seek import FoundEntry, ProbedEntry, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import BatchFacts
 from dlog.starts import parse_start, parse_stop
-from ledger.clock import now_ms
 from ledger.errors import InvalidValue, LogError, NoSuchLedger
+from ledger.log_events import now_ms
 
 
 async def start_offset(
@@ -175,7 +174,7 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
     first_offset = await first_offset_of(ledgers, manifest, segment)
     async with opened(ledgers, segment.ledger_id) as reader:
         await _learn_whole(ledgers, manifest, segment, reader)
-        found, _ = await _find(reader, Entry(dlsn.entry))
+        found, _ = await _find(reader, ProbedEntry(dlsn.entry))
     return first_offset + found.base_index + dlsn.slot
 
 

@@ -12,14 +12,14 @@ from typing import Final, Self
 
 from dlog import metrics
 from dlog.aio.port import Ledgers
-from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.read.chunks import ChunkReader
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.read.tails import BARRIER_S, acknowledged_end
+from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.errors import LogClosed
 from dlog.position import Position, Record
-from ledger.clock import now_ms
 from ledger.errors import LogError
+from ledger.log_events import now_ms
 from ledger.values import Duration, duration_or_none, duration_s
 
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
@@ -171,7 +171,7 @@ class Reader:
         All records below it are committed: `read_until` it to have read everything that
         was acknowledged to anybody by now; this reader can, even if the writer dies then. Reads
         nothing itself, and never disturbs the writer.
-        `dlog.aio.read.barriers` says how. Raises `BarrierNotReached` if the writer does not say
+        `dlog.aio.read.tails` says how. Raises `BarrierNotReached` if the writer does not say
         within *timeout_s* whether its last records are committed; it may be dead. Also raises
         `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""
         if self._closing is not None:

@@ -1,7 +1,16 @@
-"""Reading what a segment's ledger says about itself: headers, its end, places in it."""
+"""Reading what a segment's ledger says about itself: headers, its end, places in it, and how well
+its records are compressed.
 
+Nobody counts what records took before their compression: a writer that dies takes its counts
+along, and whoever recovers its ledger reads first and last entry alone. To read a whole log would
+cost more than the answer is worth. So it is a sample of the newest entries that carry records,
+bounded in entries and bytes, and says how large it is.
+"""
+
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
@@ -17,15 +26,20 @@ from dlog.protocol.orphans import (
     STAMP_OWNER,
     STAMP_SEGMENT,
 )
-from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, Seek, Wanted
-from dlog.recordbatch import BatchFacts, BatchHeader, parse_header
+from dlog.protocol.seek import FoundEntry, ProbedEntry, ReachedTime, Seek, Wanted
+from dlog.recordbatch import BatchFacts, BatchHeader, Codec, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 
 OWNER_BYTES_MAX: Final = 200
 """Of who writes a ledger, in its metadata."""
-
+SAMPLE_ENTRIES_MAX: Final = 32
+SAMPLE_BYTES_MAX: Final = 4 << 20
+"""No further entry is read once so many bytes were."""
+SAMPLE_SEGMENTS_MAX: Final = 8
+SAMPLE_S: Final = 3.0
+"""Bookies that do not answer are not waited for longer."""
 _Parsed = TypeVar("_Parsed")
 
 
@@ -151,7 +165,7 @@ async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment
         return segment.first_offset
     before = manifest.segments[manifest.segments.index(segment) - 1]
     async with opened_whole(ledgers, manifest, before) as reader:
-        end = await find_place(reader, Entry(1 << 62))
+        end = await find_place(reader, ProbedEntry(1 << 62))
     assert before.first_offset is not None, "only the last segment's first offset is unknown"
     return before.first_offset + end.base_index
 
@@ -221,3 +235,53 @@ async def _authenticate(
         raise
     for entry, payload in zip((0, metadata.last_entry), payloads, strict=True):
         opener.decode(entry, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionSample:
+    """What the newest entries of a log take, of all its segments together; at least one."""
+
+    entries: int
+    records: int
+    stored_bytes: int
+    """As they are stored, each copy; without frames and headers of entries."""
+    uncompressed_bytes: int
+    """The same columns before compression."""
+    codecs: tuple[Codec, ...]
+    """Those found, each once: what was set since may not be among them yet."""
+
+    @property
+    def ratio(self) -> float:
+        """Bytes stored for each byte before compression: below 1 if it pays."""
+        return self.stored_bytes / self.uncompressed_bytes
+
+
+async def sample_compression(ledgers: Ledgers, manifest: Manifest) -> CompressionSample | None:
+    """Return the sample; None if no segment has an entry. Disturbs no writer.
+
+    Raises what reading raises, and `TimeoutError` after SAMPLE_S."""
+    found: list[BatchHeader] = []
+    async with asyncio.timeout(SAMPLE_S):
+        for segment in manifest.segments[: -SAMPLE_SEGMENTS_MAX - 1 : -1]:
+            with suppress(NoSuchLedger):  # trimmed meanwhile
+                async with opened(ledgers, segment.ledger_id) as reader:
+                    entry = await reader.read_last_add_confirmed()
+                    while entry >= 0 and _wants_more(found):
+                        found.append(await header_of(reader, entry))
+                        entry = EntryId(entry - 1)
+            if not _wants_more(found):
+                break
+    if not found:
+        return None
+    return CompressionSample(
+        entries=len(found),
+        records=sum(header.count for header in found),
+        stored_bytes=sum(header.stored_bytes for header in found),
+        uncompressed_bytes=sum(header.body_bytes for header in found),
+        codecs=tuple(codec for codec in Codec if codec in {header.codec for header in found}),
+    )
+
+
+def _wants_more(found: list[BatchHeader]) -> bool:
+    read_bytes = sum(header.stored_bytes for header in found)
+    return len(found) < SAMPLE_ENTRIES_MAX and read_bytes < SAMPLE_BYTES_MAX

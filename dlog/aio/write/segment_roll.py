@@ -7,7 +7,7 @@ from dlog import metrics
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed
 from dlog.encryption.keyring import DataKey
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import CodecMissing, EncryptionMissing, InvalidKeys, KeyMissing
@@ -64,7 +64,7 @@ class RollSteps:
         """Do it; return the event it ends with. Raises what makes it fail."""
         step = effect.step
         match step:
-            case protocol.CreateLedger():
+            case protocol.CreateSegmentLedger():
                 return await self._create(step)
             case protocol.ListSegment():
                 return await self._list(step)
@@ -75,7 +75,7 @@ class RollSteps:
             case _:
                 assert_never(step)
 
-    async def _create(self, step: protocol.CreateLedger) -> protocol.RollEvent:
+    async def _create(self, step: protocol.CreateSegmentLedger) -> protocol.RollEvent:
         manifest, _ = await self._node.read()  # settings count as they are now
         data_key = await self._data_key(manifest.settings)
         try:
@@ -106,7 +106,7 @@ class RollSteps:
 
     async def _new_ledger(
         self,
-        step: protocol.CreateLedger,
+        step: protocol.CreateSegmentLedger,
         data_key: DataKey | None,
         *,
         degraded_writes: bool = False,

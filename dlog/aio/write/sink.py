@@ -19,7 +19,7 @@ from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.procedures import on_ledgers
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed
 from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
@@ -38,11 +38,11 @@ from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, Flag, decode_batch, parse_header
 from dlog.settings import LogSettings
-from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LevelTooLow, LogError
 from ledger.feature_level import HEADER_PAIRS
 from ledger.ids import EntryId
 from ledger.log_events import get_logger
+from ledger.log_events import now_ms as wall_clock_ms
 from ledger.procedures import run
 from ledger.process import this_process
 from ledger.protocol.procedure import Action

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dlog import metrics, spans
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.encryption.keyring import DataKey
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import LostOwnership

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 from dlog import metrics, spans
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed
 from dlog.aio.write.segment_roll import Compression, RollSteps, compression_of
 from dlog.aio.write.takeover_driver import OpenedLog, TakeoverDriver
 from dlog.encryption.ledgers import Sealer

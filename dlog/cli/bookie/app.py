@@ -20,7 +20,7 @@ from dlog.cli.bookie import (
 )
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, shown_time, write_text
+from dlog.cli.output import print_json, print_table, shown_time, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import LogError

@@ -11,8 +11,7 @@ from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
-from dlog.cli.render.bars import Advance, shown_bar
-from dlog.cli.render.output import print_json, write_text
+from dlog.cli.output import Advance, print_json, shown_bar, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 from ledger.values import counted

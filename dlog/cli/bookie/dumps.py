@@ -1,29 +1,290 @@
-"""``dlog bookie journal|entrylog|index``: the files of a stopped bookie, one kind at a time."""
+"""``dlog bookie journal|entrylog|index``: the files of a stopped bookie, one kind at a time.
 
-from typing import Annotated
+They are shown as JSON for programs, as lines and tables for people.
+"""
+
+import hashlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.bookie.dumps_shown import (
-    show_end,
-    show_frames,
-    show_ledger,
-    show_log,
-    show_log_end,
-    show_rebuilt,
-    show_record,
-)
 from dlog.cli.bookie.offline import opened
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, Ledger, LedgerDirs, Uri, Yes, examples
-from dlog.cli.render.progress import shown_progress
+from dlog.cli.output import print_facts, print_json, print_table, shown_progress
 from dlog.cli.runner import FAILED, failed, run
+from ledger.values import counted
 
+if TYPE_CHECKING:
+    from bookie.entrylog.catalog import Batch
+    from bookie.errors import IndexDamaged
+    from bookie.index.format import LedgerHeader
+    from bookie.tools.entrylog_files import LogEnd, LogSummary
+    from bookie.tools.index_files import IndexFiles
+    from bookie.tools.journal_walk import JournalEnd, Placed
+    from bookie.tools.rebuild import Rebuilt
+
+_KEY_DIGITS: Final = 8
 journal = typer.Typer(no_args_is_help=True, help="Inspect the journals of a stopped bookie.")
 entrylog = typer.Typer(no_args_is_help=True, help="Inspect the entry logs of a stopped bookie.")
 index = typer.Typer(
     no_args_is_help=True, help="Inspect the index of a stopped bookie, or rebuild it."
 )
+
+
+def show_record(placed: "Placed", *, as_json: bool) -> None:
+    record = placed.record
+    entries = record.entries
+    if as_json:
+        print_json(
+            {
+                "file": placed.journal_id,
+                "path": placed.path,
+                "offset": placed.offset,
+                "kind": record.kind.name.lower(),
+                "ledger": record.ledger_id,
+                "key_digest": key_digest(record.key),
+                "entries": list(entries),
+                "bytes": placed.length,
+                "synced_to": placed.synced_to,
+            }
+        )
+        return
+    what = f"{entries[0]}..{entries[-1]} ({len(entries)})" if entries else "-"
+    sys.stdout.write(
+        f"{placed.journal_id:x}:{placed.offset}\t{record.kind.name.lower()}\t"
+        f"ledger {record.ledger_id}\tentries {what}\t{placed.length} bytes\t"
+        f"synced to {placed.synced_to}\n"
+    )
+
+
+def show_end(end: "JournalEnd", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"path": end.path, "end": end.offset, "reason": end.reason, "damaged": end.is_damage}
+        )
+        return
+    kind = "DAMAGED" if end.is_damage else "ends"
+    sys.stdout.write(f"{end.path} {kind} at byte {end.offset}: {end.reason}\n")
+
+
+def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
+    found = log.ledger_map
+    rows = []
+    if found is not None:
+        rows = [
+            row
+            for row in zip(found.ledgers, found.counts, found.sizes_bytes, strict=True)
+            if ledger in (None, row[0])
+        ]
+    if as_json:
+        print_json(
+            {
+                "log": log.log_id,
+                "path": log.path,
+                "bytes": log.size_bytes,
+                "damage": log.damage or None,
+                "frames_end": found and found.frames_end,
+                "sources": list(found.sources) if found else None,
+                "ledgers": [
+                    {"ledger": ledger_id, "entries": count, "bytes": size_bytes}
+                    for ledger_id, count, size_bytes in rows
+                ]
+                if found
+                else None,
+            }
+        )
+        return
+    facts: dict[str, object] = {"log": f"{log.log_id:08x}", "file": log.path}
+    facts["bytes"] = log.size_bytes
+    if log.damage:
+        facts["DAMAGED"] = log.damage
+    elif found is None:
+        facts["map"] = "none: it was not ended in order, as a crash leaves it"
+    else:
+        facts["map"] = (
+            f"{counted(len(found.ledgers), 'ledger')}, frames end at byte {found.frames_end}"
+        )
+        if found.sources:
+            sources = ", ".join(f"{source:08x}" for source in found.sources)
+            facts["compacted from"] = sources
+    print_facts(facts)
+    if rows:
+        print_table(("ledger", "entries", "bytes"), rows)
+    sys.stdout.write("\n")
+
+
+def show_frames(log_id: int, batch: "Batch", *, as_json: bool) -> None:
+    from ledger.entry import parse_header
+
+    view = memoryview(batch.run.data)
+    for entry_id, offset, length in batch.entries():
+        header = parse_header(view[offset - batch.offset :])
+        if as_json:
+            print_json(
+                {
+                    "log": log_id,
+                    "offset": offset,
+                    "ledger": batch.ledger_id,
+                    "entry": entry_id,
+                    "bytes": length,
+                    "payload_bytes": header.payload_bytes,
+                    "last_add_confirmed": header.last_add_confirmed,
+                    "digest": header.digest.name,
+                }
+            )
+        else:
+            sys.stdout.write(
+                f"{log_id:08x}:{offset}\tledger {batch.ledger_id}\tentry {entry_id}\t"
+                f"{length} bytes\tLAC {header.last_add_confirmed}\n"
+            )
+
+
+def show_log_end(log: "LogSummary", end: "LogEnd", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"log": log.log_id, "end": end.offset, "reason": end.reason, "damaged": end.is_damage}
+        )
+        return
+    kind = "DAMAGED" if end.is_damage else "frames end"
+    reason = f": {end.reason}" if end.reason else ""
+    sys.stdout.write(f"{log.path} {kind} at byte {end.offset}{reason}\n")
+
+
+def show_ledger(files: "IndexFiles", ledger_id: int, entries: bool, *, as_json: bool) -> bool:
+    """Return whether it could be read wholly."""
+    from bookie.errors import IndexDamaged
+
+    damages: list[IndexDamaged] = []
+    header: LedgerHeader | None = None
+    count = 0
+    places: list[tuple[int, int, int, int]] = []
+    try:
+        header = files.header(ledger_id)
+    except IndexDamaged as damage:
+        damages.append(damage)
+    for number in files.pages(header) if header else ():
+        assert header is not None
+        try:
+            found = files.locations(header, number)
+        except IndexDamaged as damage:
+            damages.append(damage)
+            continue
+        count += len(found)
+        if entries:
+            places += found
+    if as_json:
+        print_json(_ledger_facts(files.path(ledger_id), ledger_id, header, count, places, damages))
+        return not damages
+    facts: dict[str, object] = {"ledger": ledger_id, "file": files.path(ledger_id)}
+    if header is not None:
+        extents = ", ".join(f"{first}..{last}" for first, last in header.extents)
+        facts |= {
+            "fenced": "yes" if header.fenced else "no",
+            "last entry": header.last_entry,
+            "entries": count,
+            "LAC": _lac(header),
+            "key digest": key_digest(header.key),
+            "pages": extents or "none",
+        }
+    print_facts(facts)
+    for one in damages:
+        sys.stdout.write(f"DAMAGED: {one.path} at byte {one.offset}: {one.reason}\n")
+    if places:
+        rows = [(e, f"{log_id:08x}", offset, length) for e, log_id, offset, length in places]
+        print_table(("entry", "log", "offset", "bytes"), rows)
+    sys.stdout.write("\n")
+    return not damages
+
+
+def _ledger_facts(
+    path: str,
+    ledger_id: int,
+    header: "LedgerHeader | None",
+    count: int,
+    places: list[tuple[int, int, int, int]],
+    damages: "list[IndexDamaged]",
+) -> dict[str, object]:
+    facts: dict[str, object] = {"ledger": ledger_id, "path": path}
+    if header is not None:
+        facts |= {
+            "fenced": header.fenced,
+            "last_entry": header.last_entry,
+            "entries": count,
+            "last_add_confirmed": _lac(header),
+            "key_digest": key_digest(header.key),
+            "pages": [list(extent) for extent in header.extents],
+        }
+    if places:
+        facts["places"] = [
+            {"entry": entry_id, "log": log_id, "offset": offset, "bytes": length}
+            for entry_id, log_id, offset, length in places
+        ]
+    facts["damages"] = [
+        {"path": damage.path, "offset": damage.offset, "reason": damage.reason}
+        for damage in damages
+    ]
+    return facts
+
+
+def _lac(header: "LedgerHeader") -> int | None:
+    from ledger.entry import parse_header
+    from ledger.errors import DamagedEntry
+
+    if not header.lac_proof:
+        return None
+    try:
+        return parse_header(header.lac_proof).last_add_confirmed
+    except DamagedEntry:
+        return None
+
+
+def key_digest(key: bytes) -> str:
+    """Return enough of an access key's hash to compare keys, and too little to use one."""
+    return hashlib.sha256(key).hexdigest()[:_KEY_DIGITS]
+
+
+def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "ledgers": result.ledgers,
+                "entries": result.entries,
+                "entry_logs": result.entry_logs,
+                "damaged_before": result.damaged_before,
+                "left_out": list(result.left_out),
+                "asked_store": result.asked_store,
+                "losses": list(result.losses),
+            }
+        )
+        return
+    typer.echo(
+        f"the index of {counted(result.ledgers, 'ledger')} with "
+        f"{counted(result.entries, 'entry')} was rebuilt from "
+        f"{counted(result.entry_logs, 'entry log')}; all of them are fenced. Before, "
+        f"{result.damaged_before} could not be read",
+        err=True,
+    )
+    if result.left_out:
+        shown = ", ".join(map(str, result.left_out[:10]))
+        typer.echo(
+            "left out, as the cluster does not know them any more: "
+            f"{counted(len(result.left_out), 'ledger')} "
+            f"({shown}{', ...' if len(result.left_out) > 10 else ''})",
+            err=True,
+        )
+    if result.losses:
+        typer.echo(
+            "entries may be lost, so the bookie denies none of ledgers that are open until those "
+            f"are closed (limbo): {'; '.join(result.losses)}",
+            err=True,
+        )
+    if not result.asked_store:
+        typer.echo(
+            "ledgers that were only fenced here, and whose index was lost, are not fenced any more",
+            err=True,
+        )
 
 
 def add_to(app: typer.Typer) -> None:
@@ -234,7 +495,7 @@ def rebuild(
     async def command() -> None:
         from bookie.tools.offline import check_places, check_used
         from bookie.tools.rebuild import rebuild as run_rebuild
-        from bookie.tools.store_ledgers import store_ledgers
+        from bookie.tools.rebuild_plan import store_ledgers
 
         with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as report:
             check_used(directories)

@@ -9,13 +9,12 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes, examples
-from dlog.cli.render.output import print_facts, print_json, print_table
-from dlog.cli.render.progress import shown_progress
+from dlog.cli.output import print_facts, print_json, print_table, shown_progress
 from dlog.cli.runner import FAILED, failed, run, run_recorded
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.disk.directories import Directories
+    from bookie.disk.port import Directories
     from bookie.tools.findings import Findings
     from bookie.tools.format import Formatted
     from bookie.tools.journal_walk import MarkInfo
@@ -208,8 +207,7 @@ def accept_loss(
 
     async def command() -> None:
         from bookie.identity import stamp as identity
-        from bookie.tools.errors import NotABookie
-        from bookie.tools.offline import check_places, check_used
+        from bookie.tools.offline import NotABookie, check_places, check_used
 
         with opened(directory, journal_dir, ledger_dir) as directories:
             check_used(directories)

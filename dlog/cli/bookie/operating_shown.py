@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import Message
 
-from dlog.cli.render.output import print_facts, print_table, write_text
+from dlog.cli.output import print_facts, print_table, write_text
 from ledger.values import counted
 
 if TYPE_CHECKING:

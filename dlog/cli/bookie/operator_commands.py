@@ -20,8 +20,7 @@ from dlog.cli.bookie.operating_shown import (
 from dlog.cli.connections import opened_store
 from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, write_text
-from dlog.cli.render.progress import shown_progress
+from dlog.cli.output import print_json, shown_progress, write_text
 from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load
 from ledger.errors import LogError
@@ -274,7 +273,7 @@ async def _operators(
     names: Sequence[str], uri: str | None
 ) -> "AsyncIterator[dict[str, BookieOperator]]":
     """Yield a connection to each of the bookies named, by default to all that are registered."""
-    from dlog.health.orders import NoOrders, operator_of, taking_orders
+    from dlog.health.survey import NoOrders, operator_of, taking_orders
     from ledger.registry import BookieDirectory
     from ledger.security.certificates import Security
 

@@ -10,9 +10,9 @@ import typer
 from dlog.cli.connections import opened_store
 from dlog.cli.names import complete_bookie
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json
 from dlog.cli.runner import FAILED, run_at
-from ledger.option_parsers import duration
+from ledger.options import duration
 
 if TYPE_CHECKING:
     from ledger.metastore.port import MetadataStore
@@ -101,7 +101,7 @@ def ready(
 async def _look(store: "MetadataStore", bookie: str | None, *, replicated: bool) -> _Found:
     from bookie.autorecovery.marks import Marks
     from ledger.membership import attendance
-    from ledger.metastore.nodes import children_of
+    from ledger.metastore.port import children_of
     from ledger.registry import AVAILABLE, READ_ONLY
 
     if bookie is None:

@@ -11,11 +11,10 @@ from bookie.autorecovery.options import MIB, RATE, Ledgers
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.bars import Advance, shown_bar
-from dlog.cli.render.output import print_json, print_table
+from dlog.cli.output import Advance, print_json, print_table, shown_bar
 from dlog.cli.runner import FAILED, run_at
-from ledger.option_parsers import mebibytes
-from ledger.option_parsers import size as size_of
+from ledger.options import mebibytes
+from ledger.options import size as size_of
 from ledger.values import counted
 
 if TYPE_CHECKING:

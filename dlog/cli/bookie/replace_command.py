@@ -11,8 +11,7 @@ from dlog.cli.bookie.recover_command import print_recovered, recovery_facts, sho
 from dlog.cli.connections import connected
 from dlog.cli.names import bookie_named, complete_bookie, near_bookies
 from dlog.cli.options import Json, Uri, Yes, examples
-from dlog.cli.render.bars import shown_bar
-from dlog.cli.render.output import print_json
+from dlog.cli.output import print_json, shown_bar
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 

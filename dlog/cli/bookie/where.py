@@ -7,8 +7,7 @@ import typer
 from dlog.cli.connections import connected
 from dlog.cli.names import complete_log
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.bars import shown_bar
-from dlog.cli.render.output import print_json, print_table, write_text
+from dlog.cli.output import print_json, print_table, shown_bar, write_text
 from dlog.cli.runner import FAILED, run_at
 from ledger.ids import LedgerId
 

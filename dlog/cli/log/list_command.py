@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_json, print_table, write_text
+from dlog.cli.output import print_json, print_table, write_text
 from dlog.cli.runner import run_at, told
 from ledger.values import counted
 
@@ -22,7 +22,7 @@ RATE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One log; None: it is not known, as the log or a bookie did not answer."""
 
     log: str
@@ -74,7 +74,7 @@ def list_(
         raise typer.BadParameter("names up to a slash are no logs", param_hint="--long")
 
     async def command() -> None:
-        from dlog.aio.store.namespace_watch import log_names
+        from dlog.aio.store import log_names
         from dlog.names import first_level, is_own
 
         async with connected(uri) as client:
@@ -106,20 +106,20 @@ def list_(
     run_at(uri, command())
 
 
-async def looked_at(client: "LedgerClient", logs: list[str]) -> list[Line]:
+async def looked_at(client: "LedgerClient", logs: list[str]) -> list[LogLine]:
     """Look at each twice, some at a time."""
     import asyncio
 
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def look(log: str) -> Line:
+    async def look(log: str) -> LogLine:
         async with turns:
             return await _look(client, log)
 
     return list(await asyncio.gather(*map(look, logs)))
 
 
-async def _look(client: "LedgerClient", log: str) -> Line:
+async def _look(client: "LedgerClient", log: str) -> LogLine:
     import asyncio
 
     from dlog.aio.read.tails import TailTracker
@@ -138,13 +138,13 @@ async def _look(client: "LedgerClient", log: str) -> Line:
             await tracker.close()
         leader = await current_leader(client.store, log)
     except (LogError, TimeoutError) as error:
-        return Line(log, trouble=str(error) or "no answer in time")
+        return LogLine(log, trouble=str(error) or "no answer in time")
     sealed = [segment.sealed for segment in tail.segments if segment.sealed is not None]
     open_records = tail.next_offset - max(
         (segment.end_offset or 0 for segment in tail.segments if segment.sealed is not None),
         default=tail.first_offset,
     )
-    return Line(
+    return LogLine(
         log,
         tail.first_offset,
         tail.next_offset,
@@ -154,7 +154,7 @@ async def _look(client: "LedgerClient", log: str) -> Line:
     )
 
 
-def facts_of(line: Line) -> dict[str, object]:
+def facts_of(line: LogLine) -> dict[str, object]:
     return {
         "log": line.log,
         "first_offset": line.first_offset,
@@ -166,7 +166,7 @@ def facts_of(line: Line) -> dict[str, object]:
     }
 
 
-def cells_of(line: Line) -> tuple[object, ...]:
+def cells_of(line: LogLine) -> tuple[object, ...]:
     size = None if line.bytes is None else _shown(line.bytes)
     rate = None if line.records_per_s is None else f"{line.records_per_s:,.0f}"
     cells = (line.log, line.first_offset, line.next_offset, size, rate, line.leader)

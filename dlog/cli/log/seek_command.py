@@ -9,11 +9,11 @@ from dlog.cli.connections import connected
 from dlog.cli.log.tail_command import offset_of, record_facts
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.bars import shown_bar
-from dlog.cli.render.output import (
+from dlog.cli.output import (
     json_bytes,
     print_facts,
     print_json,
+    shown_bar,
     shown_bytes,
     shown_time,
     write_text,

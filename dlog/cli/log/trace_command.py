@@ -8,7 +8,7 @@ import typer
 from dlog.cli.bookie.operating_shown import message_facts, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import (
+from dlog.cli.output import (
     json_bytes,
     print_facts,
     print_json,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.argument_values import parse_start, parse_time
-from dlog.cli.log.record_text import print_segments, segment_facts
+from dlog.cli.log.show_command import print_segments, segment_facts
 from dlog.cli.names import complete_position
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.output import print_facts, print_json
 from dlog.cli.runner import run_at
 from dlog.starts import TIME_HELP
-from ledger.option_parsers import duration, size
+from ledger.options import duration, size
 from ledger.values import DURATION_HELP, SIZE_HELP
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.console.chart import Spark, spark
+from dlog.console.chart import Series, Spark, spark
 from dlog.console.cluster_state import BookieSeen, ClusterSeen
-from dlog.console.series import Series
 from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts
 from dlog.health.servers import ServerFacts
@@ -20,7 +19,7 @@ STALE_S: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProblemRow:
     gravity: str
     """note, wrong or grave."""
     what: str
@@ -70,7 +69,7 @@ class ClusterPage:
     stale: str
     """How old it is, if it is old."""
     healthy: bool
-    problems: Sequence[Problem]
+    problems: Sequence[ProblemRow]
     summaries: Sequence[tuple[str, str]]
     cards: Sequence[Card]
     left_out: int
@@ -114,7 +113,7 @@ def repair(seen: ClusterSeen) -> Curve | None:
     return Curve("repair", words, spark(seen.repaired.points, _per_s))
 
 
-def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
+def problems(seen: ClusterSeen, now: float) -> Sequence[ProblemRow]:
     """Return what is wrong, the gravest first, and for how long it has been seen."""
     found = []
     signs = seen.report.signs
@@ -126,7 +125,7 @@ def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
         lasting = seconds(now - min(times)) if times else ""
         consequences = [each.what for each in sign.consequences]
         found.append(
-            Problem(sign.gravity.name.lower(), sign.what, sign.action, lasting, consequences)
+            ProblemRow(sign.gravity.name.lower(), sign.what, sign.action, lasting, consequences)
         )
     missed = {bookie for sign in signs for bookie in sign.bookies}
     silent = [
@@ -137,7 +136,7 @@ def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
         and seen.states.get(name) != "retired"
     ]
     said = [
-        Problem(
+        ProblemRow(
             "wrong",
             f"{name} has not answered for {seconds(for_s)}",
             "Is its process running, and is it reached from here? What was known stands below.",

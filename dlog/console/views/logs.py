@@ -66,7 +66,7 @@ def find(names: Sequence[str], search: str, begin: int) -> Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     log: str
     records: str
     rate: str
@@ -78,15 +78,15 @@ class Row:
     trouble: str
 
 
-def row(log: str, seen: LogSeen | None) -> Row:
+def row(log: str, seen: LogSeen | None) -> LogRow:
     look = seen.look if seen is not None else None
     manifest = look.manifest if look is not None else None
     if seen is None or look is None or manifest is None:
         trouble = look.trouble if look is not None else ""
         unknown = (UNKNOWN, UNKNOWN, Spark(), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-        return Row(log, *unknown, trouble)
+        return LogRow(log, *unknown, trouble)
     rate = seen.rate.last
-    return Row(
+    return LogRow(
         log=log,
         records=short(look.records),
         rate=UNKNOWN if rate is None else _per_s(rate),

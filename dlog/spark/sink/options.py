@@ -13,8 +13,7 @@ from dlog.errors import InvalidName, InvalidSettings
 from dlog.names import check_name
 from dlog.receipts import NUMBER_MAX
 from dlog.settings import LogSettings, parse_settings
-from dlog.spark.errors import InvalidOption
-from dlog.spark.option_names import SINK, as_written
+from dlog.spark.errors import SINK, InvalidOption, as_written
 from ledger.errors import InvalidQuorum, InvalidValue
 from ledger.values import count_of, flag_of, size_bytes
 

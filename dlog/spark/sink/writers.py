@@ -35,11 +35,9 @@ from dlog.spark.errors import BatchSuperseded, InvalidOption, TxidsUnordered
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
-from dlog.spark.sink.keeper.drivers import own_driver
-from dlog.spark.sink.keeper.place import place_of
+from dlog.spark.sink.keeper.place import own_driver, place_of
 from dlog.spark.sink.options import SinkOptions, origin_of_write
-from dlog.spark.sink.rows import Part, TaskLedger, TaskRows
-from dlog.spark.sink.staging import StagedLedger
+from dlog.spark.sink.rows import Part, StagedLedger, TaskLedger, TaskRows
 from ledger.errors import LogError
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"

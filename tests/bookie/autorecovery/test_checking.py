@@ -9,8 +9,8 @@ from dlog.testing.cluster import AsyncCluster
 from ledger.client import ClientConfig, LedgerClient
 from ledger.ids import LedgerId
 from ledger.mark import Reason
-from ledger.mark_nodes import path_of_mark
 from ledger.quorum import Quorum
+from ledger.repair_marks import path_of_mark
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
     closed_ledger,

@@ -32,7 +32,7 @@ from bookie.autorecovery.protocol.decommission import (
     empty,
 )
 from bookie.autorecovery.worker import Worker
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import BookieRetired
 from bookie.identity.cookie import Cookie
 from bookie.identity.stamp import identify

@@ -12,10 +12,10 @@ from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
-from ledger.mark_nodes import LOCKS, path_of_lock, path_of_mark, read_lock
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Versioned
 from ledger.process import this_process
+from ledger.repair_marks import LOCKS, path_of_lock, path_of_mark, read_lock
 from tests.ledger.metastore.backends import Backend
 
 A = Lack(BookieId("a"), Reason.LOST, 10)

@@ -28,17 +28,16 @@ from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import LedgerFenced, LogError, MetadataUnavailable
 from ledger.ids import BookieId, EntryId
+from ledger.log_events import now_ms
 from ledger.mark import Reason
-from ledger.mark_nodes import MARKS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
-from ledger.metastore.nodes import create_node
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import MetadataStore, Watch, create_node
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieRegistration, register
+from ledger.repair_marks import MARKS
 from tests.bookie.autorecovery.audit_rig import Cluster
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
 from tests.bookie.autorecovery.test_worker import (

@@ -13,7 +13,7 @@ from ledger.entry import Digest
 from ledger.environment import repair_credentials
 from ledger.ids import BookieId, LedgerId
 from ledger.quorum import Quorum, holds
-from ledger.transport.framing import Kind
+from ledger.transport.framing import FrameKind
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
 DEADLINE_S = 60.0
@@ -82,7 +82,7 @@ async def test_a_bookie_that_is_too_old_to_say_what_it_holds_is_read(
     answer_of = ReadConnection._answer_of
 
     def older(answering: ReadConnection, kind: int, request: bytes) -> object:
-        return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
+        return None if kind == FrameKind.READ_HELD else answer_of(answering, kind, request)
 
     monkeypatch.setattr(ReadConnection, "_answer_of", older)
     async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):

@@ -12,9 +12,9 @@ from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, 
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum, holds

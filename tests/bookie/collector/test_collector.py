@@ -9,7 +9,7 @@ import pytest
 from bookie.collector import store_memory
 from bookie.collector.collector import Collector, Run
 from bookie.collector.garbage import AlarmKind
-from bookie.collector.plan import CollectorConfig, Kind
+from bookie.collector.plan import CollectorConfig, RunKind
 from bookie.errors import CollectionUnderWay
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
@@ -190,7 +190,7 @@ def test_no_trouble_with_the_metadata_store_wherever_it_comes_deletes_anything(
         while True:
             at += 1
             cluster.store.operations = 0
-            run = await cluster.collector._run(Kind.GC)  # without a look for surplus copies
+            run = await cluster.collector._run(RunKind.GC)  # without a look for surplus copies
             if not run.failure:
                 break
             assert "metadata store" in run.failure
@@ -508,13 +508,13 @@ def test_what_is_due_is_done_without_being_asked() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.drop(1, 2)
         task = asyncio.create_task(cluster.collector.run())
-        await until(lambda: len(cluster.collector.status().last) == len(Kind))
+        await until(lambda: len(cluster.collector.status().last) == len(RunKind))
         await until(lambda: cluster.ledger_ids() == [0, 3, 4, 5])
         task.cancel()
         await asyncio.wait((task,))
         status = cluster.collector.status()
-        assert [run.kind for run in status.last] == list(Kind)
-        assert [due.kind for due in status.due] == list(Kind)
+        assert [run.kind for run in status.last] == list(RunKind)
+        assert [due.kind for due in status.due] == list(RunKind)
         assert [due.share for due in status.due] == [0.0, 0.2, 0.8]
 
     on_cluster(scenario, config=config)
@@ -525,7 +525,7 @@ def test_with_everything_switched_off_it_waits_to_be_asked() -> None:
         task = asyncio.create_task(cluster.collector.run())
         await asyncio.sleep(0)
         assert cluster.collector.status().due == ()
-        assert (await cluster.collector.compact()).kind is Kind.MINOR
+        assert (await cluster.collector.compact()).kind is RunKind.MINOR
         assert not task.done()
         task.cancel()
         await asyncio.wait((task,))
@@ -540,7 +540,7 @@ def test_one_run_at_a_time_and_the_status_says_which() -> None:
         await asyncio.sleep(0)
         running = cluster.collector.status().running
         assert running is not None
-        assert running.kind is Kind.GC
+        assert running.kind is RunKind.GC
         with pytest.raises(CollectionUnderWay, match="gc"):
             await cluster.collector.compact()
         run: Run = await first

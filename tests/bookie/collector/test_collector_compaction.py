@@ -8,9 +8,8 @@ import pytest
 
 from bookie.collector import compaction
 from bookie.disk.port import DiskFull
-from bookie.entrylog.catalog import LogCatalog, LogInfo
+from bookie.entrylog.catalog import LogCatalog, LogInfo, LogScan
 from bookie.entrylog.format import DIRECTORY, HEADER_BYTES, encode_header, path_of
-from bookie.entrylog.scan import LogScan
 from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex

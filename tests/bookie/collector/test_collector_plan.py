@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.collector import store_memory
-from bookie.collector.garbage import PERIOD_S, Seen, candidates, judge, verified
-from bookie.collector.plan import CollectorConfig, Kind, LogFacts, Plan, Timetable, plan
+from bookie.collector.garbage import PERIOD_S, StoreMemory, candidates, judge, verified
+from bookie.collector.plan import CollectorConfig, LogFacts, Plan, RunKind, Timetable, plan
 from bookie.errors import InvalidSetting
 
 CONFIG = CollectorConfig(log_bytes_max=100, run_bytes_max=1000, reserve_bytes=50)
@@ -80,19 +80,19 @@ def test_each_kind_comes_when_its_interval_is_over_and_gc_before_the_others() ->
     timetable = Timetable(config, now=100.0)
     assert timetable.due(109.9) is None
     assert timetable.next_at() == 110.0
-    assert timetable.due(130.0) is Kind.GC
-    timetable.ran(Kind.GC, 130.0)
-    assert timetable.due(130.0) is Kind.MINOR
-    timetable.ran(Kind.MINOR, 131.0)
+    assert timetable.due(130.0) is RunKind.GC
+    timetable.ran(RunKind.GC, 130.0)
+    assert timetable.due(130.0) is RunKind.MINOR
+    timetable.ran(RunKind.MINOR, 131.0)
     assert timetable.next_at() == 140.0
-    assert [timetable.due_at(kind) for kind in Kind] == [140.0, 151.0, 160.0]
+    assert [timetable.due_at(kind) for kind in RunKind] == [140.0, 151.0, 160.0]
 
 
 def test_a_major_compaction_makes_the_minor_one_of_that_time_needless() -> None:
     config = CollectorConfig(gc_interval_s=0, minor_interval_s=20, major_interval_s=20)
     timetable = Timetable(config, now=0.0)
-    assert timetable.due(20.0) is Kind.MAJOR
-    timetable.ran(Kind.MAJOR, 20.0)
+    assert timetable.due(20.0) is RunKind.MAJOR
+    timetable.ran(RunKind.MAJOR, 20.0)
     assert timetable.due(39.9) is None
 
 
@@ -159,7 +159,7 @@ def test_no_more_go_than_were_counted_or_have_room(
 def test_a_period_sees_no_more_than_the_share_go_however_often_it_is_tried(
     held: int, collections: list[tuple[int, int]]
 ) -> None:
-    seen, left, now = Seen(0, 0), held, PERIOD_S
+    seen, left, now = StoreMemory(0, 0), held, PERIOD_S
     went: list[tuple[int, int]] = []
     for later, wanted in collections:
         now += later
@@ -175,9 +175,9 @@ def test_a_period_sees_no_more_than_the_share_go_however_often_it_is_tried(
 
 
 def test_a_bookie_with_few_ledgers_can_still_lose_one() -> None:
-    assert Seen(0, 0).room(3, 0.1, PERIOD_S) == 1
-    assert Seen(0, 0).room(3, 0.0, PERIOD_S) == 0
-    assert Seen(0, 0).taking(1, PERIOD_S).room(2, 0.1, PERIOD_S + 5) == 0
+    assert StoreMemory(0, 0).room(3, 0.1, PERIOD_S) == 1
+    assert StoreMemory(0, 0).room(3, 0.0, PERIOD_S) == 0
+    assert StoreMemory(0, 0).taking(1, PERIOD_S).room(2, 0.1, PERIOD_S + 5) == 0
 
 
 @given(
@@ -189,7 +189,7 @@ def test_a_bookie_with_few_ledgers_can_still_lose_one() -> None:
 def test_what_a_collector_remembers_comes_back_or_is_known_to_be_damaged(
     numbers: tuple[int, int, int, int], older: bool, at: int, flip: int
 ) -> None:
-    seen = Seen(*numbers, older=older)
+    seen = StoreMemory(*numbers, older=older)
     data = bytearray(store_memory.encode(seen))
     assert store_memory.decode(bytes(data)) == seen
     assert store_memory.decode(bytes(data[:at])) is None

@@ -6,15 +6,14 @@ from typing import Final
 import pytest
 
 from bookie.collector.collector import Run
-from bookie.collector.eviction import EVICTED_MAX, Surplus, is_surplus
-from bookie.collector.garbage import AlarmKind
-from bookie.collector.plan import CollectorConfig, Kind
+from bookie.collector.garbage import EVICTED_MAX, AlarmKind, Surplus, is_surplus
+from bookie.collector.plan import CollectorConfig, RunKind
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager.layout import INSTANCE, LAYOUTS
-from ledger.mark_nodes import path_of_lock, path_of_mark
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
+from ledger.repair_marks import path_of_lock, path_of_mark
 from ledger.wire import metadata_pb2 as pb
 from tests.bookie.collector.test_collector import CONFIG, Cluster, on_cluster
 
@@ -340,13 +339,13 @@ def test_a_collector_evicts_by_itself() -> None:
     async def scenario(cluster: Cluster) -> None:
         assert isinstance(cluster, Moved)
         run = cluster.collector._run
-        await run(Kind.GC)
+        await run(RunKind.GC)
         assert cluster.collector.status().surplus == 0, "it is not time"
         cluster.later_s += HOUR_S
-        await run(Kind.GC)
+        await run(RunKind.GC)
         assert cluster.collector.status().surplus == 6
         cluster.later_s += HOUR_S
-        await run(Kind.GC)
+        await run(RunKind.GC)
         assert cluster.ledger_ids() == []
 
     on_cluster(scenario, config=ALL, made=Moved)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.disk.port import DiskUsage
-from bookie.disk.reserve import RESERVE_BYTES
-from bookie.disk.watch import DiskLimits, DiskWatch, Level, LevelChanged, level_of
+from bookie.disk.watch import RESERVE_BYTES, DiskLimits, DiskWatch, Level, LevelChanged, level_of
 from bookie.errors import InvalidSetting
 
 LIMITS = DiskLimits(reserve_bytes=10)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.reserve import PATH, RESERVE_BYTES, Reserve
+from bookie.disk.port import Directories
+from bookie.disk.watch import PATH, RESERVE_BYTES, Reserve
 from tests.simulation.disk import Loss, SimDisk
 
 

@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 
 from bookie.disk.port import DiskFull
 from bookie.entrylog import ledger_map as maps
-from bookie.entrylog.catalog import LogCatalog, LogInfo
-from bookie.entrylog.format import DIRECTORY, HEADER_BYTES, encode_header, log_of, path_of
-from bookie.entrylog.graves import grave_of
+from bookie.entrylog.catalog import Batch, LogCatalog, LogInfo, ScanEnd, scan
+from bookie.entrylog.format import DIRECTORY, HEADER_BYTES, encode_header, grave_of, log_of, path_of
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map
-from bookie.entrylog.log_file import LogFile, LogIds
-from bookie.entrylog.scan import Batch, ScanEnd, scan
-from bookie.entrylog.writer import EntryLogWriter
+from bookie.entrylog.writer import EntryLogWriter, LogFile, LogIds
 from bookie.pieces import Piece, whole
 from ledger.entry import Checked, check_frames
 from tests.bookie.runs import run_of

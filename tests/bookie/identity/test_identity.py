@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk, RealDisk
+from bookie.disk.port import Directories, Disk, RealDisk
 from bookie.errors import (
     BookieRetired,
     CookieDamaged,

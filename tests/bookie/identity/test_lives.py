@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives
 from bookie.identity.cookie import Cookie
@@ -15,13 +15,13 @@ from bookie.identity.lives import Claim, LifeKeeper, look, report, with_census
 from bookie.identity.stamp import identify
 from bookie.loss.census import Census
 from bookie.storage.engine import BookieStorage
-from ledger.backoff import Backoff
 from ledger.cluster import encode_instance
+from ledger.delays import Backoff
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
-from ledger.feature_level import Held
+from ledger.feature_level import ClusterLevel
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub, MemoryStore
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL
@@ -132,7 +132,7 @@ def test_a_bookie_ends_when_its_own_namespace_has_forgotten_it() -> None:
     async def test(
         store: MetadataStore, _living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
     ) -> None:
-        await store.create(INSTANCE, encode_instance("i", Held()))
+        await store.create(INSTANCE, encode_instance("i", ClusterLevel()))
         await store.delete(NODE)
         with pytest.raises(BookieSuperseded, match=r"its cookie is gone\. .* under another --id"):
             async with asyncio.timeout(PATIENCE_S):
@@ -261,7 +261,7 @@ async def test_what_another_namespace_lacks_or_a_damaged_node_says_ends_no_booki
     await store.delete(NODE)
     with pytest.raises(NoSuchNode):
         await look(store, claim)
-    await store.create(INSTANCE, encode_instance("another", Held()))
+    await store.create(INSTANCE, encode_instance("another", ClusterLevel()))
     with pytest.raises(NoSuchNode):
         await look(store, claim)
     await store.close()

@@ -9,11 +9,10 @@ import pytest
 
 from bookie.identity import registration
 from bookie.identity.registration import Registrar
-from ledger.backoff import Backoff
+from ledger.delays import Backoff
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.nodes import create_node
-from ledger.metastore.port import CreateOp, Op
+from ledger.metastore.port import CreateOp, Op, create_node
 from ledger.registry import COOKIES, BookieRegistration, register
 from tests.waiting import PATIENCE_S, eventually, settled, until
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from bookie.collector.garbage import Seen
+from bookie.collector.garbage import StoreMemory
 from bookie.collector.store_memory import keep, recall
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import (
     BookiesThere,
     BookieSuperseded,
@@ -21,7 +21,7 @@ from bookie.identity.cookie import Cookie, read_cookie
 from bookie.identity.lives import look
 from bookie.identity.restore import accept_restore, honour, read_restore, registered_bookies
 from bookie.identity.stamp import Identity, accept_loss, identify
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.limbo import Limbo, LimboPhase
 from bookie.server.loss_resolver import doubtful_of
 from bookie.server.loss_resolver import look as look_at_store
 from bookie.storage.engine import BookieStorage
@@ -139,7 +139,7 @@ async def test_a_store_that_is_older_is_refused_without_a_word_and_believed_with
         assert storage.read_only, "it knows of no ledger yet whether it may take adds"
         limbo = await made.settle(storage)
         assert limbo is not None
-        assert (limbo.phase, limbo.doubtful) == (Phase.SETTLING, frozenset({int(mine)}))
+        assert (limbo.phase, limbo.doubtful) == (LimboPhase.SETTLING, frozenset({int(mine)}))
         assert not storage.read_only
         storage.close()
         cookie = read_cookie(made.disk)
@@ -152,7 +152,7 @@ async def test_a_store_that_is_older_is_refused_without_a_word_and_believed_with
 async def test_new_ledgers_get_ids_above_all_that_any_bookie_ever_saw() -> None:
     async with world("restore-ids") as made:
         await older_store(made)
-        keep(made.disk, Seen(next_id=500, deletions=9, older=True))
+        keep(made.disk, StoreMemory(next_id=500, deletions=9, older=True))
         await accept_restore(made.ledgers, WHY)
         storage = await made.start()
         assert storage.limbo is not None

@@ -6,10 +6,10 @@ from array import array
 
 import pytest
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import FileDamaged, JournalDamaged, JournalFailed, JournalMissing, MarkDamaged
 from bookie.journal import format as fmt
-from bookie.journal.format import FILE_HEADER_BYTES, Kind, Mark, Record
+from bookie.journal.format import FILE_HEADER_BYTES, JournalMark, Record, RecordKind
 from bookie.journal.journals import Journals
 from bookie.journal.recovery import is_new, plan, replay
 from bookie.journal.writer import begin, journal_ids, write_mark
@@ -26,7 +26,7 @@ def add_record(*entries: int) -> Record:
     run = run_of(5, *entries)
     checked = check_frames(5, run.entries, run.lengths, run.frames)
     assert isinstance(checked, Checked)
-    return Record(Kind.ADD, 5, KEY, checked.entries, array("I", run.lengths), checked.data)
+    return Record(RecordKind.ADD, 5, KEY, checked.entries, array("I", run.lengths), checked.data)
 
 
 def new_disk() -> SimDisk:
@@ -51,7 +51,7 @@ def new_journals(*disks: SimDisk, file_bytes_max: int = 1 << 20) -> Journals:
     )
 
 
-def replayed(disk: SimDisk) -> list[tuple[Kind, list[int]]]:
+def replayed(disk: SimDisk) -> list[tuple[RecordKind, list[int]]]:
     return [
         (record.kind, list(record.entries))
         for segment in plan(disk)
@@ -60,12 +60,16 @@ def replayed(disk: SimDisk) -> list[tuple[Kind, list[int]]]:
 
 
 def test_records_come_back_as_they_were() -> None:
-    for record in (add_record(1, 2, 9), Record(Kind.FENCE, 7, b""), Record(Kind.FENCE, 7, KEY)):
+    for record in (
+        add_record(1, 2, 9),
+        Record(RecordKind.FENCE, 7, b""),
+        Record(RecordKind.FENCE, 7, KEY),
+    ):
         data = b"".join(fmt.encode_record(record, epoch=3, synced_to=64))
         assert fmt.decode_record(data) == record
     header = fmt.FileHeader(4, 2**64 - 1, 3, 999)
     assert fmt.decode_file_header(fmt.encode_file_header(header), "x") == header
-    assert fmt.decode_mark(fmt.encode_mark(Mark(4, 99), 7), "x") == (Mark(4, 99), 7)
+    assert fmt.decode_mark(fmt.encode_mark(JournalMark(4, 99), 7), "x") == (JournalMark(4, 99), 7)
 
 
 def test_one_commit_makes_all_that_queued_durable_with_one_sync() -> None:
@@ -78,7 +82,7 @@ def test_one_commit_makes_all_that_queued_durable_with_one_sync() -> None:
     assert disk.operations - before <= 3  # grow, write, sync
     assert not journals.has_pending(0)
     disk.crash(Loss.LOST)
-    assert replayed(disk) == [(Kind.ADD, [entry]) for entry in range(10)]
+    assert replayed(disk) == [(RecordKind.ADD, [entry]) for entry in range(10)]
 
 
 def test_what_was_not_committed_is_not_there() -> None:
@@ -88,7 +92,7 @@ def test_what_was_not_committed_is_not_there() -> None:
     journals.commit(0)
     journals.add(add_record(2))
     disk.crash(Loss.KEPT)
-    assert replayed(disk) == [(Kind.ADD, [1])]
+    assert replayed(disk) == [(RecordKind.ADD, [1])]
 
 
 def test_a_full_file_is_followed_by_one_with_a_higher_id() -> None:
@@ -99,8 +103,8 @@ def test_a_full_file_is_followed_by_one_with_a_higher_id() -> None:
         journals.commit(0)
     assert journal_ids(disk) == list(range(1, len(journal_ids(disk)) + 1))
     assert len(journal_ids(disk)) > 2
-    assert replayed(disk) == [(Kind.ADD, [entry]) for entry in range(12)]
-    journals.advance([Mark(3, FILE_HEADER_BYTES)])
+    assert replayed(disk) == [(RecordKind.ADD, [entry]) for entry in range(12)]
+    journals.advance([JournalMark(3, FILE_HEADER_BYTES)])
     assert journal_ids(disk)[0] == 3
     assert replayed(disk)
 
@@ -130,7 +134,7 @@ def three_commits() -> tuple[SimDisk, list[int]]:
         journals.add(add_record(entry + 1))
         journals.commit(0)
         ends.append(journals.positions()[0].offset)
-    write_mark(disk, Mark(1, FILE_HEADER_BYTES))
+    write_mark(disk, JournalMark(1, FILE_HEADER_BYTES))
     return disk, ends
 
 
@@ -140,7 +144,7 @@ def outcome(disk: SimDisk) -> int | type[FileDamaged]:
         found = replayed(disk)
     except FileDamaged as damaged:
         return type(damaged)
-    assert found == [(Kind.ADD, [entry]) for entry in range(1, len(found) + 1)]
+    assert found == [(RecordKind.ADD, [entry]) for entry in range(1, len(found) + 1)]
     return len(found)
 
 
@@ -221,10 +225,12 @@ def test_a_mark_of_another_journal_that_fits_refuses() -> None:
     assert outcome(disk) == 6
     other = new_disk()
     begin(other, 1, previous=None, preallocate_bytes=600, entropy=lambda count: b"\7" * count)
-    write_mark(other, Mark(1, ends[1]))
+    write_mark(other, JournalMark(1, ends[1]))
     disk.damage(fmt.MARK_PATH, 0, other.content(fmt.MARK_PATH))
     assert outcome(disk) is MarkDamaged
-    disk.damage(fmt.MARK_PATH, 0, fmt.encode_mark(Mark(1, ends[1]), 0))  # as older programs wrote
+    disk.damage(
+        fmt.MARK_PATH, 0, fmt.encode_mark(JournalMark(1, ends[1]), 0)
+    )  # as older programs wrote
     assert [entries for _, entries in replayed(disk)] == [[5], [6]]
 
 
@@ -235,7 +241,7 @@ def test_a_journal_that_is_not_there_refuses() -> None:
     for entry in range(6):
         journals.add(add_record(entry))
         journals.commit(0)
-    write_mark(disk, Mark(2, FILE_HEADER_BYTES))
+    write_mark(disk, JournalMark(2, FILE_HEADER_BYTES))
     assert not is_new(disk)
     for missing in (2, 3):  # the one that the mark names, and one in the middle
         damaged = disk.copy()

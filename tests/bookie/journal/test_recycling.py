@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.errors import FileDamaged, JournalDamaged, JournalMissing
 from bookie.journal import format as fmt
-from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
+from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, JournalMark, Record, RecordKind
 from bookie.journal.journals import Journals
 from bookie.journal.recovery import is_new, plan, replay
-from bookie.journal.spares import USED_SHARE_MAX
-from bookie.journal.writer import begin, journal_ids
+from bookie.journal.writer import USED_SHARE_MAX, begin, journal_ids
 from bookie.tools.journal_walk import TORN, JournalEnd, walk
 from tests.bookie.promises import KEY, Promises
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
 FILE_BYTES_MAX = 500
 PREALLOCATE_BYTES = 600
-RECORD_BYTES = fmt.size_of(Record(Kind.FENCE, 0, KEY))
+RECORD_BYTES = fmt.size_of(Record(RecordKind.FENCE, 0, KEY))
 SPARES_MAX = 2
 
 
@@ -62,7 +61,7 @@ class Rig:
             first = self.sent + 1
             for fence in range(first, first + size):
                 self.sent = fence
-                self.journals.add(Record(Kind.FENCE, fence, KEY))
+                self.journals.add(Record(RecordKind.FENCE, fence, KEY))
             self.journals.commit(0)
             self.promised += range(first, first + size)
 
@@ -106,7 +105,7 @@ def recycled(*group_sizes: int, block_bytes: int = 1) -> Recycled:
     rig = Rig(SimDisk(0), block_bytes=block_bytes)
     rig.recycle()
     newest = journal_ids(rig.disk)[-1]
-    rig.journals.advance([Mark(newest, FILE_HEADER_BYTES)])
+    rig.journals.advance([JournalMark(newest, FILE_HEADER_BYTES)])
     there = (rig.journals.positions()[0].offset - FILE_HEADER_BYTES) // RECORD_BYTES
     first, ends = rig.sent - there + 1, []
     for size in group_sizes:

@@ -14,12 +14,13 @@ from bookie.disk.port import DiskFull, RealDisk
 from bookie.errors import CensusDamaged
 from bookie.index.redo import RedoPlace
 from bookie.index.tombstones import Edition
-from bookie.journal.format import Mark
-from bookie.loss.accounts import LIMBO_PATH, Accounts
+from bookie.journal.format import JournalMark
 from bookie.loss.census import (
+    LIMBO_PATH,
     LOGS_PATH,
     NOTHING,
     PATH,
+    Accounts,
     Census,
     Needed,
     Roll,
@@ -28,12 +29,12 @@ from bookie.loss.census import (
     read_census,
     write_census,
 )
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.limbo import Limbo, LimboPhase
 from ledger.requests import HeldAnswer, HeldQuery, Status
 from tests.simulation.disk import Loss, SimDisk
 
 WHY = "a file is gone"
-CENSUS = Census(3, (Rolls(RollPlace(1, 2), RollPlace(3, 4)),), (Mark(1, 64),), (100,))
+CENSUS = Census(3, (Rolls(RollPlace(1, 2), RollPlace(3, 4)),), (JournalMark(1, 64),), (100,))
 NEEDED = Needed(RedoPlace(1, 3, 17), Edition(2, 5), Edition(1, 9))
 
 
@@ -256,7 +257,7 @@ def test_no_normal_add_is_taken_to_what_may_have_been_fenced() -> None:
     begun = Limbo(WHY)
     assert not begun.takes_adds_to(7)
     over = begun.known([7], [])
-    assert over.phase is Phase.OVER
+    assert over.phase is LimboPhase.OVER
     assert [over.takes_adds_to(one) for one in (6, 7, 8)] == [True, False, True]
     above = over.above(8).above(5)
     assert [above.takes_adds_to(one) for one in (6, 7, 8)] == [False, False, True]

@@ -14,8 +14,7 @@ from typing import Final
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import DiskFull
+from bookie.disk.port import Directories, DiskFull
 from bookie.errors import FileDamaged
 from bookie.index.format import PAGE_ENTRIES, path_of
 from bookie.index.tombstones import FENCES_PATH
@@ -25,7 +24,7 @@ from bookie.loss.census import PATH as CENSUS_PATH
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from bookie.tools.rebuild import rebuild
-from bookie.tools.store_ledgers import StoreLedgers
+from bookie.tools.rebuild_plan import StoreLedgers
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import KEY, SMALL, Promises, run_of
 from tests.simulation.disk import SimDisk

@@ -8,13 +8,12 @@ from functools import partial
 
 import pytest
 
-from bookie.collector.garbage import Seen
-from bookie.disk.directories import Directories
+from bookie.collector.garbage import StoreMemory
+from bookie.disk.port import Directories
 from bookie.errors import StoreNotBelieved
 from bookie.index.format import path_of
-from bookie.loss.accounts import LIMBO_PATH, Accounts
-from bookie.loss.census import LOGS_PATH, ROLL_PATH, Roll, read_census
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.census import LIMBO_PATH, LOGS_PATH, ROLL_PATH, Accounts, Roll, read_census
+from bookie.loss.limbo import Limbo, LimboPhase
 from bookie.server.loss_resolver import LossResolver, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import make_namespace
@@ -199,7 +198,7 @@ def test_limbo_does_not_end_with_the_files_that_tell_of_it(lost: str) -> None:
     restarted(promises).judged(lambda limbo: limbo.known([1, 2, 3], [2]))
     assert restarted(promises).limbo == Limbo(
         promises.storage.doubts.split(": ", 2)[2],
-        Phase.SETTLING,
+        LimboPhase.SETTLING,
         before=promises.storage.limbo.before,  # type: ignore[union-attr]
         doubtful=frozenset({2}),
     )
@@ -207,7 +206,7 @@ def test_limbo_does_not_end_with_the_files_that_tell_of_it(lost: str) -> None:
     promises.disk.lose(lost)
     limbo = restarted(promises).limbo
     assert limbo is not None
-    assert limbo.phase is Phase.BEGUN
+    assert limbo.phase is LimboPhase.BEGUN
 
 
 def test_a_doubt_is_remembered_by_the_next_starts() -> None:
@@ -253,7 +252,7 @@ def test_a_ledger_from_before_never_gets_a_normal_add_again() -> None:
 
 
 def test_what_is_here_without_a_gap_is_all_that_is_promised() -> None:
-    limbo = Limbo(WHY, Phase.SETTLING, doubtful=frozenset({7}))
+    limbo = Limbo(WHY, LimboPhase.SETTLING, doubtful=frozenset({7}))
     answer = ReadAnswer(Status.OK, [3, 4, 6], [1, 1, 1], b"abc", considered=9)
     assert limbo.read(ReadQuery(7, KEY, 3, 9), answer) == replace(answer, considered=4)
     unknown = limbo.read(ReadQuery(7, KEY, 2, 9), answer)
@@ -335,7 +334,7 @@ async def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie(
         metadata, version = await ledgers.read(fenced)
         await ledgers.write(fenced, metadata.closed(EntryId(3), 30), version)
         limbo = (await look(limbo, ledgers, doubtful))(limbo)
-        assert limbo.phase is Phase.OVER
+        assert limbo.phase is LimboPhase.OVER
         limbo = (await look(limbo, ledgers, doubtful))(limbo)
         assert list(limbo.before) == [others, closed, fenced, moved]
 
@@ -355,19 +354,19 @@ def test_the_settler_ends_limbo_and_tells_it() -> None:
 
     ledger_id = asyncio.run(scenario())
     assert storage.limbo is not None
-    assert (storage.limbo.phase, list(storage.limbo.before)) == (Phase.OVER, [ledger_id])
+    assert (storage.limbo.phase, list(storage.limbo.before)) == (LimboPhase.OVER, [ledger_id])
     assert told[0].startswith("in limbo: it may have lost data")
     assert told[-1] == ""
 
 
-@pytest.mark.parametrize("phase", [Phase.BEGUN, Phase.SETTLING, Phase.OVER])
-def test_a_namespace_made_anew_ends_no_limbo(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [LimboPhase.BEGUN, LimboPhase.SETTLING, LimboPhase.OVER])
+def test_a_namespace_made_anew_ends_no_limbo(phase: LimboPhase) -> None:
     """It has none of the ledgers of the one that the bookie belongs to."""
     promises = used_bookie()
     lose(promises.disk, "index/02/")
     storage = restarted(promises)
-    if phase is not Phase.BEGUN:
-        doubtful = [2] if phase is Phase.SETTLING else []
+    if phase is not LimboPhase.BEGUN:
+        doubtful = [2] if phase is LimboPhase.SETTLING else []
         storage.judged(lambda limbo: limbo.known([1, 2, 3], doubtful))
     limbo = storage.limbo
     assert limbo is not None
@@ -391,7 +390,7 @@ def test_an_older_state_of_the_namespace_ends_no_limbo() -> None:
 
     async def scenario() -> None:
         async with namespace() as (ledgers, instance):
-            remembered = Seen(next_id=1000, deletions=0)
+            remembered = StoreMemory(next_id=1000, deletions=0)
             settler = LossResolver(
                 storage, ledgers, "a", instance=instance, seen=lambda: remembered
             )

@@ -11,15 +11,15 @@ from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from ledger.cluster import decode_instance, encode_instance, make_namespace
 from ledger.errors import MetadataUnavailable
-from ledger.feature_level import Held
+from ledger.feature_level import ClusterLevel
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.paths import INSTANCE
+from ledger.metastore.ops import INSTANCE
 from ledger.requests import InfoAnswer
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.grant_nodes import change_rules, read_rules
+from ledger.security.documents import change_rules, read_rules
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.server.operations import closed, entry, locked, made
@@ -91,7 +91,7 @@ class Guarded:
     async def revoke(self, who: str, role: Role, logs: str = "*") -> None:
         await self.change(lambda rules: rules.revoked(Grant(who, role, logs)))
 
-    async def held(self, held: Held) -> None:
+    async def held(self, held: ClusterLevel) -> None:
         """Let the cluster be at a level."""
         instance, _ = decode_instance((await self.store.get(INSTANCE)).value)
         await self.store.set(INSTANCE, encode_instance(instance, held))

@@ -7,10 +7,10 @@ from ledger.entry import LAC_ENTRY, encode_lac
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ledger_owner import STAMP_INCARNATION, STAMP_LOG
 from ledger.manager import LedgerStore
-from ledger.mark_nodes import RepairLock, path_of_lock
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.metastore.nodes import put_node
+from ledger.metastore.port import put_node
 from ledger.quorum import Quorum
+from ledger.repair_marks import RepairLock, path_of_lock
 from ledger.requests import AddRun, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.runs import KEY, run_of

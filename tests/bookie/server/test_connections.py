@@ -10,7 +10,7 @@ from bookie.server.limits import ClientLimits
 from bookie.server.listener import _ClientConnection
 from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.connection import Connection, new_scratch
-from ledger.transport.framing import Budget, Frame, Kind
+from ledger.transport.framing import Budget, Frame, FrameKind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import (
     ack_values,
@@ -40,7 +40,7 @@ async def acked(peer: Peer, last: int) -> None:
     while done < last:
         frame = await peer.frame()
         _, done, statuses, _ = ack_values(frame.body)
-        assert (frame.kind, frame.number, statuses) == (Kind.ADDED, done, [])
+        assert (frame.kind, frame.number, statuses) == (FrameKind.ADDED, done, [])
 
 
 async def test_a_writer_with_too_many_open_batches_is_not_read_from(
@@ -90,9 +90,9 @@ async def test_no_acks_are_made_for_a_writer_that_does_not_take_them() -> None:
 async def test_what_a_writer_asks_out_of_place_ends_its_connection() -> None:
     async with serving() as bookie:
         for kind, number, body in (
-            (Kind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0))),
-            (Kind.ADD, 2, batch_message([run_of(0)])),
-            (Kind.ADD, 1, b"nonsense"),
+            (FrameKind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0))),
+            (FrameKind.ADD, 2, batch_message([run_of(0)])),
+            (FrameKind.ADD, 1, b"nonsense"),
         ):
             async with greeted(bookie.address) as peer:
                 peer.send(kind, number, body)
@@ -113,7 +113,7 @@ async def test_what_was_taken_is_answered_before_a_writer_is_shown_out() -> None
         assert list(bookie.storage.ledgers[7]) == [1]
 
 
-async def asked(peer: Peer, kind: Kind, number: int, body: bytes) -> Frame:
+async def asked(peer: Peer, kind: FrameKind, number: int, body: bytes) -> Frame:
     peer.send(kind, number, body)
     return await peer.frame()
 
@@ -121,24 +121,24 @@ async def asked(peer: Peer, kind: Kind, number: int, body: bytes) -> Frame:
 async def test_questions_are_answered_in_any_order() -> None:
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
         poll = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
-        peer.send(Kind.READ, 1, poll)
-        frame = await asked(peer, Kind.INFO, 2, info_request())
-        assert (frame.kind, frame.number) == (Kind.ANSWER, 2)
+        peer.send(FrameKind.READ, 1, poll)
+        frame = await asked(peer, FrameKind.INFO, 2, info_request())
+        assert (frame.kind, frame.number) == (FrameKind.ANSWER, 2)
         assert info_answer(frame.body, info_request()).bookie == BOOKIE
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0)) is Status.OK
             assert await add(transport, run_of(1, lac=0)) is Status.OK
         frame = await peer.frame()
-        assert (frame.kind, frame.number) == (Kind.ANSWER, 1)
+        assert (frame.kind, frame.number) == (FrameKind.ANSWER, 1)
         assert list(read_answer(frame.body, poll).entries) == [0]
 
 
 async def test_a_kind_of_question_that_is_not_known_is_answered_so() -> None:
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
-        for number, kind in enumerate((Kind.ANSWER, Kind.NOT_KNOWN, Kind.ADD), 1):
+        for number, kind in enumerate((FrameKind.ANSWER, FrameKind.NOT_KNOWN, FrameKind.ADD), 1):
             frame = await asked(peer, kind, number, b"")
-            assert frame == Frame(Kind.NOT_KNOWN, number, b"")
-        assert (await asked(peer, Kind.INFO, 9, info_request())).kind == Kind.ANSWER
+            assert frame == Frame(FrameKind.NOT_KNOWN, number, b"")
+        assert (await asked(peer, FrameKind.INFO, 9, info_request())).kind == FrameKind.ANSWER
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ async def test_a_kind_of_question_that_is_not_known_is_answered_so() -> None:
 )
 async def test_a_question_that_cannot_be_used_ends_the_connection(body: bytes) -> None:
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
-        peer.send(Kind.READ, 1, body)
+        peer.send(FrameKind.READ, 1, body)
         assert await peer.rest() == b""
 
 
 async def test_the_number_of_a_question_is_never_used_again() -> None:
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
-        assert (await asked(peer, Kind.INFO, 5, info_request())).number == 5
-        peer.send(Kind.INFO, 5, info_request())
+        assert (await asked(peer, FrameKind.INFO, 5, info_request())).number == 5
+        peer.send(FrameKind.INFO, 5, info_request())
         assert await peer.rest() == b""
 
 
@@ -196,7 +196,7 @@ async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
             assert await add(transport, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with greeted(bookie.address, Purpose.ASKS) as peer:
             for number in range(1, 5):
-                peer.send(Kind.READ, number, read_request(ReadQuery(7, KEY, 0, 0)))
+                peer.send(FrameKind.READ, number, read_request(ReadQuery(7, KEY, 0, 0)))
             await until(lambda: not bookie.server.connections)
 
 
@@ -207,7 +207,7 @@ async def test_who_asks_for_nothing_makes_room_and_who_waits_does_not(
     monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as waiting:
         request = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
-        waiting.send(Kind.READ, 1, request)
+        waiting.send(FrameKind.READ, 1, request)
         await until(lambda: bool(bookie.service._until_changed))
         async with AsyncExitStack() as stack:
             idle = [
@@ -255,10 +255,10 @@ async def test_a_bookie_that_stops_ends_connections_and_takes_no_new_ones() -> N
 
 async def test_held_ranges_are_asked_for_on_the_same_connection() -> None:
     async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
-        frame = await asked(peer, Kind.READ_HELD, 1, held_request(HeldQuery(7, KEY, 0, 0)))
-        assert frame.kind == Kind.ANSWER
-        frame = await asked(peer, Kind.READ_LAC, 2, lac_request(LacQuery(7, KEY)))
-        assert frame.kind == Kind.ANSWER
+        frame = await asked(peer, FrameKind.READ_HELD, 1, held_request(HeldQuery(7, KEY, 0, 0)))
+        assert frame.kind == FrameKind.ANSWER
+        frame = await asked(peer, FrameKind.READ_LAC, 2, lac_request(LacQuery(7, KEY)))
+        assert frame.kind == FrameKind.ANSWER
 
 
 async def test_ending_a_connection_that_the_other_end_has_taken_down_is_no_error() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from bookie.server.authorizer import CopyEvidence
 from ledger.ids import BookieId, EntryId
-from ledger.mark_nodes import RepairLock
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
+from ledger.repair_marks import RepairLock
 from tests.bookie.runs import run_of
 
 ME, OTHER, THIRD, NEW = map(BookieId, ("me", "other", "third", "new"))

@@ -18,9 +18,9 @@ from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.security.access import Role
-from ledger.security.quota_nodes import change_quotas, read_quotas
+from ledger.security.documents import change_quotas, read_quotas
 from ledger.security.quotas import QUOTAS, Quota, Quotas, Subject
-from ledger.transport.framing import Kind
+from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import ack_values, read_answer, read_request
 from ledger.transport.sockets import SocketTransport
@@ -234,7 +234,7 @@ async def test_a_read_beyond_a_quota_waits_and_one_far_beyond_comes_again(
         statuses = []
         for number, ledger_id in enumerate((mine, mine, mine, theirs), 1):
             request = read_request(ReadQuery(ledger_id, KEY, 0, 0))
-            greedy.send(Kind.READ, number, request)
+            greedy.send(FrameKind.READ, number, request)
             statuses.append(read_answer((await greedy.frame()).body, request).status)
         assert statuses == [Status.OK, Status.OK, Status.TOO_MANY_REQUESTS, Status.OK]
         assert bookie.delays.treasury.delayed_ns == {"logs greedy": 50_000_000}

@@ -15,7 +15,7 @@ from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from ledger.ids import BookieId
 from ledger.requests import InfoAnswer, Status
-from ledger.transport.framing import Kind
+from ledger.transport.framing import FrameKind
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
@@ -114,7 +114,7 @@ def test_messages_of_strangers_do_not_fill_the_memory(tmp_path: Path) -> None:
                 await peers.enter_async_context(greeted(address, bookie=name)) for _ in range(8)
             ]
             for peer in each:
-                peer.send(Kind.ADD, 1, bytes(30_000_000), length=60_000_000)
+                peer.send(FrameKind.ADD, 1, bytes(30_000_000), length=60_000_000)
             assert await asyncio.gather(*(peer.rest() for peer in each)) == [b""] * 8
 
     with bookie(f"file://{tmp_path}/m", tmp_path / "b") as process:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bookie.server.metadata_lookups import SILENCE_S
-from ledger.feature_level import OWNERS, Held
+from ledger.feature_level import OWNERS, ClusterLevel
 from ledger.ids import LedgerId
 from ledger.ledger_owner import RENAMED_PATH, owner_path, renamed_path, renamed_value
-from ledger.mark_nodes import path_of_lock
+from ledger.repair_marks import path_of_lock
 from ledger.requests import AddRun, ReadQuery, Status
 from ledger.security.access import ACCESS, Role
 from ledger.transport.sockets import SocketTransport
@@ -293,12 +293,12 @@ async def test_from_a_level_on_a_ledger_without_owner_node_is_of_no_log(tmp_path
     async with guarded(tmp_path) as bookie:
         await bookie.grant("cn:app", Role.READER, LOG)
         await bookie.grant("cn:all", Role.READER, "*")
-        await bookie.held(Held(OWNERS - 1))
+        await bookie.held(ClusterLevel(OWNERS - 1))
         without = [await bookie.made(LOG) for _ in range(2)]
         for ledger_id in without:
             await bookie.store.delete(owner_path(ledger_id))
         assert await do("read", bookie.as_("app"), BOOKIE, without[0]) is Status.OK
-        await bookie.held(Held(OWNERS))
+        await bookie.held(ClusterLevel(OWNERS))
 
         async def refused() -> bool:
             return await do("read", bookie.as_("app"), BOOKIE, without[0]) is Status.ACCESS_DENIED

@@ -15,7 +15,7 @@ from bookie.server.limits import ClientLimits, RejectReason
 from bookie.server.read_connection import QUESTIONS_BYTES_MAX, ReadConnection
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import Security
-from ledger.transport.framing import Kind, frame_header
+from ledger.transport.framing import FrameKind, frame_header
 from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.transport.messages import read_answer, read_request
 from tests.bookie.runs import KEY, run_of
@@ -114,7 +114,7 @@ async def test_one_connection_cannot_take_all_questions() -> None:
     ):
         waiting = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
         for number in range(1, 4):
-            greedy.send(Kind.READ, number, waiting)
+            greedy.send(FrameKind.READ, number, waiting)
         frame = await greedy.frame()
         assert frame.number == 3
         assert read_answer(frame.body, waiting).status is Status.TOO_MANY_REQUESTS
@@ -219,7 +219,7 @@ async def test_who_is_told_to_ask_much_again_is_told_some_of_it_in_each_pass_of_
 def ask_for_all(number: int) -> bytes:
     """Return a question that waits for an entry that nobody adds."""
     request = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
-    return frame_header(Kind.READ, number, len(request)) + request
+    return frame_header(FrameKind.READ, number, len(request)) + request
 
 
 async def test_a_client_gets_what_it_asked_for_as_it_takes_what_it_got() -> None:
@@ -228,7 +228,7 @@ async def test_a_client_gets_what_it_asked_for_as_it_takes_what_it_got() -> None
         request = read_request(ReadQuery(7, KEY, 0, 0))
         async with greeted(bookie.address, Purpose.ASKS) as peer:
             for number in range(1, 9):
-                peer.send(Kind.READ, number, request)
+                peer.send(FrameKind.READ, number, request)
             for number in range(1, 9):
                 frame = await peer.frame()
                 assert frame.number == number
@@ -245,7 +245,7 @@ async def test_who_takes_too_little_is_told_to_ask_again_later_and_not_read_for(
         assert await add(quick, run_of(0, payload=bytes(8_000_000))) is Status.OK
         request = read_request(ReadQuery(7, KEY, 0, 0))
         async with greeted(bookie.address, Purpose.ASKS) as peer:
-            sent = [frame_header(Kind.READ, at, len(request)) + request for at in range(1, 5)]
+            sent = [frame_header(FrameKind.READ, at, len(request)) + request for at in range(1, 5)]
             peer.writer.write(b"".join(sent))
             await until(lambda: any(each.sent_bytes > 1e6 for each in bookie.server.connections))
             monkeypatch.setattr("bookie.server.read_connection.TURN_S_MAX", 0.0)
@@ -255,7 +255,7 @@ async def test_who_takes_too_little_is_told_to_ask_again_later_and_not_read_for(
                 frame = await peer.frame()
                 statuses.append(read_answer(frame.body, request).status)
             assert statuses == [Status.OK] + 3 * [Status.TOO_MANY_REQUESTS]
-            peer.send(Kind.READ, 5, request)
+            peer.send(FrameKind.READ, 5, request)
             assert read_answer((await peer.frame()).body, request).status is Status.OK
 
 
@@ -309,10 +309,10 @@ async def test_many_who_ask_for_much_leave_questions_to_who_asks_for_little() ->
         for _ in range(5):
             peer = await stack.enter_async_context(greeted(bookie.address, Purpose.ASKS))
             for number in range(1, 101):
-                peer.send(Kind.READ, number, waiting)
+                peer.send(FrameKind.READ, number, waiting)
             await peer.frame()
         modest = await stack.enter_async_context(greeted(bookie.address, Purpose.ASKS))
-        modest.send(Kind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0)))
+        modest.send(FrameKind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0)))
         answer = read_answer((await modest.frame()).body, read_request(ReadQuery(7, KEY, 0, 0)))
         assert answer.status is Status.NO_SUCH_LEDGER
 
@@ -346,6 +346,8 @@ async def slow_reader(
         await loop.sock_sendall(slow, encode_hello(Hello(Purpose.ASKS, BOOKIE)))
         assert await loop.sock_recv(slow, 1)
         bodies = [*before, *[read_request(ReadQuery(7, KEY, 0, 0))] * questions]
-        asked = [frame_header(Kind.READ, at, len(body)) + body for at, body in enumerate(bodies, 1)]
+        asked = [
+            frame_header(FrameKind.READ, at, len(body)) + body for at, body in enumerate(bodies, 1)
+        ]
         await loop.sock_sendall(slow, b"".join(asked))
         yield slow

@@ -9,7 +9,7 @@ import pytest
 
 from bookie.collector.collector import Collector
 from bookie.collector.plan import CollectorConfig
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.limits import ServiceConfig
@@ -18,20 +18,19 @@ from bookie.server.operator import OPERATOR_LIMITS, ORDERS_MAX, OperatorService
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
-from ledger.clock import now_ms
 from ledger.cluster import Namespace, make_namespace
 from ledger.errors import BookieRefused, BookieUnavailable, WrongBookie
 from ledger.ids import BookieIdentity, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import InfoAnswer, ReadQuery, Status
-from ledger.transport.checksum import checked
-from ledger.transport.framing import Kind
+from ledger.transport.envelope import checked
+from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Hello, Purpose, Refusal
-from ledger.transport.operator import BookieOperator
-from ledger.transport.orders import ORDER_BYTES_MAX, order_answer, order_message
+from ledger.transport.operator import ORDER_BYTES_MAX, BookieOperator, order_answer, order_message
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
@@ -381,7 +380,7 @@ async def test_an_order_that_is_too_long_or_damaged_ends_its_connection_and_no_o
         for body in (bytes(ORDER_BYTES_MAX + 1), damaged):
             async with connected(bookie.operator_address) as peer:
                 await peer.greet(Hello(Purpose.ORDERS, BOOKIE))
-                peer.send(Kind.ORDER, 1, body)
+                peer.send(FrameKind.ORDER, 1, body)
                 assert await peer.rest() == b""
         assert (await operator.status()).bookie == BOOKIE
 
@@ -390,10 +389,10 @@ async def test_an_order_that_the_bookie_does_not_know_is_refused() -> None:
     async with operated() as (bookie, _), connected(bookie.operator_address) as peer:
         await peer.greet(Hello(Purpose.ORDERS, BOOKIE))
         unknown = checked(pb.OrderRequest())
-        peer.send(Kind.ORDER, 1, unknown)
+        peer.send(FrameKind.ORDER, 1, unknown)
         assert "older" in order_answer((await peer.frame()).body, unknown).refused
-        peer.send(Kind.READ, 2)
-        assert (await peer.frame()).kind == Kind.NOT_KNOWN
+        peer.send(FrameKind.READ, 2)
+        assert (await peer.frame()).kind == FrameKind.NOT_KNOWN
 
 
 async def test_silent_connections_keep_no_operator_away() -> None:

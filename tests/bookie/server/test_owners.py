@@ -18,7 +18,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import Versioned
 from ledger.quorum import Quorum
 from ledger.requests import Status
-from ledger.security.access import Action, Grant, Role, Rules
+from ledger.security.access import Grant, Permission, Role, Rules
 from tests.waiting import PATIENCE_S, until
 
 METADATA = LedgerMetadata(
@@ -88,6 +88,6 @@ async def test_who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_deni
     guard._table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "log"),)))
     ledgers.before = guard._table.learn_names
     rights = guard._table.rights("cn:a")
-    assert await guard.settle(rights, 1, Action.ADD) is Status.TOO_MANY_REQUESTS
+    assert await guard.settle(rights, 1, Permission.ADD) is Status.TOO_MANY_REQUESTS
     ledgers.before = lambda: None
-    assert await guard.settle(rights, 1, Action.ADD) is Status.ACCESS_DENIED
+    assert await guard.settle(rights, 1, Permission.ADD) is Status.ACCESS_DENIED

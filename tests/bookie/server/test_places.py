@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bookie.errors import InvalidSetting
 from bookie.server.limits import ClientLimits, ConnectionSlots, RejectReason
-from ledger.security.sources import source_of
+from ledger.security.names import source_of
 
 
 @settings(deadline=None)

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import DiskFile
+from bookie.disk.port import Directories, DiskFile
 from bookie.disk.watch import DiskLimits
 from bookie.errors import OrderNotKept, StorageFailed
 from bookie.server.read_only import PATH, ReadOnlyKeeper

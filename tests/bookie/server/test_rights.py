@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bookie.server import authorizer
 from bookie.server.authorizer import RightsTable
 from bookie.server.metadata_lookups import Owned
-from ledger.security.access import Action, Grant, Role, Rules, allowed
+from ledger.security.access import Grant, Permission, Role, Rules, allowed
 from tests.bookie.runs import run_of
 from tests.ledger.security.granted import LOGS, WHO, rules
 
@@ -18,7 +18,7 @@ steps = st.lists(
         rules,
         st.tuples(st.sampled_from(LEDGERS), owners),
         st.just("renamed"),
-        st.tuples(st.sampled_from(WHO), st.sampled_from(LEDGERS), st.sampled_from(Action)),
+        st.tuples(st.sampled_from(WHO), st.sampled_from(LEDGERS), st.sampled_from(Permission)),
     ),
     max_size=30,
 )
@@ -43,7 +43,7 @@ def test_what_is_remembered_never_says_more_or_less_than_the_rules(
                 if ledger_id not in known:
                     table.learn_owned(ledger_id, Owned(owner, 3, 2), names=table.names)
                     known[ledger_id] = owner
-            case (str(who), int(ledger_id), Action() as action):
+            case (str(who), int(ledger_id), Permission() as action):
                 ours = next(each for each in kept if each.who == who)
                 said = ours.may(ledger_id, action)
                 truth = {
@@ -51,7 +51,7 @@ def test_what_is_remembered_never_says_more_or_less_than_the_rules(
                     for owner in ([known[ledger_id]] if ledger_id in known else [*LOGS, None])
                 }
                 assert said in truth if said is not None else ledger_id not in known
-                if action is Action.ADD:
+                if action is Permission.ADD:
                     for recovery in (False, True):
                         run = run_of(0, ledger_id=ledger_id, recovery=recovery)
                         assert ours.admit([run]) is (said is True), "a flag changes nothing"
@@ -64,9 +64,9 @@ def test_a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it() ->
     names = table.names
     table.learn_names()
     table.learn_owned(1, Owned("old", 3, 2), names=names)
-    assert table.rights("uri:dlog:bookie:b").may(1, Action.READ), "wherever it belongs"
+    assert table.rights("uri:dlog:bookie:b").may(1, Permission.READ), "wherever it belongs"
     table.learn_rules(Rules())
-    assert table.rights("cn:a").may(1, Action.READ) is False, "it has no grant at all"
+    assert table.rights("cn:a").may(1, Permission.READ) is False, "it has no grant at all"
     assert table.owner(1) is table.owner(2), "not known"
 
 
@@ -75,10 +75,10 @@ def test_rights_by_a_name_end_with_it() -> None:
     table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
     ours = table.rights("cn:a")
     table.learn_owned(1, Owned("a", 3, 2), names=table.names)
-    assert ours.may(1, Action.ADD)
+    assert ours.may(1, Permission.ADD)
     table.learn_names()
     assert not ours.admit([run_of(0, ledger_id=1)])
-    assert ours.may(1, Action.ADD) is None, "it is asked for again"
+    assert ours.may(1, Permission.ADD) is None, "it is asked for again"
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = table.rights("cn:a")
     for ledger_id in range(10):
         table.learn_owned(ledger_id, Owned("a", 3, 2), names=table.names)
-        assert ours.may(ledger_id, Action.ADD)
+        assert ours.may(ledger_id, Permission.ADD)
         assert len(ours._masks) <= 2
     assert len(table._owners) == 3
     assert table.rights("cn:a") is ours, "connections of one identity share it"

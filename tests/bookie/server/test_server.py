@@ -12,8 +12,8 @@ from bookie.server.listener import BookieServer
 from bookie.server.service import BookieService
 from bookie.storage.add_lookup import Prepared
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
-from ledger.transport.checksum import checked
-from ledger.transport.framing import Kind
+from ledger.transport.envelope import checked
+from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
@@ -271,7 +271,7 @@ async def test_checkpoints_come_by_bytes_and_by_time(config: ServiceConfig) -> N
 async def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
     async with serving() as bookie:
         async with greeted(bookie.address) as peer:
-            peer.send(Kind.ADD, 1, checked(pb.AddBatch(ledgers=[1])))
+            peer.send(FrameKind.ADD, 1, checked(pb.AddBatch(ledgers=[1])))
             assert await peer.rest() == b""
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0)) is Status.OK

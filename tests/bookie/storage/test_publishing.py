@@ -7,7 +7,7 @@ import pytest
 
 from bookie.index.format import LedgerHeader
 from bookie.storage import checkpoint
-from bookie.storage.flush import header_of
+from bookie.storage.checkpoint import header_of
 from bookie.storage.ledger_table import LedgerRecord
 from ledger.requests import Status
 from tests.bookie.promises import Promises, entries_of, run_of

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import RealDisk
+from bookie.disk.port import Directories, RealDisk
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import IndexDamaged, JournalDamaged, JournalMissing, StorageFailed
 from bookie.index.format import LedgerHeader, directory_of

@@ -20,7 +20,7 @@ import pytest
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.errors import FileDamaged
-from bookie.journal.format import Mark, decode_file_header, path_of
+from bookie.journal.format import JournalMark, decode_file_header, path_of
 from bookie.storage.engine import BookieStorage
 from ledger.entry import TRAILER_BYTES, encode_frame
 from ledger.requests import AddRun, ReadQuery, Status
@@ -55,7 +55,7 @@ class Life:
     promises: Promises
     states: list[State]
     """After the last checkpoint and each commit since; the last one is all that was promised."""
-    ends: list[Mark]
+    ends: list[JournalMark]
     """Where the journal ended then."""
 
     @property
@@ -97,7 +97,7 @@ def life() -> Life:
     return Life(promises, states, ends)
 
 
-def end_of_journal(promises: Promises) -> Mark:
+def end_of_journal(promises: Promises) -> JournalMark:
     return promises.storage._journals.positions()[0]
 
 

@@ -7,7 +7,7 @@ import pytest
 from bookie.disk.port import DiskFile
 from bookie.index.format import path_of as index_path_of
 from bookie.storage.engine import BookieStorage
-from bookie.storage.entry_trace import Standing
+from bookie.storage.entry_trace import EntryStatus
 from ledger.requests import Status
 from tests.bookie.promises import KEY, SMALL, frame_of, run_of
 from tests.simulation.disk import SimDisk
@@ -38,7 +38,7 @@ def test_an_entry_is_in_memory_and_in_the_journal_until_a_checkpoint_writes_it()
     disk = SimDisk(0)
     storage = stored(disk, 0, 1, 2)
     found = storage.trace(LEDGER, 1)
-    assert (found.ledger, found.fenced, found.last_entry) == (Standing.HERE, False, 2)
+    assert (found.ledger, found.fenced, found.last_entry) == (EntryStatus.HERE, False, 2)
     memory, journal = found.copies
     assert (memory.place, memory.path, memory.damage) == ("memory", "", "")
     assert (journal.place, journal.damage) == ("journal", "")
@@ -67,13 +67,13 @@ def test_what_is_not_here_is_said_and_what_was_deleted() -> None:
     storage = stored(SimDisk(0), 0, 1)
     assert places(storage, 9) == []
     assert places(storage, -1) == []
-    assert storage.trace(8, 0).ledger is Standing.ABSENT
+    assert storage.trace(8, 0).ledger is EntryStatus.ABSENT
     storage.fence(LEDGER, KEY)
     storage.commit()
     assert storage.trace(LEDGER, 0).fenced
     for directory in storage.ledger_directories:
         directory.bury([8])
-    assert storage.trace(8, 0).ledger is Standing.DELETED
+    assert storage.trace(8, 0).ledger is EntryStatus.DELETED
     storage.close()
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from bookie.collector.collection import DirectoryCollection
-from bookie.disk.directories import Directories
-from bookie.entrylog.graves import owner_of
-from bookie.entrylog.scan import LogScan
+from bookie.disk.port import Directories
+from bookie.entrylog.catalog import LogScan
+from bookie.entrylog.format import owner_of
 from bookie.tools.check import check
 from bookie.tools.rebuild import rebuild
-from bookie.tools.store_ledgers import StoreLedgers
+from bookie.tools.rebuild_plan import StoreLedgers
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import COLLECTOR, KEY, Promises, entries_of, run_of
 from tests.simulation.disk import Loss, SimDisk

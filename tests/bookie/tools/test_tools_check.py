@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk.directories import Directories
-from bookie.entrylog.log_file import LogFile
+from bookie.disk.port import Directories
+from bookie.entrylog.writer import LogFile
 from bookie.errors import FileDamaged
 from bookie.index.format import PAGE_BYTES, decode_header, encode_header, path_of
 from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.pieces import whole
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
-from bookie.tools.errors import NotABookie
 from bookie.tools.findings import Findings
+from bookie.tools.offline import NotABookie
 from ledger.entry import Checked, check_frames
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, frame_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.entrylog.format import HEADER_BYTES
-from bookie.entrylog.log_file import LogFile
+from bookie.entrylog.writer import LogFile
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced, ForeignCluster, IndexDamaged
 from bookie.identity.stamp import identify
 from bookie.index.format import EXTENTS_MAX
@@ -17,9 +17,9 @@ from bookie.loss.census import LOGS_PATH
 from bookie.pieces import whole
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
-from bookie.tools.errors import RebuildRefused
+from bookie.tools.offline import RebuildRefused
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
-from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
+from bookie.tools.rebuild_plan import StoreLedgers, store_ledgers
 from ledger.cluster import make_namespace
 from ledger.entry import Checked, check_frames
 from ledger.errors import MetadataUnavailable

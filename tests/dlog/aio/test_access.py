@@ -23,7 +23,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.quorum import Quorum
 from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
-from ledger.security.grant_nodes import change_rules, read_rules
+from ledger.security.documents import change_rules, read_rules
 from ledger.security.settings import TlsMode, TlsSettings
 from ledger.transport.operator import BookieOperator
 from ledger.transport.sockets import SocketTransport

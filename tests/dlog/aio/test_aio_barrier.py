@@ -21,7 +21,7 @@ async def test_a_read_right_after_an_acknowledgement_finds_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """DL #203: on real bookies, where LAC lags behind the acknowledgement."""
-    monkeypatch.setattr("dlog.aio.read.barriers.END_GRACE_S", 20.0)  # the machine may be busy
+    monkeypatch.setattr("dlog.aio.read.tails.END_GRACE_S", 20.0)  # the machine may be busy
     async with local_bookies() as cluster:
         client = await cluster.client()
         settings = LogSettings(roll_records=7)
@@ -81,7 +81,7 @@ async def test_a_read_to_the_end_sees_what_the_last_add_confirmed_does_not_tell_
 async def test_a_barrier_that_only_a_dead_writer_could_tell_is_an_error_until_a_takeover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.barriers.END_GRACE_S", 0.01)
+    monkeypatch.setattr("dlog.aio.read.tails.END_GRACE_S", 0.01)
     cluster = FakeCluster()
     client = cluster.client()
     log = await Log.open("log", client=client)

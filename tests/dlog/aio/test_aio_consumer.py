@@ -19,8 +19,7 @@ from dlog.aio.admin import (
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.port import Ledgers
 from dlog.aio.read.places import start_offset
-from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ConsumerNode, ManifestNode
 from dlog.errors import (
     ConsumerBusy,
     ConsumerFenced,
@@ -34,8 +33,7 @@ from dlog.errors import (
     Trimmed,
 )
 from dlog.position import BeyondEnd, Start
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import consumers_path, encode
+from dlog.protocol.consumer_steps import ConsumerState, consumers_path, encode
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import CreateOp, Op

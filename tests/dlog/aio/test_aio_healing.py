@@ -7,7 +7,7 @@ import pytest
 
 from dlog.aio import Log, Reader
 from dlog.aio.admin import truncate_log
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.manifest import Manifest
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, LogError, MetadataUnavailable

@@ -8,10 +8,9 @@ from dlog.aio import Chunk, Log, Reader, read_range
 from dlog.aio.admin import delete_log, log_tail, truncate_log
 from dlog.aio.port import LedgerTail
 from dlog.aio.read import reader as reader_module
-from dlog.aio.read.chunks import ChunkReader
-from dlog.aio.read.ranges import RangeReaders
+from dlog.aio.read.chunks import ChunkReader, RangeReaders
 from dlog.aio.read.tails import TailTracker
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import (
     DamagedLog,
     InvalidPosition,
@@ -425,7 +424,7 @@ async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
 async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.barriers.END_GRACE_S", 0.01)
+    monkeypatch.setattr("dlog.aio.read.tails.END_GRACE_S", 0.01)
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 2)
@@ -566,7 +565,7 @@ async def test_who_follows_a_log_by_ranges_looks_for_its_place_once() -> None:
 async def test_readers_are_kept_for_so_many_ranges_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.ranges.KEPT_MAX", 2)
+    monkeypatch.setattr("dlog.aio.read.chunks.KEPT_MAX", 2)
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 10, per_segment=100)

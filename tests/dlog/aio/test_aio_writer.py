@@ -10,7 +10,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.admin import log_tail
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import (
     AppendFailed,
     AppendOutcomeUnknown,

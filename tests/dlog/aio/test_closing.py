@@ -6,7 +6,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.admin import verify_log
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import AppendFailed, AppendOutcomeUnknown, LogClosed
 from dlog.names import path_of
 from dlog.settings import LogSettings

@@ -20,7 +20,7 @@ from dlog.aio.admin import (
 )
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.rewrap import rewrap
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.aio.write.sink import Sink, Stager
 from dlog.columns import Columns
 from dlog.encryption.files import add_key

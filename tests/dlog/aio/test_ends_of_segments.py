@@ -8,7 +8,7 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.read.segments import learn_end, stamp
 from dlog.aio.read.tails import tail_of
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.columns import Columns
 from dlog.protocol.edits import add_segment
 from dlog.recordbatch import encode_batch

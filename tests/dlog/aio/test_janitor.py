@@ -19,18 +19,18 @@ from dlog.aio.admin import (
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig, slowest_lag
 from dlog.aio.maintain.lifecycle import begin_drop
 from dlog.aio.read.segments import stamp
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
+from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.orphans import OrphanKind, StagedFor, Stamp, stamp_of, standing
 from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
-from ledger.clock import now_ms
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
@@ -46,24 +46,24 @@ def test_a_ledger_is_an_orphan_only_if_it_can_never_be_listed_again() -> None:
     manifest = manifest.with_segment(2, LedgerId(12), 0)
     trimmed = manifest.trimmed(1)
 
-    def of(ledger_id: int, segment: int, known: Manifest | None) -> Standing:
+    def of(ledger_id: int, segment: int, known: Manifest | None) -> OrphanKind:
         return standing(LedgerId(ledger_id), Stamp("a", "i", segment), known)
 
-    assert of(11, 1, manifest) is Standing.SEGMENT
-    assert of(12, 2, manifest) is Standing.SEGMENT
-    assert of(11, 1, trimmed) is Standing.WAITING
-    assert of(11, 1, trimmed.deleted([LedgerId(11)])) is Standing.UNLISTED
-    assert of(99, 2, manifest) is Standing.UNLISTED
-    assert of(99, 3, manifest) is Standing.PENDING
-    assert of(99, 3, replace(manifest, sealed=True)) is Standing.ENDED
-    assert of(99, 3, manifest.dropping()) is Standing.ENDED
-    assert of(99, 3, None) is Standing.LOG_GONE
-    orphans = [each for each in Standing if each.is_orphan]
+    assert of(11, 1, manifest) is OrphanKind.SEGMENT
+    assert of(12, 2, manifest) is OrphanKind.SEGMENT
+    assert of(11, 1, trimmed) is OrphanKind.WAITING
+    assert of(11, 1, trimmed.deleted([LedgerId(11)])) is OrphanKind.UNLISTED
+    assert of(99, 2, manifest) is OrphanKind.UNLISTED
+    assert of(99, 3, manifest) is OrphanKind.PENDING
+    assert of(99, 3, replace(manifest, sealed=True)) is OrphanKind.ENDED
+    assert of(99, 3, manifest.dropping()) is OrphanKind.ENDED
+    assert of(99, 3, None) is OrphanKind.LOG_GONE
+    orphans = [each for each in OrphanKind if each.is_orphan]
     assert orphans == [
-        Standing.UNLISTED,
-        Standing.DISCARDED,
-        Standing.ENDED,
-        Standing.LOG_GONE,
+        OrphanKind.UNLISTED,
+        OrphanKind.DISCARDED,
+        OrphanKind.ENDED,
+        OrphanKind.LOG_GONE,
     ]
 
 
@@ -106,22 +106,22 @@ def test_a_staged_ledger_is_an_orphan_once_its_unit_or_its_epoch_is_over() -> No
     manifest = Manifest(incarnation="i").taken_over(3, LedgerId(11), 0, "me")
     unit = Receipt(bytes(16), 7)
 
-    def of(epoch: int, known: Manifest | None) -> Standing:
+    def of(epoch: int, known: Manifest | None) -> OrphanKind:
         return standing(LedgerId(99), StagedFor("a", "i", epoch, unit), known)
 
-    assert of(3, manifest) is Standing.PENDING
-    assert of(2, manifest) is Standing.DISCARDED
+    assert of(3, manifest) is OrphanKind.PENDING
+    assert of(2, manifest) is OrphanKind.DISCARDED
     for number, expected in (
-        (6, Standing.PENDING),
-        (7, Standing.DISCARDED),
-        (8, Standing.DISCARDED),
+        (6, OrphanKind.PENDING),
+        (7, OrphanKind.DISCARDED),
+        (8, OrphanKind.DISCARDED),
     ):
         receipts = Receipts((Receipt(bytes(16), number),))
         assert of(3, replace(manifest, receipts=receipts)) is expected
     other = Receipts((Receipt(bytes(range(16)), 9),))
-    assert of(3, replace(manifest, receipts=other)) is Standing.PENDING
-    assert of(3, replace(manifest, sealed=True)) is Standing.ENDED
-    assert of(3, None) is Standing.LOG_GONE
+    assert of(3, replace(manifest, receipts=other)) is OrphanKind.PENDING
+    assert of(3, replace(manifest, sealed=True)) is OrphanKind.ENDED
+    assert of(3, None) is OrphanKind.LOG_GONE
 
 
 def test_the_stamp_of_a_staged_ledger_is_read_as_it_was_written() -> None:
@@ -136,7 +136,7 @@ def test_the_stamp_of_a_staged_ledger_is_read_as_it_was_written() -> None:
     "custom",
     [
         {},
-        {"dlog.sync.log": b"a"},
+        {"dlog.log": b"a"},
         stamp("a", "i", 0),
         stamp("a", "", 1),
         {**stamp("a", "i", 1), "dlog.segment": b"x"},
@@ -166,9 +166,9 @@ async def test_orphans_go_and_everything_else_stays() -> None:
         return cluster.new_ledger(Quorum(), custom).ledger_id
 
     orphans = {
-        made(stamp("a", incarnation, 1)): Standing.UNLISTED,
-        made(stamp("a", incarnation, 2)): Standing.UNLISTED,
-        made(stamp("gone", gone, 1)): Standing.LOG_GONE,
+        made(stamp("a", incarnation, 1)): OrphanKind.UNLISTED,
+        made(stamp("a", incarnation, 2)): OrphanKind.UNLISTED,
+        made(stamp("gone", gone, 1)): OrphanKind.LOG_GONE,
     }
     kept = set(cluster.ledgers) - set(orphans)
     kept |= {made(stamp("a", incarnation, 3)), made({}), made({"application": b"its own"})}
@@ -509,7 +509,7 @@ async def test_a_ledger_that_was_never_listed_in_a_sealed_log_does_not_leak_for_
     assert (await Janitor(client).run_once()).orphans == ()
     await seal_log("a", client=client)
     (orphan,) = (await Janitor(client).run_once()).orphans
-    assert orphan.standing is Standing.ENDED
+    assert orphan.standing is OrphanKind.ENDED
 
 
 async def test_several_janitors_beside_a_writer_that_rolls_delete_nothing_of_the_log() -> None:

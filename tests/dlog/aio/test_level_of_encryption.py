@@ -8,15 +8,15 @@ from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.cluster import decode_instance, encode_instance
 from ledger.errors import LevelTooLow
-from ledger.feature_level import ENCRYPTION, Held
-from ledger.metastore.paths import INSTANCE
+from ledger.feature_level import ENCRYPTION, ClusterLevel
+from ledger.metastore.ops import INSTANCE
 
 ENCRYPTED = LogSettings(encrypt_with="one")
 
 
 async def put_at_level(client: LedgerClient, level: int) -> None:
     instance, _ = decode_instance((await client.store.get(INSTANCE)).value)
-    await client.store.set(INSTANCE, encode_instance(instance, Held(level)))
+    await client.store.set(INSTANCE, encode_instance(instance, ClusterLevel(level)))
 
 
 async def test_no_log_is_encrypted_before_the_cluster_is_at_the_level_of_it() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol.edits import drop_log, trim

@@ -15,7 +15,7 @@ from dlog.aio.admin import (
     update_settings,
 )
 from dlog.aio.maintain.lifecycle import begin_drop, finish_drop
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import (
     AppendOutcomeUnknown,
     InvalidName,

@@ -6,7 +6,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.read.chunks import ChunkReader
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import NotThereYet
 from ledger.errors import EntryUnavailable
 from ledger.ids import LedgerId

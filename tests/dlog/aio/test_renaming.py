@@ -25,10 +25,10 @@ from dlog.aio.admin import (
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.survey import count_of_renames
 from dlog.aio.procedures import run_on_store
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import InvalidName, LogExists, LostOwnership, NoSuchConsumer, NoSuchLog
 from dlog.position import Txid
-from dlog.protocol.renames import newest_name
+from dlog.protocol.manifest_steps import newest_name
 from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op

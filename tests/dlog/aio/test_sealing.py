@@ -6,7 +6,7 @@ import pytest
 
 from dlog.aio import Log, Reader
 from dlog.aio.admin import create_log, delete_log, log_info, seal_log, truncate_log
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import (
     AppendOutcomeUnknown,
     LogClosed,
@@ -15,7 +15,7 @@ from dlog.errors import (
     NoSuchLog,
     TakeoverFailed,
 )
-from dlog.protocol import log_seal
+from dlog.protocol import lifecycle
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
 from ledger.ids import LedgerId
@@ -90,7 +90,7 @@ async def test_who_takes_the_log_over_while_it_is_sealed_is_fenced_too() -> None
 async def test_sealing_gives_up_if_others_are_faster_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_seal, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(lifecycle, "BACKOFF_S", 0.001)
     cluster = FakeCluster()
     client = cluster.client()
     await (await Log.open("a", client=client)).abandon()

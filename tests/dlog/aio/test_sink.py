@@ -8,7 +8,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.maintain.janitor import Janitor
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns

@@ -7,8 +7,7 @@ from bookie.autorecovery.status import underreplicated
 from bookie.autorecovery.worker import Worker
 from dlog.aio.admin import verify_log
 from ledger.client import LedgerClient
-from ledger.entry import encode_frame, parse_header
-from ledger.entry_check import ReplicaFault
+from ledger.entry import ReplicaFault, encode_frame, parse_header
 from ledger.mark import Reason
 from tests.bookie.autorecovery.test_worker import AT_ONCE
 from tests.dlog.aio.test_verifying import written

@@ -7,7 +7,7 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import create_log, log_info, plan_truncation, rename_log, truncate_log
 from dlog.aio.maintain.trim import Before, apply_retention
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed
 from dlog.position import DLSN, NO_TXID, Timestamp, Txid

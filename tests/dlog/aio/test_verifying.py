@@ -10,12 +10,11 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import log_info, truncate_log, verify_log
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.manifest import Segment
 from dlog.settings import LogSettings
 from ledger.client import LedgerClient
-from ledger.entry import encode_frame, parse_header, payload_of
-from ledger.entry_check import ReplicaFault
+from ledger.entry import ReplicaFault, encode_frame, parse_header, payload_of
 from ledger.errors import NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata

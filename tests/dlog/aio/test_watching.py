@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dlog.aio.admin import create_log, delete_log, rename_log, watch_logs
-from dlog.aio.store.namespace_watch import LogChange
+from dlog.aio.store import LogChange
 from ledger.errors import HandleClosed
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster

@@ -8,7 +8,7 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import delete_log, truncate_log
 from dlog.aio.maintain.lifecycle import begin_drop, finish_drop
-from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.store import ManifestNode, delete_listed
 from dlog.errors import AppendOutcomeUnknown, InvalidPosition, LostOwnership, NoSuchLog
 from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced

@@ -15,10 +15,10 @@ from dlog.changes import (
     ChangeNotRecorded,
     Mode,
     Outcome,
+    audit_log,
     follow_changes,
     last_changes,
     recorded,
-    recorder,
 )
 from dlog.errors import InvalidName
 from dlog.testing import AsyncCluster
@@ -144,12 +144,12 @@ async def test_where_it_is_required_nothing_is_done_that_cannot_be_written_down(
 async def test_a_bookie_that_hangs_holds_an_operator_up_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorder, "WRITE_S_MAX", 0.05)
+    monkeypatch.setattr(audit_log, "WRITE_S_MAX", 0.05)
 
     async def hangs(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(recorder, "_opened", hangs)
+    monkeypatch.setattr(audit_log, "_opened", hangs)
     async with AsyncCluster() as cluster, operator(cluster) as client:
         told = Told()
         async with change(client, told=told):
@@ -179,7 +179,7 @@ async def test_it_has_as_many_copies_as_there_are_bookies_and_more_once_there_ar
 async def test_its_oldest_changes_go_before_its_manifest_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorder, "SEGMENTS_MAX", 3)
+    monkeypatch.setattr(audit_log, "SEGMENTS_MAX", 3)
     async with AsyncCluster() as cluster, operator(cluster) as client:
         for number in range(8):
             async with change(client, str(number)):
@@ -191,10 +191,10 @@ async def test_its_oldest_changes_go_before_its_manifest_is_full(
 def test_what_is_older_than_a_year_and_a_month_goes_and_never_all_of_it() -> None:
     now, day = 10**12, 86_400_000
     ages = [500, 450, 401, 399, 3]
-    assert recorder.first_kept([now - age * day for age in ages], now) == 2, "it has the 400th day"
-    assert recorder.first_kept([now - 500 * day], now) == 0
-    assert recorder.first_kept([now - 500 * day] * 3, now) == 2
-    assert recorder.first_kept([], now) == 0
+    assert audit_log.first_kept([now - age * day for age in ages], now) == 2, "it has the 400th day"
+    assert audit_log.first_kept([now - 500 * day], now) == 0
+    assert audit_log.first_kept([now - 500 * day] * 3, now) == 2
+    assert audit_log.first_kept([], now) == 0
 
 
 async def test_a_log_that_was_deleted_begins_with_who_deleted_it() -> None:

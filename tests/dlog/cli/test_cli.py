@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from dlog.cli import bookie_main
 from dlog.cli.app import app
 from dlog.cli.argument_values import parse_start
-from dlog.cli.render.output import json_bytes, shown_bytes, shown_time
+from dlog.cli.output import json_bytes, shown_bytes, shown_time
 from dlog.cli.runner import run
 from dlog.installation import OtherDlogInstalled, check_own_package
 from dlog.position import DLSN, Txid

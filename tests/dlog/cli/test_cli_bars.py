@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dlog.cli.app import app
-from dlog.cli.render.bars import shown_bar
+from dlog.cli.output import shown_bar
 
 
 class Terminal(io.StringIO):

@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 
 from ledger.cluster import decode_instance, encode_instance
-from ledger.feature_level import LEVEL_MAX, Held
+from ledger.feature_level import LEVEL_MAX, ClusterLevel
 from ledger.metastore import open_store
-from ledger.metastore.nodes import create_node
-from ledger.metastore.paths import INSTANCE
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.ops import INSTANCE
+from ledger.metastore.port import MetadataStore, create_node
 from ledger.registry import COOKIES
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import command
@@ -36,7 +35,7 @@ def changed(change: Callable[[MetadataStore], Awaitable[object]]) -> None:
     asyncio.run(run())
 
 
-def put(held: Held) -> None:
+def put(held: ClusterLevel) -> None:
     async def change(store: MetadataStore) -> None:
         instance, _ = decode_instance((await store.get(INSTANCE)).value)
         await store.set(INSTANCE, encode_instance(instance, held))
@@ -54,7 +53,7 @@ def level() -> object:
 
 
 def test_a_cluster_rises_when_it_is_told_to_and_only_then() -> None:
-    put(Held())
+    put(ClusterLevel())
     shown = cluster("status").stdout
     assert "record batch 5" in shown
     assert "can rise" in shown
@@ -68,7 +67,7 @@ def test_a_cluster_rises_when_it_is_told_to_and_only_then() -> None:
 
 
 def test_who_is_in_the_way_is_named_with_what_to_do() -> None:
-    put(Held())
+    put(ClusterLevel())
     changed(_known)
     for arguments in (["upgrade"], ["upgrade", "--dry-run"]):
         refused = cluster(*arguments, code=1)
@@ -80,15 +79,15 @@ def test_who_is_in_the_way_is_named_with_what_to_do() -> None:
 
 
 def test_a_cluster_of_a_newer_level_is_refused_and_still_shown() -> None:
-    put(Held(LEVEL_MAX + 1, needs="9.0.0"))
+    put(ClusterLevel(LEVEL_MAX + 1, needs="9.0.0"))
     assert "install dlog 9.0.0 or newer" in cluster("upgrade", code=1).stderr
     assert level() == LEVEL_MAX + 1
 
 
 def test_status_says_that_the_level_can_rise_or_that_a_rise_was_not_finished() -> None:
-    put(Held())
+    put(ClusterLevel())
     signs = json.loads(command("status", "--json", code=1).stdout)["signs"]
     assert "level-low" in {each["kind"] for each in signs}
-    put(Held(1, LEVEL_MAX))
+    put(ClusterLevel(1, LEVEL_MAX))
     signs = json.loads(command("status", "--json", code=1).stdout)["signs"]
     assert "level-unfinished" in {each["kind"] for each in signs}

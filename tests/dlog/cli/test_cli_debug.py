@@ -14,10 +14,8 @@ from threading import Thread
 import pytest
 
 import dlog
-from dlog.cli.bundling import archive, collector
-from dlog.cli.bundling.archive import Bundle
-from dlog.cli.bundling.collector import Step, Wanted, gather
-from dlog.cli.bundling.redaction import REDACTED, Redactor
+from dlog.cli import bundle as bundling
+from dlog.cli.bundle import REDACTED, Bundle, BundleRequest, Redactor, Step, gather
 from ledger.errors import MetadataUnavailable
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 from tests.dlog.test_secrets_unseen import told
@@ -145,8 +143,8 @@ def test_values_are_redacted_by_their_names_and_stay_json() -> None:
 def test_a_secret_that_is_cut_in_half_at_an_end_of_a_log_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "LOG_BYTES_MAX", 300)
-    monkeypatch.setattr(collector, "MARGIN_BYTES", 700)
+    monkeypatch.setattr(bundling, "LOG_BYTES_MAX", 300)
+    monkeypatch.setattr(bundling, "MARGIN_BYTES", 700)
     filler = "".join(f"line {number} is well\n" for number in range(30))
     planted = (
         f"at zk://me:{SECRET}@host/root?auth=digest:me:{SECRET}\npassword = '{SECRET}'\n"
@@ -157,7 +155,7 @@ def test_a_secret_that_is_cut_in_half_at_an_end_of_a_log_is_not_told(
     for end in range(len(filler), len(text) + 1):
         path.write_text(text[:end])
         bundle = Bundle(Redactor([]))
-        asyncio.run(collector._logs(bundle, Wanted(None, [], [path])))
+        asyncio.run(bundling._logs(bundle, BundleRequest(None, [], [path])))
         [content] = [each.decode() for each in bundle.files.values()]
         assert fragments(content) == [], (end, content)
         assert content.startswith("line ") or REDACTED in content
@@ -220,23 +218,23 @@ def test_a_bundle_is_made_though_the_store_cannot_be_reached(
 
 
 def test_what_fails_or_is_too_slow_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hang(_: Bundle, __: Wanted) -> None:
+    async def hang(_: Bundle, __: BundleRequest) -> None:
         await asyncio.Event().wait()
 
-    async def fail(_: Bundle, __: Wanted) -> None:
+    async def fail(_: Bundle, __: BundleRequest) -> None:
         raise MetadataUnavailable("zk://host", f"password={SECRET}", 1)
 
-    async def bug(_: Bundle, __: Wanted) -> None:
+    async def bug(_: Bundle, __: BundleRequest) -> None:
         raise ZeroDivisionError
 
-    async def works(bundle: Bundle, _: Wanted) -> None:
+    async def works(bundle: Bundle, _: BundleRequest) -> None:
         bundle.add_text("works.txt", "it works")
 
-    monkeypatch.setattr(collector, "STEP_S_MAX", 0.05)
+    monkeypatch.setattr(bundling, "STEP_S_MAX", 0.05)
     steps = [Step(each.__name__, each) for each in (hang, fail, bug, works)]
-    monkeypatch.setattr(collector, "STEPS", steps)
+    monkeypatch.setattr(bundling, "STEPS", steps)
     bundle, done = Bundle(Redactor([])), list[str]()
-    asyncio.run(gather(bundle, Wanted(None, [], []), done.append))
+    asyncio.run(gather(bundle, BundleRequest(None, [], []), done.append))
     assert set(bundle.files) == {"works.txt"}
     assert "too slow: it took longer than 0.05 s" in bundle.missing["hang"]
     assert "ZeroDivisionError" in bundle.missing["bug"]
@@ -247,13 +245,13 @@ def test_what_fails_or_is_too_slow_takes_nothing_with_it(monkeypatch: pytest.Mon
 def test_a_page_that_does_not_answer_or_is_too_large_is_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "PAGE_S_MAX", 0.1)
+    monkeypatch.setattr(bundling, "PAGE_S_MAX", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         bundle = Bundle(Redactor([]))
-        asyncio.run(collector._pages(bundle, Wanted(None, [address, "nonsense"], [])))
+        asyncio.run(bundling._pages(bundle, BundleRequest(None, [address, "nonsense"], [])))
     assert bundle.files == {}
-    assert "too slow" in bundle.missing[f"metrics/{collector._file_name(address)}.txt"]
+    assert "too slow" in bundle.missing[f"metrics/{bundling._file_name(address)}.txt"]
     assert "it is not HOST:PORT" in bundle.missing["metrics/nonsense.txt"]
 
 
@@ -265,7 +263,7 @@ def test_what_is_too_large_is_missed_and_what_is_small_still_comes_in(
     bundle.add_text("small", "x")
     assert set(bundle.files) == {"small"}
     assert (
-        f"too large: 104 bytes, and 100 were left of the {archive.BYTES_MAX}"
+        f"too large: 104 bytes, and 100 were left of the {bundling.BYTES_MAX}"
         in (bundle.missing["large"])
     )
 

@@ -12,8 +12,8 @@ import pytest
 import dlog
 from bookie.autorecovery.marks import Marks
 from dlog.aio import Log
-from dlog.aio.store.manifests import ManifestNode
-from dlog.health import doctor_survey, survey
+from dlog.aio.store import ManifestNode
+from dlog.health import checks, survey
 from dlog.health.checks import CHECKS
 from dlog.sync.loop_thread import LoopThread
 from ledger.client import LedgerClient
@@ -22,11 +22,11 @@ from ledger.environment import repair_credentials
 from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Reason, written_without
-from ledger.mark_nodes import mark_ledger
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
 from ledger.registry import AVAILABLE, COOKIES, BookieRegistration, register
+from ledger.repair_marks import mark_ledger
 from ledger.requests import AddRun, Status
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
@@ -281,7 +281,7 @@ def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliS
 def test_the_doctor_sees_deletions_that_nobody_finishes(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_survey, "MANIFESTS_MAX", 2)
+    monkeypatch.setattr(checks, "MANIFESTS_MAX", 2)
     for log in ("a", "b", "c"):
         shell.write(log, end=1)
 

@@ -250,7 +250,7 @@ def test_what_is_known_without_bookies_is_shown_without_a_ratio(
 ) -> None:
     shell.write("quiet", end=5)
     shell.run("log", "seal", "quiet", "--yes")
-    monkeypatch.setattr("dlog.aio.read.compression_sample.SAMPLE_S", 0.0)
+    monkeypatch.setattr("dlog.aio.read.segments.SAMPLE_S", 0.0)
     result = shell.invoke("log", "show", "quiet")
     assert (result.exit_code, "ratio not known" in result.stderr) == (0, True)
     assert "0 to 4" in result.stdout

@@ -13,7 +13,7 @@ from dlog.cli.names import complete_log
 from dlog.config import default_uri
 from ledger.errors import NoNamespace
 from ledger.metastore import open_store
-from ledger.metastore.nodes import create_node
+from ledger.metastore.port import create_node
 from ledger.registry import BookieRegistration, register
 from tests.namespaces import make, opened
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlog.measuring import takeovers
-from dlog.measuring.numbered_record import Checked, numbered
+from dlog.measuring.leader import Checked, numbered
 from dlog.position import Place, Record
 from tests.clusters import running
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
@@ -111,7 +111,7 @@ def test_a_lost_or_doubled_record_is_exit_code_1(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch, found: dict[str, int]
 ) -> None:
     async def measure(*_: object, **__: object) -> takeovers.Measured:
-        taken = takeovers.Takeover(0.1, {"until_elected": 0.05})
+        taken = takeovers.TimedTakeover(0.1, {"until_elected": 0.05})
         return takeovers.Measured([taken], records=9, **found)
 
     monkeypatch.setattr(takeovers, "measure", measure)

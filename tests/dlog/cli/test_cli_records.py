@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import dlog
-from dlog.cli.log.record_format import compile_format
-from dlog.cli.log.record_input import JsonLines, Messages, Row, parse_delimiter
+from dlog.cli.log.append_command import InputRow, JsonLines, Messages, parse_delimiter
+from dlog.cli.log.tail_command import compile_format
 from dlog.cli.perf import Times, percentile
 from dlog.headers import Headers, encode_headers
 from dlog.position import Place, Record
@@ -160,8 +160,8 @@ def test_a_line_that_is_no_record_is_one_sentence(line: str, reason: str) -> Non
 def test_a_line_of_json_may_leave_out_all_but_the_value() -> None:
     encoded = base64.b64encode(b"\xff").decode()
     line = json.dumps({"value": {"base64": encoded}, "offset": 5, "dlsn": "1:0:0"})
-    assert JsonLines().row(line.encode()) == Row(b"\xff")
-    assert JsonLines([("a", b"1")]).row(b'{"value": "", "headers": {"b": "2"}}') == Row(
+    assert JsonLines().row(line.encode()) == InputRow(b"\xff")
+    assert JsonLines([("a", b"1")]).row(b'{"value": "", "headers": {"b": "2"}}') == InputRow(
         b"", headers=[("a", b"1"), ("b", b"2")]
     )
 
@@ -170,7 +170,7 @@ def test_a_delimiter_may_be_more_than_one_character() -> None:
     assert parse_delimiter(r"\t", "-D") == b"\t"
     assert parse_delimiter(r"\x1e\0", "-D") == b"\x1e\0"
     assert parse_delimiter("--", "-D") == b"--"
-    assert Messages(key_delimiter=b"--").row(b"a--b--c") == Row(b"b--c", b"a")
+    assert Messages(key_delimiter=b"--").row(b"a--b--c") == InputRow(b"b--c", b"a")
     for nothing in ("", "\\", r"\x"):
         with pytest.raises(InvalidValue, match="-D="):
             parse_delimiter(nothing, "-D")

@@ -8,9 +8,9 @@ from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
 from dlog.config import load
+from ledger.options import VARIABLES
 from ledger.security.certificates import Security
 from ledger.security.names import why_not_bookie
-from ledger.security.options import VARIABLES
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from dlog.cli.argument_values import (
 from dlog.position import Timestamp
 from dlog.recordbatch import Codec
 from dlog.settings import parse_settings as settings_of
-from ledger.clock import now_ms
+from ledger.log_events import now_ms
 from ledger.values import counted, nearest
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dlog
 from dlog.cli import main
-from dlog.cli.render.output import escaped, escaped_bytes, json_text
+from dlog.cli.output import escaped, escaped_bytes, json_text
 from ledger.errors import LogError
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 

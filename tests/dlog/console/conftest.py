@@ -12,7 +12,7 @@ BOUNDS = (
     "poller.LOOK_S",
     "poller.REPAIR_S",
     "pages.FIRST_LOOK_S",
-    "record_page.READ_S",
+    "event_stream.READ_S",
 )
 
 

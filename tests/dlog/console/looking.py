@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import httpx
 
-from dlog.console.pages import Access, Console
+from dlog.console.pages import Console, ConsoleAccess
 from dlog.console.poller import Gatherer
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from tests.waiting import until
 
 TOKEN = "a token that nobody knows"
-READS = Access(token=TOKEN)
+READS = ConsoleAccess(token=TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Looking:
 
 @asynccontextmanager
 async def looking(
-    access: Access = READS,
+    access: ConsoleAccess = READS,
     *,
     before: Callable[[LedgerClient], Awaitable[None]] | None = None,
     logged_in: bool = True,

@@ -24,13 +24,13 @@ from dlog.changes import LOG, Change, last_changes
 from dlog.cli.app import app
 from dlog.cli.change_records import CHANGING
 from dlog.console.changes import KINDS, ordered
-from dlog.console.pages import Access
+from dlog.console.pages import ConsoleAccess
 from dlog.console.request_guard import COOKIE, SESSIONS_MAX
 from dlog.console.works import ENDED_MAX, RUNNING_MAX, NotBegun, Ordered, Say, Works
 from tests.dlog.console.looking import TOKEN, Looking, browser_of, looking, session_of
 from tests.waiting import ended, until
 
-CHANGES = Access(token=TOKEN, allow_changes=True)
+CHANGES = ConsoleAccess(token=TOKEN, allow_changes=True)
 HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
 
 
@@ -365,7 +365,7 @@ async def unchanged(at: Looking) -> None:
 
 @pytest.mark.parametrize("login", [False, True])
 async def test_without_allow_changes_no_address_changes_anything(login: bool) -> None:
-    access = Access(token=TOKEN)
+    access = ConsoleAccess(token=TOKEN)
     async with looking(access) as at:
         await create_log("orders", client=at.client)
         session = None
@@ -480,7 +480,7 @@ async def test_a_form_that_is_too_large_or_no_form_changes_nothing() -> None:
 
 async def test_the_cookie_is_for_this_site_alone_and_secure_under_tls() -> None:
     for secure in (False, True):
-        access = Access(token=TOKEN, allow_changes=True, secure=secure)
+        access = ConsoleAccess(token=TOKEN, allow_changes=True, secure=secure)
         async with looking(access) as at:
             answer = await at.browser.post("/login", data={"token": TOKEN})
             cookie = answer.headers["set-cookie"].lower()

@@ -7,7 +7,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.changes import last_changes
-from dlog.console.pages import Access, Console
+from dlog.console.pages import Console, ConsoleAccess
 from dlog.console.poller import Gatherer
 from dlog.local.cluster import LocalCluster
 from dlog.settings import LogSettings
@@ -32,7 +32,7 @@ async def test_a_bookie_collects_compacts_and_becomes_read_only_and_back(
         await log.append_many([b"a record"] * 100)
         await log.close()
         gatherer = Gatherer(client)
-        console = Console(gatherer, Access(token=TOKEN, allow_changes=True))
+        console = Console(gatherer, ConsoleAccess(token=TOKEN, allow_changes=True))
         async with browser_of(console) as browser:
             await browser.post("/login", data={"token": TOKEN})
 

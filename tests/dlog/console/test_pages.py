@@ -12,7 +12,7 @@ from dlog.aio.read.tails import TailTracker
 from dlog.console import pages, poller
 from dlog.console.cluster_state import LogLook
 from dlog.console.event_stream import Streams, live
-from dlog.console.pages import Access
+from dlog.console.pages import ConsoleAccess
 from dlog.console.poller import LOGS_MAX, Gatherer
 from dlog.console.request_guard import FAILURES_MAX
 from dlog.testing import AsyncCluster
@@ -155,7 +155,7 @@ async def test_what_is_no_text_is_shown_in_hexadecimal_digits_unasked() -> None:
 
 
 async def test_what_cannot_be_undone_looks_like_nothing_else() -> None:
-    async with looking(Access(token=TOKEN, allow_changes=True)) as at:
+    async with looking(ConsoleAccess(token=TOKEN, allow_changes=True)) as at:
         await (await Log.open("orders", client=at.client)).close()
         page = await at.page("/log", name="orders")
         buttons = re.findall(r'<a class="button ?([a-z]*)"[^>]*>([^<]*)</a>', page)
@@ -422,7 +422,7 @@ async def test_nothing_is_shown_without_a_login() -> None:
 
 
 async def test_an_address_logs_in_once() -> None:
-    async with looking(Access(token=TOKEN, once="once only"), logged_in=False) as at:
+    async with looking(ConsoleAccess(token=TOKEN, once="once only"), logged_in=False) as at:
         path = "/login?token=once%20only"
         assert "set-cookie" not in (await at.browser.get("/login?token=once")).headers
         assert "set-cookie" not in (await at.browser.head(path)).headers
@@ -487,6 +487,6 @@ async def test_a_link_of_another_site_leads_to_a_page_and_to_no_stream() -> None
 
 
 async def test_a_form_that_is_too_large_is_refused() -> None:
-    async with looking(Access(token=TOKEN)) as at:
+    async with looking(ConsoleAccess(token=TOKEN)) as at:
         answer = await at.browser.post("/login", content=b"x" * 20_000)
         assert answer.status_code == 413

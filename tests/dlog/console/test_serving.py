@@ -98,7 +98,7 @@ def test_a_browser_that_is_gone_without_a_word_is_waited_for_half_a_minute() -> 
 
 
 async def test_a_form_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlog.console.forms.FORM_S", 0.2)
+    monkeypatch.setattr("dlog.console.change_pages.FORM_S", 0.2)
     async with served_console() as address:
         head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nto"
         [(reader, writer)] = await opened(address, 1, head)

@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from dlog.console.chart import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, Spark, segment_line, spark
+from dlog.console.chart import (
+    LINE_WIDTH,
+    POINTS_MAX,
+    SPARK_HEIGHT,
+    SPARK_WIDTH,
+    Rate,
+    Series,
+    Spark,
+    segment_line,
+    spark,
+)
 from dlog.console.cluster_state import (
     BookieSeen,
     ClusterSeen,
@@ -22,9 +32,8 @@ from dlog.console.request_guard import (
     Sessions,
 )
 from dlog.console.request_guard import host_of as host
-from dlog.console.series import POINTS_MAX, Rate, Series
+from dlog.console.views.changes import changed_settings
 from dlog.console.views.cluster import card, cluster_page
-from dlog.console.views.log_changes import changed_settings
 from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
 from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Form, Node, json_tree, record_row
 from dlog.console.wording import (
@@ -42,7 +51,7 @@ from dlog.headers import Headers, encode_headers
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
-from dlog.health.signs import Checked, Report
+from dlog.health.signs import CheckResult, Report
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import Place, Record
 from dlog.settings import LogSettings, parse_settings, settings_facts
@@ -70,7 +79,7 @@ def server(**fields: object) -> ServerFacts:
 
 def report(*bookies: BookieFacts, servers: tuple[ServerFacts, ...] = ()) -> Report:
     facts = ServersFacts(version="1", servers=servers)
-    checked = Checked("bookies", BookiesFacts(bookies=bookies)), Checked("servers", facts)
+    checked = CheckResult("bookies", BookiesFacts(bookies=bookies)), CheckResult("servers", facts)
     return Report(checked)
 
 
@@ -188,7 +197,7 @@ def test_a_bookie_that_died_is_one_problem_before_and_after_its_session_has_ende
     cluster.take_in(report(*there, servers=silent), now=110.0, now_ms=2)
     cluster.take_in(report(*gone, servers=reached[1:]), now=120.0, now_ms=3)
     repair = RepairFacts(auditor="h:1", away=("b0",), ledgers=1, sampled=1, exposed=1)
-    cluster.take_in(Report((Checked("repair", repair),)), now=120.0, now_ms=3)
+    cluster.take_in(Report((CheckResult("repair", repair),)), now=120.0, now_ms=3)
     page = cluster_page(cluster, 122.0)
     [problem] = [each for each in page.problems if each.gravity != "note"]
     assert problem.what.startswith("bookie b0 is known and not registered")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.health.doctor_survey import gather_servers
+from dlog.health.checks import gather_servers
 from dlog.health.survey import Reach
 from ledger.cluster import make_namespace
 from ledger.manager import LedgerStore
@@ -12,7 +12,7 @@ from ledger.membership import attendance
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import COOKIES, BookieRegistration, register
 from ledger.security.certificates import Security
-from ledger.security.tls_negotiation import Takes
+from ledger.security.settings import Takes
 from ledger.wire import metadata_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.certificates import certificate, put

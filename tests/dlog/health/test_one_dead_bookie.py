@@ -11,7 +11,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.console.poller import Gatherer
-from dlog.console.views.cluster import Problem, problems
+from dlog.console.views.cluster import ProblemRow, problems
 from dlog.local.cluster import LocalCluster
 from ledger.client import LedgerClient
 from tests.waiting import PATIENCE_S, ended, eventually, until
@@ -33,7 +33,7 @@ async def findings(uri: str, command: str) -> list[dict[str, Any]]:
     return [sign for sign in json.loads(output)["signs"] if sign["gravity"] != "note"]
 
 
-def shown(gatherer: Gatherer) -> list[Problem]:
+def shown(gatherer: Gatherer) -> list[ProblemRow]:
     return [
         problem
         for problem in problems(gatherer.cluster, time.monotonic())
@@ -86,7 +86,7 @@ async def test_a_killed_bookie_is_one_finding_of_status_doctor_and_console(tmp_p
             await client.close()
 
 
-def _is_whole(found: list[Problem], name: str) -> bool:
+def _is_whole(found: list[ProblemRow], name: str) -> bool:
     return (
         len(found) == 1
         and f"bookie {name}" in found[0].what

@@ -8,12 +8,11 @@ import pytest
 
 from dlog.aio import Log
 from dlog.health.bookies import BookieFacts, BookiesFacts
-from dlog.health.deletions import DeletionsFacts
-from dlog.health.doctor_survey import gather_deletions
-from dlog.health.logs import LogsFacts, Obstacle, OpeningsFacts, blocked_by
+from dlog.health.checks import gather_deletions
+from dlog.health.logs import DeletionsFacts, LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
-from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
+from dlog.health.signs import KIND_MAX, CheckResult, Facts, Gravity, Report, Sign, named
 from dlog.health.store import StoreFacts
 from dlog.health.survey import Reach
 from ledger.ids import BookieId, EntryId
@@ -48,7 +47,7 @@ def signs(facts: Facts) -> list[tuple[Gravity, str]]:
 
 
 def report(*facts: Facts) -> Report:
-    return Report(tuple(Checked(type(each).__name__, each) for each in facts))
+    return Report(tuple(CheckResult(type(each).__name__, each) for each in facts))
 
 
 @pytest.mark.parametrize("facts", WELL, ids=lambda each: type(each).__name__)
@@ -199,7 +198,7 @@ def test_the_gravest_sign_comes_first() -> None:
 
 
 def test_a_check_that_could_not_be_made_is_a_sign_itself() -> None:
-    found = Report((Checked("logs", None, "no answer within 10 s"),))
+    found = Report((CheckResult("logs", None, "no answer within 10 s"),))
     [sign] = found.signs
     assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "logs-unknown")
     assert "no answer within 10 s" in sign.what

@@ -6,8 +6,7 @@ import pytest
 
 from dlog.manifest import Manifest
 from dlog.protocol.record_trace import WrittenBy, holders_of, judged, written_by
-from ledger.entry import Header, encode_frame, parse_header
-from ledger.entry_check import ReplicaFault
+from ledger.entry import Header, ReplicaFault, encode_frame, parse_header
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.answers import Found

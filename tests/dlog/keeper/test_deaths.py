@@ -16,8 +16,7 @@ from dlog.aio.write.sink import Assignment, Staged, Stager
 from dlog.columns import Columns
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
-from dlog.spark.sink.keeper.held_logs import Batch, Holding
-from dlog.spark.sink.keeper.opener import ClusterOpener
+from dlog.spark.sink.keeper.held_logs import Batch, ClusterOpener, Holding
 from dlog.spark.sink.keeper.ownership import Ownership
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers

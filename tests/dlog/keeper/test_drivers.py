@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 DAEMON = """
 import os, socket, sys
-from dlog.spark.sink.keeper.drivers import own_driver
+from dlog.spark.sink.keeper.place import own_driver
 
 family, address, orphan = sys.argv[1:]
 listening = socket.socket(getattr(socket, family))
@@ -78,7 +78,7 @@ def test_a_worker_finds_its_jvm_also_when_its_daemon_has_died(
 
 def test_who_has_no_jvm_is_its_own_driver_so_that_no_keeper_stays_behind() -> None:
     asked = (
-        "import os; from dlog.spark.sink.keeper.drivers import own_driver, Program;"
+        "import os; from dlog.spark.sink.keeper.place import own_driver, Program;"
         "assert own_driver() == Program.of(os.getpid())"
     )
     subprocess.run([sys.executable, "-c", asked], timeout=PATIENCE_S, check=True)

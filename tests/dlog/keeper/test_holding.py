@@ -14,8 +14,7 @@ from dlog.errors import AppendOutcomeUnknown, LogSealed, LostOwnership, NoSuchLo
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
 from dlog.spark.errors import StagedBefore
-from dlog.spark.sink.keeper.held_logs import Batch, Holding
-from dlog.spark.sink.keeper.opener import ClusterOpener
+from dlog.spark.sink.keeper.held_logs import Batch, ClusterOpener, Holding
 from dlog.spark.sink.keeper.ownership import Ownership
 from ledger.errors import MetadataDenied
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers

@@ -24,9 +24,8 @@ from dlog.spark.errors import StagedBefore
 from dlog.spark.sink.keeper import frames, server
 from dlog.spark.sink.keeper.client import BatchTooLargeToTravel, KeeperClient, KeeperUnreachable
 from dlog.spark.sink.keeper.frames import KeeperFailed
-from dlog.spark.sink.keeper.held_logs import Batch, Holding
-from dlog.spark.sink.keeper.opener import ClusterOpener
-from dlog.spark.sink.keeper.place import Place
+from dlog.spark.sink.keeper.held_logs import Batch, ClusterOpener, Holding
+from dlog.spark.sink.keeper.place import KeeperPlace
 from dlog.spark.sink.keeper.server import KeeperServer
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import AccessDenied, MetadataUnavailable, with_unknown_outcome
@@ -44,7 +43,7 @@ class Bench:
     """A keeper on ledgers in memory that serves at a socket, and callers of it."""
 
     def __init__(self, directory: Path) -> None:
-        self.place = Place(directory, "k")
+        self.place = KeeperPlace(directory, "k")
         self.thread = LoopThread.get()
         self.starts: list[Callable[[], None]] = []
         self.clients: list[KeeperClient] = []

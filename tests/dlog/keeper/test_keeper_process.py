@@ -20,9 +20,13 @@ from dlog.recordbatch import encode_batch
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.keeper import client as client_module
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
-from dlog.spark.sink.keeper.drivers import Program, own_driver
-from dlog.spark.sink.keeper.leftovers import remove_leftovers
-from dlog.spark.sink.keeper.place import UnsafeDirectory, place_of
+from dlog.spark.sink.keeper.place import (
+    Program,
+    UnsafeDirectory,
+    own_driver,
+    place_of,
+    remove_leftovers,
+)
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration

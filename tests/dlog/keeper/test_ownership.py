@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dlog.errors import LostOwnership
-from dlog.spark.sink.keeper.ownership import DEPOSED_MAX, Ownership, Tenure
+from dlog.spark.sink.keeper.ownership import DEPOSED_MAX, Ownership, RunTenure
 
 
 def test_a_log_that_nobody_has_may_be_taken_before_it_is_known_for_whom() -> None:
@@ -32,7 +32,7 @@ def test_the_run_that_commits_last_deposes_the_one_before() -> None:
 
 def test_a_run_that_lost_the_log_does_not_come_back_and_nobody_may_take_it_for_it() -> None:
     ownership = Ownership()
-    ownership.opened(Tenure("i", 3))
+    ownership.opened(RunTenure("i", 3))
     ownership.used("a")
     ownership.lost("host:17 took it over")
     assert not ownership.may_take_over(None)  # it may be a's next batch that asks
@@ -68,7 +68,7 @@ def test_a_job_that_gave_up_claims_nothing_more() -> None:
 
 def test_a_log_that_is_lost_while_no_run_has_it_is_nobodys_loss() -> None:
     ownership = Ownership()
-    ownership.opened(Tenure("i", 3))
+    ownership.opened(RunTenure("i", 3))
     ownership.used("a")
     ownership.finished("a")
     ownership.lost("host:17 took it over")
@@ -94,7 +94,7 @@ def test_only_the_latest_that_were_deposed_are_remembered() -> None:
 
 def test_what_is_known_survives_in_a_file() -> None:
     ownership = Ownership()
-    ownership.opened(Tenure("i", 3))
+    ownership.opened(RunTenure("i", 3))
     ownership.used("a")
     ownership.used("b")
     for each in (ownership, Ownership()):

@@ -14,13 +14,12 @@ from typer.testing import CliRunner
 from dlog.cli.app import app
 from dlog.demo.supervisor import Supervisor
 from dlog.local import java
-from dlog.local.cluster import LocalCluster
+from dlog.local.cluster import LocalCertificates, LocalCluster
 from dlog.local.java import Java
-from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.client import LedgerClient
 from ledger.metastore import open_store
-from ledger.private_files import make_private
+from ledger.process import make_private
 from ledger.quorum import Quorum
 from tests.patience import PATIENT
 

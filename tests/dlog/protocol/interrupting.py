@@ -25,11 +25,9 @@ from dlog.protocol.actions import (
     Sync,
     Transact,
 )
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import AwaitChange, decode
+from dlog.protocol.consumer_steps import AwaitChange, ConsumerState, decode
 from dlog.protocol.lifecycle import finish_drop
-from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
-from dlog.protocol.renames import RENAMED_PATH
+from dlog.protocol.manifest_steps import RENAMED_PATH, ManifestSteps, delete_listed
 from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, NoSuchNode
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.tree import Tree

@@ -1,10 +1,9 @@
 """What processes do to logs and consumers, as operations that can be stopped (`interrupting`)."""
 
 from dlog.names import path_of
-from dlog.protocol import lifecycle, log_rename, log_seal
+from dlog.protocol import lifecycle
 from dlog.protocol.actions import RecoverSegment
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import ConsumerSteps
+from dlog.protocol.consumer_steps import ConsumerState, ConsumerSteps
 from dlog.protocol.edits import add_segment, check_writable, seal_segment, trim
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from ledger.errors import LogError
@@ -13,12 +12,12 @@ from tests.dlog.protocol.interrupting import Namespace, Operation, act
 
 
 def seal(log: str = "a") -> Operation:
-    return Operation(f"seals {log}", lambda _: log_seal.seal(ManifestSteps(log)), log)
+    return Operation(f"seals {log}", lambda _: lifecycle.seal(ManifestSteps(log)), log)
 
 
 def rename(old: str = "a", new: str = "b") -> Operation:
     def steps(_: Namespace) -> Steps[None]:
-        return log_rename.rename(ManifestSteps(old), ManifestSteps(new), now_ms=lambda: 7)
+        return lifecycle.rename(ManifestSteps(old), ManifestSteps(new), now_ms=lambda: 7)
 
     return Operation(f"renames {old} to {new}", steps, old)
 

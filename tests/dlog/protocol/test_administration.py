@@ -4,7 +4,7 @@ from typing import Any
 
 from dlog.errors import LogExists, LostOwnership, NoSuchLog, TakeoverFailed
 from dlog.manifest import Manifest
-from dlog.protocol import log_seal
+from dlog.protocol import lifecycle
 from dlog.protocol.actions import DeleteLedger, Exists, Fence, Get, RecoverSegment, Sync, Transact
 from dlog.protocol.edits import drop_log
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
@@ -57,7 +57,7 @@ def test_a_seal_begins_again_after_a_while_if_the_log_was_taken_over_meanwhile()
     assert recovered[:2] == [SECOND, THIRD]
     assert len(recovered) == 3
     assert run.result.sealed
-    assert run.now == log_seal.BACKOFF_S
+    assert run.now == lifecycle.BACKOFF_S
 
 
 def test_a_seal_gives_up_if_others_take_the_log_over_each_time() -> None:
@@ -69,7 +69,7 @@ def test_a_seal_gives_up_if_others_take_the_log_over_each_time() -> None:
         else:
             run.one()
     assert isinstance(run.error, TakeoverFailed)
-    assert run.now < log_seal.ATTEMPTS_MAX * log_seal.BACKOFF_S_MAX
+    assert run.now < lifecycle.ATTEMPTS_MAX * lifecycle.BACKOFF_S_MAX
 
 
 def test_a_ledger_that_is_gone_when_it_is_to_be_recovered_is_a_race() -> None:
@@ -82,7 +82,7 @@ def test_a_ledger_that_is_gone_when_it_is_to_be_recovered_is_a_race() -> None:
 
 def test_who_seals_its_own_log_leaves_that_of_who_took_over_alone() -> None:
     namespace = op.living()
-    own = Operation("closes", lambda _: log_seal.seal(ManifestSteps("a"), own=[FIRST]))
+    own = Operation("closes", lambda _: lifecycle.seal(ManifestSteps("a"), own=[FIRST]))
     run = begun(namespace, own).to_its_end()
     assert isinstance(run.error, LostOwnership)
     assert not namespace.ledgers[THIRD].closed

@@ -1,7 +1,7 @@
 import pytest
 
 from dlog.errors import ConsumerFenced
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 
 STATE = ConsumerState(incarnation="c", log_incarnation="l", position=5)
 

@@ -15,6 +15,7 @@ from dlog.protocol.cursor import (
     Deliver,
     EndFound,
     Fail,
+    FetchManifest,
     FindEnd,
     FindPlace,
     Finish,
@@ -24,13 +25,12 @@ from dlog.protocol.cursor import (
     NothingNew,
     PlaceFound,
     ReadEntries,
-    ReadManifest,
     SegmentEnded,
     StopMoved,
 )
 from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import EntryId, LedgerId
-from ledger.protocol.common_events import TimePassed
+from ledger.protocol.common import TimePassed
 
 EMPTY = Manifest(incarnation="i")
 
@@ -118,14 +118,14 @@ def test_a_stop_that_moves_leads_on_behind_a_segment_that_its_writer_left() -> N
     step(cursor, NothingNew())
     step(cursor, EndFound(1))
     assert step(cursor, BatchesRead([(0, 0, 1), (1, 1, 2)]))[-1] == Finish()
-    assert step(cursor, StopMoved(5)) == [ReadManifest()]
+    assert step(cursor, StopMoved(5)) == [FetchManifest()]
     assert step(cursor, ManifestSeen(TWO_OPEN)) == [ReadEntries(TWO_OPEN.segments[1], 0)]
 
 
 def test_where_the_stop_moves_that_was_reached_at_once_the_place_is_found() -> None:
     cursor, effect = entered(ONE, 4, stop=4)
     assert effect == Finish()
-    assert step(cursor, StopMoved(6)) == [ReadManifest()]
+    assert step(cursor, StopMoved(6)) == [FetchManifest()]
     assert step(cursor, ManifestSeen(ONE)) == [FindPlace(ONE.segments[0], 4)]
 
 
@@ -146,7 +146,7 @@ def test_what_the_manifest_did_not_say_of_an_end_is_read_again() -> None:
     for seen in (ONE, TWO_OPEN):
         cursor, _ = entered(seen, 0)
         step(cursor, BatchesRead([(0, 0, 10)]))
-        assert step(cursor, SegmentEnded()) == [ReadManifest()]
+        assert step(cursor, SegmentEnded()) == [FetchManifest()]
         assert step(cursor, ManifestSeen(TWO)) == [ReadEntries(TWO.segments[1], 0)]
 
 
@@ -286,7 +286,7 @@ def test_after_trouble_the_place_is_found_again_behind_the_last_delivery() -> No
     assert step(cursor, Interrupted(SILENT)) == []
     again_at = cursor.deadline()
     assert again_at is not None
-    assert step(cursor, TimePassed(), now=again_at) == [ReadManifest()]
+    assert step(cursor, TimePassed(), now=again_at) == [FetchManifest()]
     assert step(cursor, ManifestSeen(THREE)) == [FindPlace(THREE.segments[0], 4)]
     step(cursor, PlaceFound(0, 0))
     assert step(cursor, BatchesRead([(0, 0, 6)]))[0] == Deliver(1, 0, 0, skip=4, take=2)
@@ -302,7 +302,7 @@ def test_waits_after_trouble_grow_until_something_is_delivered() -> None:
             again_at = cursor.deadline()
             assert again_at is not None
             assert step(cursor, TimePassed(), now=again_at / 2) == []
-            assert step(cursor, TimePassed(), now=again_at) == [ReadManifest()]
+            assert step(cursor, TimePassed(), now=again_at) == [FetchManifest()]
             waited.append(again_at)
         return waited
 
@@ -330,7 +330,7 @@ def test_trouble_that_does_not_pass_is_raised_at_once() -> None:
 def test_a_missing_ledger_of_a_trimmed_segment_is_trimmed() -> None:
     cursor, _ = entered(TWO, 0)
     step(cursor, BatchesRead([(0, 0, 4)]))
-    assert step(cursor, LedgerMissing()) == [ReadManifest()]
+    assert step(cursor, LedgerMissing()) == [FetchManifest()]
     assert isinstance(error_of(step(cursor, ManifestSeen(TWO.trimmed(10)))), Trimmed)
 
 
@@ -354,7 +354,7 @@ def test_a_segment_is_left_at_its_end_if_its_writer_went_on_without_closing_it()
     assert step(cursor, EndFound(1)) == [ReadEntries(TWO_OPEN.segments[0], 1)]
     assert step(cursor, BatchesRead([(1, 3, 2)])) == [
         Deliver(1, 1, 3, skip=0, take=2),
-        ReadManifest(),
+        FetchManifest(),
     ]
     assert step(cursor, ManifestSeen(TWO_OPEN)) == [ReadEntries(TWO_OPEN.segments[1], 0)]
     assert step(cursor, BatchesRead([(0, 0, 1)]))[0] == Deliver(2, 0, 5, skip=0, take=1)
@@ -364,7 +364,7 @@ def test_a_segment_that_was_read_to_the_end_it_turns_out_to_have_is_left_at_once
     cursor, _ = entered(TWO_OPEN, 0)
     step(cursor, BatchesRead([(0, 0, 3)]))
     step(cursor, NothingNew())
-    assert step(cursor, EndFound(0)) == [ReadManifest()]
+    assert step(cursor, EndFound(0)) == [FetchManifest()]
     (effect,) = step(
         cursor, ManifestSeen(ONE.with_sealed(1, sealed(4)).with_segment(2, LedgerId(12), 0))
     )

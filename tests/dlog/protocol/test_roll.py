@@ -3,7 +3,7 @@ from dlog.protocol.roll import (
     BACKOFF_S,
     AddsConfirmed,
     CloseLedger,
-    CreateLedger,
+    CreateSegmentLedger,
     Grown,
     HoldAdds,
     LedgerClosed,
@@ -11,13 +11,13 @@ from dlog.protocol.roll import (
     ListSegment,
     Roll,
     Rolled,
-    RollRequested,
+    RollOrdered,
+    RollTimePassed,
     SealSegment,
     SegmentListed,
     SegmentSealed,
     StepFailed,
-    Switch,
-    TimePassed,
+    SwitchSegment,
 )
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
@@ -33,7 +33,7 @@ def roll(**settings: float) -> Roll:
 def at_holding() -> Roll:
     machine = roll()
     machine.step(Grown(1, 10), now=0)
-    machine.step(RollRequested(), now=0)
+    machine.step(RollOrdered(), now=0)
     machine.step(LedgerCreated(NEXT), now=0)
     machine.step(SegmentListed(), now=0)
     return machine
@@ -42,20 +42,20 @@ def at_holding() -> Roll:
 def test_the_order_is_create_list_hold_switch_close_seal() -> None:
     machine = roll(roll_bytes=100)
     assert machine.step(Grown(1, 99), now=0) == []
-    assert machine.step(Grown(2, 100), now=1) == [CreateLedger(5)]
+    assert machine.step(Grown(2, 100), now=1) == [CreateSegmentLedger(5)]
     assert machine.step(LedgerCreated(NEXT), now=2) == [ListSegment(5, NEXT)]
     assert machine.step(SegmentListed(), now=3) == [HoldAdds()]
-    assert machine.step(AddsConfirmed(), now=4) == [Switch(5), CloseLedger(recover=False)]
+    assert machine.step(AddsConfirmed(), now=4) == [SwitchSegment(5), CloseLedger(recover=False)]
     assert machine.segment == 5
     assert machine.step(LedgerClosed(SEALED), now=5) == [SealSegment(4, SEALED)]
     assert machine.step(SegmentSealed(), now=6) == [Rolled(5)]
-    assert machine.step(Grown(1, 100), now=7) == [CreateLedger(6)]
+    assert machine.step(Grown(1, 100), now=7) == [CreateSegmentLedger(6)]
 
 
 def test_records_roll_too() -> None:
     machine = roll(roll_records=3)
     assert machine.step(Grown(2, 10), now=0) == []
-    assert machine.step(Grown(3, 10), now=0) == [CreateLedger(5)]
+    assert machine.step(Grown(3, 10), now=0) == [CreateSegmentLedger(5)]
 
 
 def test_age_rolls_a_segment_that_is_not_empty_by_timer() -> None:
@@ -63,8 +63,8 @@ def test_age_rolls_a_segment_that_is_not_empty_by_timer() -> None:
     assert machine.deadline() is None
     machine.step(Grown(1, 1), now=10)
     assert machine.deadline() == 60.0
-    assert machine.step(TimePassed(), now=59.9) == []
-    assert machine.step(TimePassed(), now=60) == [CreateLedger(5)]
+    assert machine.step(RollTimePassed(), now=59.9) == []
+    assert machine.step(RollTimePassed(), now=60) == [CreateSegmentLedger(5)]
 
 
 def test_the_age_of_the_new_segment_counts_from_the_switch() -> None:
@@ -83,7 +83,7 @@ def test_no_limit_means_no_roll() -> None:
 
 
 def test_a_roll_on_request_of_an_empty_segment_is_done_at_once() -> None:
-    assert roll().step(RollRequested(), now=0) == [Rolled(5)]
+    assert roll().step(RollOrdered(), now=0) == [Rolled(5)]
 
 
 def test_a_second_roll_waits_for_the_seal_so_two_segments_are_open_at_most() -> None:
@@ -94,16 +94,16 @@ def test_a_second_roll_waits_for_the_seal_so_two_segments_are_open_at_most() -> 
     machine.step(AddsConfirmed(), now=0)
     assert machine.step(Grown(5, 5), now=0) == []
     assert machine.step(LedgerClosed(SEALED), now=0) == [SealSegment(4, SEALED)]
-    assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateLedger(6)]
+    assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateSegmentLedger(6)]
 
 
 def test_a_request_during_a_roll_rolls_again_if_there_is_something_new() -> None:
     machine = at_holding()
     machine.step(AddsConfirmed(), now=0)
-    machine.step(RollRequested(), now=0)
+    machine.step(RollOrdered(), now=0)
     machine.step(Grown(1, 1), now=0)
     machine.step(LedgerClosed(SEALED), now=0)
-    assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateLedger(6)]
+    assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateSegmentLedger(6)]
 
 
 def test_trouble_postpones_a_step_with_growing_waits() -> None:
@@ -111,7 +111,7 @@ def test_trouble_postpones_a_step_with_growing_waits() -> None:
     machine.step(Grown(1, 1), now=0)
     assert machine.step(StepFailed(), now=10) == []
     assert machine.deadline() == 10 + BACKOFF_S
-    assert machine.step(TimePassed(), now=10 + BACKOFF_S) == [CreateLedger(5)]
+    assert machine.step(RollTimePassed(), now=10 + BACKOFF_S) == [CreateSegmentLedger(5)]
     machine.step(StepFailed(), now=20)
     assert machine.deadline() == 20 + 2 * BACKOFF_S
 
@@ -119,10 +119,10 @@ def test_trouble_postpones_a_step_with_growing_waits() -> None:
 def test_listing_is_repeated_with_the_same_ledger_because_it_may_be_listed() -> None:
     machine = roll()
     machine.step(Grown(1, 1), now=0)
-    machine.step(RollRequested(), now=0)
+    machine.step(RollOrdered(), now=0)
     machine.step(LedgerCreated(NEXT), now=0)
     machine.step(StepFailed(), now=0)
-    assert machine.step(TimePassed(), now=1) == [ListSegment(5, NEXT)]
+    assert machine.step(RollTimePassed(), now=1) == [ListSegment(5, NEXT)]
 
 
 def test_what_is_appended_meanwhile_does_not_disturb_a_postponed_roll() -> None:
@@ -136,7 +136,7 @@ def test_a_close_that_failed_is_repeated_as_a_recovery() -> None:
     machine = at_holding()
     machine.step(AddsConfirmed(), now=0)
     machine.step(StepFailed(), now=0)
-    assert machine.step(TimePassed(), now=1) == [CloseLedger(recover=True)]
+    assert machine.step(RollTimePassed(), now=1) == [CloseLedger(recover=True)]
 
 
 def test_a_seal_that_failed_is_repeated() -> None:
@@ -144,7 +144,7 @@ def test_a_seal_that_failed_is_repeated() -> None:
     machine.step(AddsConfirmed(), now=0)
     machine.step(LedgerClosed(SEALED), now=0)
     machine.step(StepFailed(), now=0)
-    assert machine.step(TimePassed(), now=1) == [SealSegment(4, SEALED)]
+    assert machine.step(RollTimePassed(), now=1) == [SealSegment(4, SEALED)]
 
 
 def test_idleness_rolls_a_segment_that_is_not_empty_by_timer() -> None:
@@ -154,8 +154,8 @@ def test_idleness_rolls_a_segment_that_is_not_empty_by_timer() -> None:
     assert machine.deadline() == 15
     machine.step(Grown(2, 2), now=12)
     assert machine.deadline() == 17
-    assert machine.step(TimePassed(), now=16) == []
-    assert machine.step(TimePassed(), now=17) == [CreateLedger(5)]
+    assert machine.step(RollTimePassed(), now=16) == []
+    assert machine.step(RollTimePassed(), now=17) == [CreateSegmentLedger(5)]
 
 
 def test_whichever_limit_comes_first_rolls() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dlog.columns import Columns
 from dlog.position import NO_TXID
-from dlog.protocol.seek import Entry, FoundEntry, Index, ReachedTxid, Seek, Wanted
+from dlog.protocol.seek import FoundEntry, Index, ProbedEntry, ReachedTxid, Seek, Wanted
 from dlog.recordbatch import BatchHeader, encode_batch, parse_header
 
 COUNTS = st.lists(st.integers(1, 5), max_size=20)
@@ -50,7 +50,7 @@ def test_an_index_is_found_in_the_entry_that_holds_it_or_after_the_last(
 def test_an_entry_is_found_with_the_index_of_its_first_record(
     counts: list[int], entry: int
 ) -> None:
-    found, _ = search(Entry(entry), headers(counts))
+    found, _ = search(ProbedEntry(entry), headers(counts))
     at = min(entry, len(counts))
     assert found == FoundEntry(at, sum(counts[:at]))
 

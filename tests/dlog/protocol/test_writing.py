@@ -21,7 +21,7 @@ from dlog.protocol.log_writer import (
     HEAL_BACKOFF_S_MAX,
     ROLL_PATIENCE_S,
     TRANSITIONS,
-    Phase,
+    LogWriterPhase,
 )
 from dlog.protocol.log_writer_events import (
     AbandonRequested,
@@ -135,7 +135,7 @@ def test_an_answer_about_another_ledger_says_nothing() -> None:
     rig.sent(b"a")
     assert rig.confirm(ledger_id=NEXT) == []
     assert rig.step(AddFailed(NEXT, LedgerFenced(2))) == []
-    assert rig.machine.phase is Phase.APPENDING
+    assert rig.machine.phase is LogWriterPhase.APPENDING
     assert rig.machine.confirmed_offset == 0
 
 
@@ -158,12 +158,12 @@ def test_an_event_that_must_not_come_is_an_assertion() -> None:
 
 
 def test_the_table_has_a_row_for_each_event_and_says_what_may_not_come() -> None:
-    assert TRANSITIONS["EntryConfirmed", Phase.HOLDING] == {
-        Phase.APPENDING,
-        Phase.HOLDING,
-        Phase.SEALING,
+    assert TRANSITIONS["EntryConfirmed", LogWriterPhase.HOLDING] == {
+        LogWriterPhase.APPENDING,
+        LogWriterPhase.HOLDING,
+        LogWriterPhase.SEALING,
     }
-    assert ("Healed", Phase.APPENDING) not in TRANSITIONS
+    assert ("Healed", LogWriterPhase.APPENDING) not in TRANSITIONS
 
 
 # Flushing.
@@ -213,7 +213,7 @@ def test_a_roll_waits_for_what_was_appended_before_and_is_answered_when_that_is_
     rig.sent(b"a", txid=3)
     assert rig.step(RollRequested(1)) == []
     _, create = rig.confirm()
-    assert create == TakeRollStep(1, roll.CreateLedger(2), None, NO_TXID)
+    assert create == TakeRollStep(1, roll.CreateSegmentLedger(2), None, NO_TXID)
     assert rig.rolled(roll.LedgerCreated(NEXT)) == [
         TakeRollStep(1, roll.ListSegment(2, NEXT), None, NO_TXID)
     ]
@@ -234,7 +234,7 @@ def test_a_segment_that_is_full_rolls_by_itself_by_what_is_confirmed() -> None:
     rig.sent(b"a", b"b")
     assert of(TakeRollStep, rig.confirm(0)) == []
     assert of(TakeRollStep, rig.confirm(1)) == [
-        TakeRollStep(1, roll.CreateLedger(2), None, NO_TXID)
+        TakeRollStep(1, roll.CreateSegmentLedger(2), None, NO_TXID)
     ]
 
 
@@ -253,7 +253,7 @@ def test_nothing_is_sent_while_a_roll_holds() -> None:
     rig.holding()
     rig.append(b"d")
     assert rig.step(RecordsGathered()) == []
-    assert rig.machine.phase is Phase.HOLDING
+    assert rig.machine.phase is LogWriterPhase.HOLDING
 
 
 def test_a_roll_switches_when_the_last_entry_in_flight_is_confirmed_and_sends_what_waited() -> None:
@@ -289,10 +289,10 @@ def test_a_step_of_a_roll_that_failed_is_taken_again_after_a_while(error: LogErr
     rig.confirm()
     rig.step(RollRequested(1))
     assert without_notes(rig.step(RollFailed(1, error))) == []
-    assert rig.machine.phase is Phase.APPENDING
+    assert rig.machine.phase is LogWriterPhase.APPENDING
     rig.now = rig.machine.deadline() or 0.0
     assert 0 < rig.now <= roll.BACKOFF_S
-    assert rig.step(TimePassed()) == [TakeRollStep(1, roll.CreateLedger(2), None, NO_TXID)]
+    assert rig.step(TimePassed()) == [TakeRollStep(1, roll.CreateSegmentLedger(2), None, NO_TXID)]
 
 
 def test_a_step_of_a_roll_that_fails_for_good_ends_the_writer() -> None:
@@ -301,7 +301,7 @@ def test_a_step_of_a_roll_that_fails_for_good_ends_the_writer() -> None:
     rig.confirm()
     rig.step(RollRequested(1))
     effects = rig.step(RollFailed(1, LostOwnership("log")))
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
     assert of(Answer, effects) == [Answer(1, _error(rig))]
     assert isinstance(rig.machine.error, LostOwnership)
 
@@ -325,7 +325,7 @@ def test_who_waits_too_long_for_a_roll_hears_why() -> None:
 def _heals(rig: Rig, event: AddFailed | SendRefused | TroubleMet) -> None:
     """Let it come to the takeover."""
     rig.step(event)
-    assert rig.machine.phase is Phase.HEALING
+    assert rig.machine.phase is LogWriterPhase.HEALING
     assert rig.step(LedgersLetGo()) == [TakeOver()]
 
 
@@ -339,7 +339,7 @@ def test_trouble_stops_the_work_and_lets_go_before_the_log_is_taken_over() -> No
     rig.holding()
     effects = without_notes(rig.step(AddFailed(FIRST, TROUBLE)))
     assert effects == [StopWork(), LetGo((FIRST, NEXT))]
-    assert rig.machine.phase is Phase.HEALING
+    assert rig.machine.phase is LogWriterPhase.HEALING
     assert rig.step(LedgersLetGo()) == [TakeOver()]
 
 
@@ -363,7 +363,7 @@ def test_healing_confirms_what_the_log_holds_and_sends_the_rest_again() -> None:
         Confirm(kept, 0, 1, 0),
         SendEntries(NEXT, (Entry(lost, 0, 5), Entry(waits, 1, 5))),
     ]
-    assert rig.machine.phase is Phase.APPENDING
+    assert rig.machine.phase is LogWriterPhase.APPENDING
     assert rig.machine.confirmed_txid == 5
     assert rig.confirm(0, NEXT) == [Confirm(lost, 1, 9, 0)]
 
@@ -451,14 +451,14 @@ def test_who_was_taken_over_does_not_heal() -> None:
     _heals(rig, TroubleMet(TROUBLE))
     rig.step(HealFailed(LostOwnership("log")))
     assert isinstance(rig.machine.error, LostOwnership)
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def test_a_leader_whose_term_ends_while_it_heals_stops_that() -> None:
     rig = Rig()
     _heals(rig, TroubleMet(TROUBLE))
     assert StopWork() in rig.step(TroubleMet(LostOwnership("log")))
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def _heals_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
@@ -466,7 +466,7 @@ def _heals_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
     rig.step(AddFailed(own, TROUBLE))
     effects = rig.step(LedgersLetGo())
     at_once = effects == [TakeOver()]
-    if not at_once and rig.machine.phase is Phase.HEALING:
+    if not at_once and rig.machine.phase is LogWriterPhase.HEALING:
         rig.now = rig.machine.deadline() or 0.0
         effects = rig.step(TimePassed())
     own = LedgerId(own + 1)
@@ -503,7 +503,7 @@ def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_on
     assert rig.machine.deadline() is None, "the new ledger may still confirm it"
     effects = rig.step(AddFailed(NEXT, TROUBLE))
     assert of(LeaveUnknown, effects) == [LeaveUnknown(group, 0, str(TROUBLE))]
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over() -> None:
@@ -548,7 +548,7 @@ def test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new() -> N
     rig.now = 100.0
     rig.sent(b"a")
     rig.step(AddFailed(NEXT, TROUBLE))
-    assert rig.machine.phase is Phase.HEALING
+    assert rig.machine.phase is LogWriterPhase.HEALING
     rig.step(LedgersLetGo())
     assert rig.machine.deadline() == pytest.approx(100 + HEAL_BACKOFF_S), "as one that did not help"
     rig.now += HEAL_BACKOFF_S
@@ -566,7 +566,7 @@ def test_ledgers_that_strangers_had_are_replaced_at_once_a_bounded_number_of_tim
         rig.step(healed(0, own))
     effects = rig.step(AddFailed(own, STRANGER))
     assert of(Refuse, effects) == [Refuse(group, _error(rig))]
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def test_a_log_that_ends_within_a_group_is_damaged_and_nothing_of_it_is_acknowledged() -> None:
@@ -628,7 +628,7 @@ def test_a_fault_of_the_caller_is_not_healed() -> None:
     rig = Rig()
     rig.sent(b"a")
     rig.step(SendRefused(FIRST, 1, TooManyPending(1, 1)))
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def test_a_log_that_was_sealed_says_so() -> None:
@@ -648,7 +648,7 @@ def test_after_the_end_appends_are_refused_with_it_and_nothing_else_counts() -> 
     rig.step(LedgersLetGo())
     assert rig.machine.deadline() is None
     assert rig.step(TroubleMet(TROUBLE)) == []
-    assert rig.machine.phase is Phase.CLOSED
+    assert rig.machine.phase is LogWriterPhase.CLOSED
 
 
 def test_a_writer_that_lost_its_log_tells_later_appends_who_has_it() -> None:
@@ -672,19 +672,21 @@ def test_a_writer_that_ended_otherwise_names_nobody() -> None:
     assert rig.machine.error is error
 
 
-@pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.HOLDING, Phase.HEALING])
-def test_what_nobody_foresaw_ends_the_writer_whatever_it_does(phase: Phase) -> None:
+@pytest.mark.parametrize(
+    "phase", [LogWriterPhase.APPENDING, LogWriterPhase.HOLDING, LogWriterPhase.HEALING]
+)
+def test_what_nobody_foresaw_ends_the_writer_whatever_it_does(phase: LogWriterPhase) -> None:
     rig = Rig()
-    if phase is Phase.APPENDING:
+    if phase is LogWriterPhase.APPENDING:
         rig.sent(b"a")
     else:
         rig.holding()
-    if phase is Phase.HEALING:
+    if phase is LogWriterPhase.HEALING:
         _heals(rig, TroubleMet(TROUBLE))
     assert rig.machine.phase is phase
     effects = rig.step(Broke(WriterFailed(1, "a bug")))
     assert of(LeaveUnknown, effects)
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
     assert rig.step(Broke(WriterFailed(1, "another"))) == []
 
 
@@ -829,21 +831,28 @@ def test_what_cannot_be_sealed_is_left_to_the_next_open_and_is_no_failure(how: s
 
 
 @pytest.mark.parametrize(
-    "phase", [Phase.APPENDING, Phase.HOLDING, Phase.HEALING, Phase.SEALING, Phase.LEAVING]
+    "phase",
+    [
+        LogWriterPhase.APPENDING,
+        LogWriterPhase.HOLDING,
+        LogWriterPhase.HEALING,
+        LogWriterPhase.SEALING,
+        LogWriterPhase.LEAVING,
+    ],
 )
-def test_a_log_can_be_abandoned_whatever_its_writer_does(phase: Phase) -> None:
+def test_a_log_can_be_abandoned_whatever_its_writer_does(phase: LogWriterPhase) -> None:
     rig = Rig()
-    if phase is Phase.HOLDING:
+    if phase is LogWriterPhase.HOLDING:
         rig.holding()
-    elif phase is Phase.HEALING:
+    elif phase is LogWriterPhase.HEALING:
         _heals(rig, TroubleMet(TROUBLE))
-    elif phase is Phase.SEALING:
+    elif phase is LogWriterPhase.SEALING:
         rig.step(CloseRequested(None))
-    elif phase is Phase.LEAVING:
+    elif phase is LogWriterPhase.LEAVING:
         rig.step(TroubleMet(LostOwnership("log")))
     assert rig.machine.phase is phase
     rig.step(AbandonRequested())
-    assert rig.machine.phase is Phase.LEAVING
+    assert rig.machine.phase is LogWriterPhase.LEAVING
     assert rig.step(LedgersLetGo()) == [Closed()]
     outcome, slot = rig.submit(b"a")
     assert isinstance(outcome.error(slot), LogClosed)

@@ -13,7 +13,7 @@ from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.log_writer import TRANSITIONS, Phase
+from dlog.protocol.log_writer import TRANSITIONS, LogWriterPhase
 from dlog.protocol.log_writer_events import (
     AbandonRequested,
     AddFailed,
@@ -62,7 +62,7 @@ Choose = Callable[[Sequence[T]], T]
 TROUBLE = NotEnoughBookies(2, ["b1"])
 FINAL = LostOwnership("log")
 
-Transition = tuple[str, Phase, Phase]
+Transition = tuple[str, LogWriterPhase, LogWriterPhase]
 
 
 @dataclass
@@ -254,7 +254,7 @@ class World:
 
     def _rolled(self, work: TakeRollStep) -> roll.RollEvent:
         match work.step:
-            case roll.CreateLedger():
+            case roll.CreateSegmentLedger():
                 return roll.LedgerCreated(self._new_ledger())
             case roll.ListSegment():
                 return roll.SegmentListed()
@@ -310,10 +310,10 @@ class World:
             for effect in effects:
                 self._execute(effect, after)
 
-    def _execute(self, effect: WritingEffect, phase: Phase) -> None:
+    def _execute(self, effect: WritingEffect, phase: LogWriterPhase) -> None:
         match effect:
             case SendEntries():
-                assert phase is Phase.APPENDING, f"nothing is sent while {phase.value}"
+                assert phase is LogWriterPhase.APPENDING, f"nothing is sent while {phase.value}"
                 self._send(effect)
             case Confirm():
                 assert effect.offset == self.offsets[id(effect.group)]
@@ -335,7 +335,7 @@ class World:
                     self.stopped.append(self.work)
                     self.work = None
             case LetGo():
-                assert self.held.issuperset(effect.ledger_ids) or phase is Phase.LEAVING
+                assert self.held.issuperset(effect.ledger_ids) or phase is LogWriterPhase.LEAVING
                 self.held.difference_update(effect.ledger_ids)
                 self.letting_go += 1
             case Closed():

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from dlog.aio.write.sink import Staged
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 from dlog.spark.sink import writers
-from dlog.spark.sink.staging import StagedLedger
+from dlog.spark.sink.rows import StagedLedger
 from dlog.spark.sink.writers import SinkMessage, StreamWriter
 from dlog.spark.source import DlogSource
 from tests.dlog.spark.sessions import ROOT, environment, session

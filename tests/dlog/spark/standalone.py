@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from dlog.local.child import dying_with_parent
 from dlog.local.java import find_java
+from dlog.local.zookeeper import dying_with_parent
 from tests.dlog.spark.sessions import environment
 from tests.waiting import wait_until
 

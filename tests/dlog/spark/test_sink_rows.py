@@ -11,11 +11,10 @@ from dlog.receipts import Receipt
 from dlog.recordbatch import decode_batch
 from dlog.settings import LogSettings
 from dlog.spark.errors import InvalidRow, TooManyRowsUnstaged
+from dlog.spark.sink import rows
 from dlog.spark.sink import rows as rows_module
-from dlog.spark.sink import staging
 from dlog.spark.sink.columns import SinkColumns
-from dlog.spark.sink.rows import Part, TaskRows
-from dlog.spark.sink.staging import StagedLedger
+from dlog.spark.sink.rows import Part, StagedLedger, TaskRows
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import (
     AccessDenied,
@@ -174,7 +173,7 @@ def staged_values(access: NearAccess, staged: Staged) -> list[bytes]:
 def test_a_ledger_that_ends_is_begun_again_with_what_it_held(
     payloads: list[bytes], operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(rows, "BACKOFF_S", 0.001)
     access = NearAccess()
     trouble = BookieUnavailable("b1", "it is away")
     access.cluster.fail_next(operation, trouble, trouble)
@@ -213,7 +212,7 @@ def test_rows_of_many_logs_are_put_in_order_before_they_are_too_many(
 def test_what_was_too_much_to_keep_is_not_begun_again(
     payloads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "REPEATED_BYTES_MAX", 100)
+    monkeypatch.setattr(rows, "REPEATED_BYTES_MAX", 100)
     access = NearAccess()
     ledger = StagedLedger(access, assignment("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
     ledger.add(payloads[:2])

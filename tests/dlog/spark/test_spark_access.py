@@ -26,8 +26,8 @@ from dlog.spark import access as spark_access
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
 from dlog.spark.errors import LogDeleted, RecordsTrimmed
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position, name_of, namesake
-from dlog.spark.plan import LogRange, LogTail
+from dlog.spark.offsets import StreamPosition, name_of, namesake
+from dlog.spark.plan import LogEnd, LogRange
 from dlog.spark.selection import Selection
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
@@ -96,20 +96,20 @@ async def tasks_named(name: str) -> list[str]:
     return [each for each in running if each == name]
 
 
-def reaching(log: str, next_offset: int) -> Callable[[dict[str, LogTail]], bool]:
+def reaching(log: str, next_offset: int) -> Callable[[dict[str, LogEnd]], bool]:
     return lambda tails: log in tails and tails[log].next_offset >= next_offset
 
 
-def look(access: Access, selection: Selection, **following: str) -> dict[str, LogTail]:
+def look(access: Access, selection: Selection, **following: str) -> dict[str, LogEnd]:
     return access.tails(selection, following=following, enough=lambda _: True, wait_s=0.0)
 
 
 def wait_for(
     access: Access,
     selection: Selection,
-    enough: Callable[[dict[str, LogTail]], bool],
+    enough: Callable[[dict[str, LogEnd]], bool],
     **following: str,
-) -> dict[str, LogTail]:
+) -> dict[str, LogEnd]:
     """Ask as a query does, again and again, until there is *enough*."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -237,7 +237,7 @@ def test_a_log_that_takes_the_name_of_a_renamed_one_is_found_beside_it(
     wait_for(access, selection, reaching(key, 3), **following)
 
 
-def namesakes(tails: dict[str, LogTail]) -> list[str]:
+def namesakes(tails: dict[str, LogEnd]) -> list[str]:
     return [key for key in tails if name_of(key) != key]
 
 
@@ -315,7 +315,7 @@ def test_consumers_are_made_and_moved_forward_and_never_back(uri: str, access: A
     incarnation = whole(access, "consumed").incarnation
 
     def move(offset: int) -> tuple[int, int]:
-        access.move("query", {"consumed": Position(incarnation, offset)})
+        access.move("query", {"consumed": StreamPosition(incarnation, offset)})
         found = consumer_info("query", "consumed", uri=uri)
         return found.position, found.lag
 
@@ -327,7 +327,7 @@ def test_consumers_are_made_and_moved_forward_and_never_back(uri: str, access: A
     delete_consumer("query", "consumed", uri=uri)
     assert move(9) == (9, 1)
     rename_log("consumed", "consumed then", uri=uri)
-    access.move("query", {"consumed": Position(incarnation, 10)})
+    access.move("query", {"consumed": StreamPosition(incarnation, 10)})
     assert consumer_info("query", "consumed then", uri=uri).position == 10
 
 
@@ -339,7 +339,10 @@ def test_consumers_of_two_logs_that_were_found_under_one_name_are_both_moved(
     rename_log("twice", "twice then", uri=uri)
     write(uri, "twice", 0, 3)
     second = whole(access, "twice").incarnation
-    positions = {"twice": Position(first, 4), namesake("twice", second): Position(second, 2)}
+    positions = {
+        "twice": StreamPosition(first, 4),
+        namesake("twice", second): StreamPosition(second, 2),
+    }
     assert access.move("query", positions)
     assert consumer_info("query", "twice then", uri=uri).position == 4
     assert consumer_info("query", "twice", uri=uri).position == 2
@@ -351,11 +354,11 @@ def test_a_consumer_that_another_process_has_for_itself_is_left_alone(
     write(uri, "busy", 0, 10)
     incarnation = whole(access, "busy").incarnation
     with Log.consumer("query", "busy", uri=uri, exclusive=True) as consumer:
-        access.move("query", {"busy": Position(incarnation, 5)})
+        access.move("query", {"busy": StreamPosition(incarnation, 5)})
         assert consumer_info("query", "busy", uri=uri).position == 0
         next(consumer)
         assert consumer.commit() == 1
-    access.move("query", {"busy": Position(incarnation, 5)})
+    access.move("query", {"busy": StreamPosition(incarnation, 5)})
     assert consumer_info("query", "busy", uri=uri).position == 5
 
 
@@ -363,9 +366,9 @@ def test_a_consumer_of_a_log_that_is_gone_troubles_nobody(uri: str, access: Acce
     write(uri, "vanished", 0, 3)
     incarnation = whole(access, "vanished").incarnation
     delete_log("vanished", uri=uri)
-    access.move("query", {"vanished": Position(incarnation, 2)})
+    access.move("query", {"vanished": StreamPosition(incarnation, 2)})
     write(uri, "vanished", 0, 3)
-    access.move("query", {"vanished": Position(incarnation, 2)})
+    access.move("query", {"vanished": StreamPosition(incarnation, 2)})
     assert list_consumers("vanished", uri=uri) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dlog.spark.option_names import SOURCE as KNOWN
+from dlog.spark.errors import SOURCE as KNOWN
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import KNOWN as KNOWN_OF_SINK
 

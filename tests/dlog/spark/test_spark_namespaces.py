@@ -10,8 +10,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from dlog.config import load
 from dlog.spark.errors import InvalidOption
 from dlog.spark.namespaces import Namespace, environment_of
-from dlog.spark.sink.keeper.drivers import Program
-from dlog.spark.sink.keeper.place import place_of
+from dlog.spark.sink.keeper.place import Program, place_of
 from dlog.spark.source import DlogSource
 from ledger.security.settings import TlsMode
 from tests.certificates import certificate, put

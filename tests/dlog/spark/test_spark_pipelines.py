@@ -23,7 +23,7 @@ from benchmarks.peers.jars import PeerMissing, fetched
 from benchmarks.spark.kafka import beside_spark
 from dlog import Log
 from dlog.aio.admin import truncate_log
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 from tests.dlog.spark.running import stream
 from tests.dlog.spark.sessions import ROOT, environment
 from tests.waiting import wait_until

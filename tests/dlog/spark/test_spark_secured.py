@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from dlog.local.cluster import LocalCluster
-from dlog.tls.authority import Wanted
+from dlog.tls.authority import CertificateRequest
 from dlog.tls.files import issue_to
 from ledger.metastore import open_store
 from ledger.security.access import Grant, Role, Rules
-from ledger.security.grant_nodes import change_rules
+from ledger.security.documents import change_rules
 from tests import clusters
 from tests.dlog.spark.feeding import Feed
 from tests.dlog.spark.running import QUERY_TIMEOUT_S
@@ -44,7 +44,7 @@ class Secured:
         """Return all that *name* says to be known: nothing of it is in any environment."""
         directory = self.cluster.directory / "tls"
         if not (directory / f"{name}.pem").exists():
-            issue_to(directory, name, Wanted(name=name, days=1))
+            issue_to(directory, name, CertificateRequest(name=name, days=1))
         return {
             "uri": self.cluster.uri,
             "tls": "required",

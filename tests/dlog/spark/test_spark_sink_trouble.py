@@ -15,12 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dlog import Log
-from dlog.local.child import dying_with_parent
 from dlog.local.cluster import LocalCluster
-from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.local.zookeeper import ManagedZooKeeper, dying_with_parent
 from dlog.spark.namespaces import Namespace
-from dlog.spark.sink.keeper.drivers import Program
-from dlog.spark.sink.keeper.place import place_of
+from dlog.spark.sink.keeper.place import Program, place_of
 from tests.dlog.spark.feeding import Feed
 from tests.dlog.spark.orphans import ROWS, spellings
 from tests.dlog.spark.processes import children, matching

@@ -42,9 +42,9 @@ from dlog.spark.errors import (
 )
 from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace
-from dlog.spark.offsets import Position, encode
+from dlog.spark.offsets import StreamPosition, encode
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogRange, LogTail
+from dlog.spark.plan import LogEnd, LogRange
 from dlog.spark.selection import Selection
 from dlog.spark.source import DlogSource
 from dlog.spark.tasks import LogPartition
@@ -52,7 +52,7 @@ from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger
 
 NOWHERE = Namespace("file:///nowhere")
 
-Tails = dict[str, LogTail]
+Tails = dict[str, LogEnd]
 
 
 class FakeAccess:
@@ -102,7 +102,7 @@ class FakeAccess:
     def seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
         return FakeAccess.reached[place]
 
-    def move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+    def move(self, consumer: str, positions: Mapping[str, StreamPosition]) -> bool:
         if FakeAccess.error is not None:
             raise FakeAccess.error
         offsets = {log: position.next_offset for log, position in positions.items()}
@@ -117,7 +117,7 @@ class FakeAccess:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batch, "Access", FakeAccess)
     monkeypatch.setattr(batch, "Access", FakeAccess)
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 100)}
     FakeAccess.reached = {}
     FakeAccess.moved = []
     FakeAccess.moves = True
@@ -135,7 +135,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def offset(next_offset: int, incarnation: str = "i") -> dict[str, object]:
-    return encode({"a": Position(incarnation, next_offset)})
+    return encode({"a": StreamPosition(incarnation, next_offset)})
 
 
 def stream_reader(**options: str) -> StreamReader:
@@ -147,19 +147,19 @@ def ranges(partitions: Sequence[LogPartition]) -> list[LogRange]:
 
 
 def test_a_new_query_starts_at_the_first_record() -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 7, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 7, 100)}
     assert stream_reader().initialOffset() == offset(7)
 
 
 def test_a_new_query_can_start_at_the_end_and_stays_there_when_asked_again() -> None:
     reader = stream_reader(startingoffsets="latest")
     assert reader.initialOffset() == offset(100)
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 200)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 200)}
     assert reader.initialOffset() == offset(100)
 
 
 def test_a_start_that_was_trimmed_away_is_refused() -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 7, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 7, 100)}
     with pytest.raises(RecordsTrimmed):
         stream_reader(startingoffsets='{"a": 3}').initialOffset()
 
@@ -194,9 +194,9 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(clock: list[float]) -
     assert FakeAccess.waits[-1] == (False, 0.5)
     clock[0] += 0.5
     assert reader.latestOffset(offset(50), limit) == offset(100)
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 159)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 159)}
     assert reader.latestOffset(offset(100), limit) == offset(100)
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 160)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 160)}
     assert reader.latestOffset(offset(100), limit) == offset(160)
     assert FakeAccess.waits[-1][0]
 
@@ -251,10 +251,10 @@ def test_a_query_that_accepts_losses_goes_on_and_says_how_many_records_are_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reader = stream_reader(failondataloss="false")
-    FakeAccess.tails_now = {"a": LogTail("i", 80, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 80, 100)}
     assert reader.latestOffset(offset(50), ReadAllAvailable()) == offset(100)
     assert losses_in(caplog) == ["records_gone log='a' records=30 reason='RecordsTrimmed'"]
-    FakeAccess.tails_now = {"a": LogTail("again", 0, 5)}
+    FakeAccess.tails_now = {"a": LogEnd("again", 0, 5)}
     end = reader.latestOffset(offset(90), ReadAllAvailable())
     assert end == offset(0, "again")
     assert losses_in(caplog) == ["records_gone log='a' records=10 reason='LogReplaced'"]
@@ -264,7 +264,7 @@ def test_a_query_that_accepts_losses_goes_on_and_says_how_many_records_are_gone(
     end = reader.latestOffset(offset(3, "again"), ReadAllAvailable())
     assert end == encode({})
     assert losses_in(caplog) == ["records_gone log='a' records=2 reason='LogDeleted'"]
-    FakeAccess.tails_now = {"a": LogTail("third", 0, 5)}
+    FakeAccess.tails_now = {"a": LogEnd("third", 0, 5)}
     assert reader.latestOffset(end, ReadAllAvailable()) == offset(0, "third")
 
 
@@ -286,20 +286,20 @@ def pattern_reader(**options: str) -> StreamReader:
 
 
 def test_logs_that_appear_while_a_query_runs_begin_with_their_first_record() -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 100), "b": LogTail("x", 0, 9)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 100), "b": LogEnd("x", 0, 9)}
     reader = pattern_reader(startingoffsets="latest")
     start = reader.initialOffset()
     assert start == offset(100)
-    FakeAccess.tails_now["a2"] = LogTail("j", 3, 7)
+    FakeAccess.tails_now["a2"] = LogEnd("j", 3, 7)
     found = reader.latestOffset(start, ReadAllAvailable())
     assert FakeAccess.waits[-1][0]  # a new log is news, even without records
-    assert found == encode({"a": Position("i", 100), "a2": Position("j", 3)})
+    assert found == encode({"a": StreamPosition("i", 100), "a2": StreamPosition("j", 3)})
     end = reader.latestOffset(found, ReadAllAvailable())
     assert ranges(reader.partitions(found, end)) == [LogRange("a2", "j", 3, 7)]
 
 
 def test_a_batch_that_is_planned_again_by_a_new_process_is_cut_by_bytes_too() -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 100, record_bytes=float(64 << 20))}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 100, record_bytes=float(64 << 20))}
     parts = stream_reader().partitions(offset(0), offset(100))
     assert len(parts) == 51  # 64 MiB and what a row costs beside
     assert len(stream_reader(maxpartitions="3").partitions(offset(0), offset(100))) == 3
@@ -334,7 +334,7 @@ def test_the_consumer_follows_what_spark_has_committed() -> None:
     reader = stream_reader(consumer="spark", startingoffsets="latest")
     start = reader.initialOffset()
     assert FakeAccess.moved == [("spark", {"a": 100})]
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 120)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 120)}
     end = reader.latestOffset(start, ReadAllAvailable())
     assert end == offset(120)
     assert len(FakeAccess.moved) == 1  # that batch is still to be written
@@ -371,7 +371,7 @@ def test_available_now_ends_where_the_log_was_when_it_began() -> None:
     reader = stream_reader(maxrecordspertrigger="60")
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(offset(0), ReadMaxRows(60)) == offset(60)
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 500)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 500)}
     assert reader.latestOffset(offset(60), ReadMaxRows(60)) == offset(100)
     assert reader.latestOffset(offset(100), ReadMaxRows(60)) == offset(100)
 
@@ -447,7 +447,7 @@ def test_a_batch_read_can_lie_between_two_moments() -> None:
 def test_a_batch_read_begins_below_the_trim_only_if_losses_are_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 60, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 60, 100)}
     with pytest.raises(RecordsTrimmed):
         batch_reader(startingoffsets='{"a": 10}').partitions()
     reader = batch_reader(startingoffsets='{"a": 10}', failondataloss="false")
@@ -501,7 +501,7 @@ MOMENT = datetime(1970, 1, 1, 0, 0, 2, 500, tzinfo=UTC)
 def test_filters_narrow_what_is_read_and_are_all_given_back(
     filters: list[Filter], left: dict[str, tuple[int, int]]
 ) -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 100), "b": LogTail("j", 0, 50)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 100), "b": LogEnd("j", 0, 50)}
     FakeAccess.reached = {Timestamp(2000): 30}
     options = SourceOptions.parse({"logs": "a,b", "pushdown": "true", "timestampsAscend": "true"})
     reader = NarrowingBatchReader(NOWHERE, options)
@@ -513,7 +513,7 @@ def test_filters_narrow_what_is_read_and_are_all_given_back(
 
 
 def test_a_filter_on_timestamps_skips_nothing_unless_they_are_said_to_ascend() -> None:
-    FakeAccess.tails_now = {"a": LogTail("i", 0, 100)}
+    FakeAccess.tails_now = {"a": LogEnd("i", 0, 100)}
     FakeAccess.reached = {Timestamp(2000): 30}
     options = SourceOptions.parse({"logs": "a", "pushdown": "true"})
     reader = NarrowingBatchReader(NOWHERE, options)

@@ -10,7 +10,7 @@ from dlog.errors import LogClosed
 from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
 from dlog.protocol.pending_batch import Gathering
-from dlog.sync.append_future import AppendFuture
+from dlog.sync.append_queue import AppendFuture
 from dlog.sync.loop_thread import LoopThread
 from tests.waiting import PATIENCE_S, wait_until
 

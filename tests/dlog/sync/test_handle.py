@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from dlog.errors import LogClosed, UsedAfterFork
-from dlog.sync.handle import BlockingHandle
-from dlog.sync.loop_thread import LoopThread, forks
+from dlog.sync.loop_thread import BlockingHandle, LoopThread, forks
 
 
 class Opened:

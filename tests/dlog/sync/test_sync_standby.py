@@ -10,7 +10,7 @@ import dlog.testing
 from dlog import Record
 from dlog.aio.port import Ledgers
 from dlog.sync.loop_thread import LoopThread
-from ledger.clock import now_ms
+from ledger.log_events import now_ms
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S, settled

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from dlog.tls.authority import Wanted
+from dlog.tls.authority import CertificateRequest
 from dlog.tls.files import TlsFileError, init, issue_to, renew, show
 from ledger.errors import CertificateUnusable
 from ledger.security.certificates import Security
@@ -22,7 +22,7 @@ def mode_of(path: Path) -> int:
 def test_what_is_issued_can_be_used_at_both_ends_and_is_private(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "tls"
     ca = init(directory, "orders", days=10)
-    wanted = Wanted(
+    wanted = CertificateRequest(
         name="b1", bookie="b1", hosts=("10.0.0.7", "b1.example"), uris=("spiffe://d/x",)
     )
     pair = issue_to(directory, "b1", wanted)
@@ -39,10 +39,10 @@ def test_what_is_issued_can_be_used_at_both_ends_and_is_private(tmp_path: Path) 
 def test_what_nobody_finds_is_for_clients_alone(tmp_path: Path) -> None:
     ca = init(tmp_path, "orders", days=10)
     for wanted, serves in (
-        (Wanted(name="writer"), False),
-        (Wanted(name="uri", uris=("spiffe://d/x",)), False),
-        (Wanted(name="leader", hosts=("10.0.0.8",)), True),
-        (Wanted(name="b1", bookie="b1"), True),
+        (CertificateRequest(name="writer"), False),
+        (CertificateRequest(name="uri", uris=("spiffe://d/x",)), False),
+        (CertificateRequest(name="leader", hosts=("10.0.0.8",)), True),
+        (CertificateRequest(name="b1", bookie="b1"), True),
     ):
         pair = issue_to(tmp_path, wanted.name, wanted)
         settings = TlsSettings(
@@ -60,7 +60,7 @@ def test_what_nobody_finds_is_for_clients_alone(tmp_path: Path) -> None:
 
 def test_a_renewed_certificate_has_the_same_names_and_another_key(tmp_path: Path) -> None:
     ca = init(tmp_path, "orders", days=100)
-    names = Wanted(
+    names = CertificateRequest(
         name="b1", bookie="rack 1/b1", hosts=("10.0.0.7", "b1.example"), uris=("spiffe://d/x",)
     )
     pair = issue_to(tmp_path, "b1", replace(names, days=1))
@@ -80,7 +80,7 @@ def test_a_renewed_certificate_has_the_same_names_and_another_key(tmp_path: Path
     assert pair.key.read_bytes() != key
     assert {mode_of(each) for each in tmp_path.iterdir()} == {0o600}
     assert len(list(tmp_path.iterdir())) == 4, "nothing is left beside them"
-    issue_to(tmp_path, "writer", Wanted(name="writer"))
+    issue_to(tmp_path, "writer", CertificateRequest(name="writer"))
     renew(tmp_path, "writer", days=1)
     with pytest.raises(TlsFileError, match="No such file"):
         renew(tmp_path, "nobody", days=1)
@@ -90,7 +90,7 @@ def test_a_renewed_certificate_has_the_same_names_and_another_key(tmp_path: Path
 
 def test_what_a_certificate_says_is_shown(tmp_path: Path) -> None:
     init(tmp_path, "orders", days=10)
-    pair = issue_to(tmp_path, "b1", Wanted(name="b1", bookie="b1", hosts=("10.0.0.7",)))
+    pair = issue_to(tmp_path, "b1", CertificateRequest(name="b1", bookie="b1", hosts=("10.0.0.7",)))
     (shown,) = show(pair.cert)
     assert (shown.name, shown.issuer) == ("CN=b1", "CN=orders")
     assert shown.alternative_names == ("URI:dlog:bookie:b1", "IP:10.0.0.7")
@@ -98,11 +98,11 @@ def test_what_a_certificate_says_is_shown(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     before = init(tmp_path, "orders", days=10).key.read_bytes()
-    issue_to(tmp_path, "b1", Wanted(name="b1"))
+    issue_to(tmp_path, "b1", CertificateRequest(name="b1"))
     with pytest.raises(TlsFileError, match="it is there already; nothing is written over"):
         init(tmp_path, "orders", days=10)
     with pytest.raises(TlsFileError, match="it is there already"):
-        issue_to(tmp_path, "b1", Wanted(name="b1"))
+        issue_to(tmp_path, "b1", CertificateRequest(name="b1"))
     assert (tmp_path / "ca-key.pem").read_bytes() == before
 
 
@@ -110,12 +110,12 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     init(tmp_path, "orders", days=10)
     with pytest.raises(TlsFileError, match="give the certificate another name"):
-        issue_to(tmp_path, name, Wanted(name="b1"))
+        issue_to(tmp_path, name, CertificateRequest(name="b1"))
 
 
 def test_without_an_authority_it_is_said_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(TlsFileError, match="no authority is there; make an authority there with"):
-        issue_to(tmp_path, "b1", Wanted(name="b1"))
+        issue_to(tmp_path, "b1", CertificateRequest(name="b1"))
 
 
 def test_a_key_is_no_certificate_and_is_not_shown(tmp_path: Path) -> None:

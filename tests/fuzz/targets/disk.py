@@ -10,10 +10,10 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from bookie.collector import store_memory
-from bookie.collector.garbage import Seen
+from bookie.collector.garbage import StoreMemory
 from bookie.entrylog import format as entrylog_format
+from bookie.entrylog.catalog import LogScan
 from bookie.entrylog.ledger_map import TRAILER_BYTES, LedgerMapBuilder, encode_map, read_map
-from bookie.entrylog.scan import LogScan
 from bookie.errors import FileDamaged
 from bookie.index import format as index_format
 from bookie.index import redo
@@ -23,8 +23,7 @@ from bookie.index.tombstones import PATH as TOMBSTONES_PATH
 from bookie.index.tombstones import Edition, Tombstones
 from bookie.journal import format as journal_format
 from bookie.journal import recovery
-from bookie.journal.format import FileHeader, Kind, Record
-from bookie.journal.format import Mark as JournalMark
+from bookie.journal.format import FileHeader, JournalMark, Record, RecordKind
 from bookie.loss.census import ROLL_PATH, Census, Needed, Roll, RollPlace, Rolls
 from bookie.loss.limbo import Limbo
 from dlog.testing.memory_disk import MemoryDisk
@@ -77,9 +76,9 @@ def _record(data: bytes) -> Record:
 JOURNAL_RECORDS: Final = tuple(
     b"".join(journal_format.encode_record(record, 5, 64))
     for record in (
-        Record(Kind.FENCE, 7, KEY),
+        Record(RecordKind.FENCE, 7, KEY),
         Record(
-            Kind.ADD, 7, KEY, array("q", [0, 1]), array("I", map(len, FRAMES[:2])),
+            RecordKind.ADD, 7, KEY, array("q", [0, 1]), array("I", map(len, FRAMES[:2])),
             FRAMES[0] + FRAMES[1],
         ),
     )
@@ -213,7 +212,7 @@ def _made_redo(disk: MemoryDisk) -> None:
     Redo(disk).append([Image(7, 0, index_format.encode_header(LedgerHeader(7, KEY)))])
 
 
-def _collected(data: bytes) -> Seen:
+def _collected(data: bytes) -> StoreMemory:
     seen = store_memory.decode(data)
     if seen is None:
         raise ValueError("it is damaged")
@@ -290,7 +289,7 @@ DISK: Final = (
     Target(
         "collected",
         _collected,
-        (store_memory.encode(Seen(5, 1, 0, 99, older=False)),),
+        (store_memory.encode(StoreMemory(5, 1, 0, 99, older=False)),),
         refuses=ValueError,
         seal=sealed_at_end,
     ),

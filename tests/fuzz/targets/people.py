@@ -11,13 +11,13 @@ from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.position import DLSN
 from dlog.spark import offsets as spark_offsets
-from dlog.spark.bounds import parse_bounds
 from dlog.spark.errors import InvalidOption
-from dlog.spark.offsets import Position
+from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
+from dlog.spark.selection import parse_bounds
 from dlog.spark.sink.keeper import frames as keeper_frames
-from ledger.clock import now_ms
 from ledger.errors import InvalidUri
+from ledger.log_events import now_ms
 from ledger.metastore.uri import parse_uri
 from tests.fuzz.target import Target
 
@@ -42,7 +42,7 @@ def _source_options(text: str) -> object:
     return SourceOptions.parse(dict(line.partition("=")[::2] for line in text.split("\n")))
 
 
-OFFSET: Final = json.dumps(spark_offsets.encode({"a": Position("i", 5)}))
+OFFSET: Final = json.dumps(spark_offsets.encode({"a": StreamPosition("i", 5)}))
 PEOPLE: Final = (
     Target(
         "uri",

@@ -5,7 +5,7 @@ from typing import Final
 from bookie.identity.cookie import Cookie
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import consumer_steps
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from leader.election import Candidacy
 from leader.record import CandidateRecord
 from ledger import registry

@@ -17,12 +17,11 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport import checksum, messages
+from ledger.transport import envelope, messages
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import decode_envelope, encode_head
 from ledger.transport.framing import HEADER_BYTES as FRAME_HEADER_BYTES
-from ledger.transport.framing import Budget, FrameReader, frame_header
-from ledger.transport.framing import Kind as FrameKind
+from ledger.transport.framing import Budget, FrameKind, FrameReader, frame_header
 from ledger.transport.handshake import (
     Hello,
     Purpose,
@@ -51,7 +50,7 @@ def _wire(
     def seal(data: bytes) -> bytes:
         size = int.from_bytes(data[:2], "little")
         body, rest = data[2 : 2 + size], data[2 + size :]
-        head_crc = checksum._crc(kind, body, len(rest), request)
+        head_crc = envelope._crc(kind, body, len(rest), request)
         return encode_head(head_crc, body, len(rest)) + rest
 
     def opened(seed: bytes) -> bytes:

@@ -9,10 +9,10 @@ from random import Random
 from typing import Final
 
 from dlog.tls import files
-from dlog.tls.authority import Wanted
+from dlog.tls.authority import CertificateRequest
 from ledger.metastore import MetadataStore
 from ledger.security.access import ANYTHING, Grant, Role, Rules
-from ledger.security.grant_nodes import change_rules
+from ledger.security.documents import change_rules
 from ledger.security.settings import TlsMode, TlsSettings
 
 RENEW_EVERY_S: Final = 30.0
@@ -37,7 +37,7 @@ class Certificates:
     def __init__(self, directory: Path, seed: str) -> None:
         self._directory = directory
         self._random = Random(f"{seed} certificates")
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, CertificateRequest] = {}
         self.renewals = 0
         self._ca = files.init(directory, "chaos", days=1.0).cert
 
@@ -45,7 +45,7 @@ class Certificates:
         """Return how the process *name* secures its connections: TLS or none."""
         pair = files.Pair.of(self._directory, name)
         if name not in self._wanted:
-            wanted = Wanted(
+            wanted = CertificateRequest(
                 name=name,
                 bookie=name if bookie else "",
                 hosts=(host,) if host else (),

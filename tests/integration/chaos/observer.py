@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from dlog.aio import Log
-from dlog.aio.read.barriers import END_GRACE_S
+from dlog.aio.read.tails import END_GRACE_S
 from ledger import LedgerClient
 from ledger.errors import LogError
 from tests.integration.chaos.writer import LOG, say

@@ -21,8 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bookie.disk.file_identity import birth_time
-from bookie.disk.port import LOCK_FILE, DiskFile, RealDisk
+from bookie.disk.port import LOCK_FILE, DiskFile, RealDisk, birth_time
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import MARK_PATH
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dlog.local.child import dying_with_parent
+from dlog.local.zookeeper import dying_with_parent
 
 _BRIDGE: Final = "chaos"
 _SUBNET: Final = "10.77.0"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.cluster import LocalCluster
-from ledger.security.options import variables_of
+from ledger.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
 from tests.integration.chaos.certificates import Certificates
 from tests.integration.chaos.places import Place, python

@@ -18,9 +18,9 @@ from typing import Final
 from dlog.aio import Log
 from dlog.aio.admin import log_info
 from dlog.errors import NoSuchLog
-from dlog.local.child import dying_with_parent
 from dlog.local.cluster import LocalCluster
 from dlog.local.java import java_environment
+from dlog.local.zookeeper import dying_with_parent
 from tests.integration.chaos_spark.plan import (
     BURSTS,
     COPIES,

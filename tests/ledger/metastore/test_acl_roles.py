@@ -12,12 +12,21 @@ from ledger.ledger_owner import OWNERS_PATH, RENAMED_PATH
 from ledger.manager.ids import ID_BLOCK_PATH, SEQUENCE_PATH
 from ledger.manager.layout import LEDGERS
 from ledger.manager.ledger_store import DELETIONS
-from ledger.mark_nodes import LOCKS, MARKS
-from ledger.metastore.acl import acl_of, digest_id, ids_of
-from ledger.metastore.acl_roles import COOKIES, NODES, OWNERS, AclRoles, nearest, roles_of
-from ledger.metastore.paths import INSTANCE, ROOT, parent_of
+from ledger.metastore.acl import (
+    COOKIES,
+    NODES,
+    OWNERS,
+    AclRoles,
+    acl_of,
+    digest_id,
+    ids_of,
+    nearest,
+    roles_of,
+)
+from ledger.metastore.ops import INSTANCE, ROOT, parent_of
 from ledger.registry import AVAILABLE, DECOMMISSIONING, READ_ONLY
 from ledger.registry import COOKIES as OF_THE_REGISTRY
+from ledger.repair_marks import LOCKS, MARKS
 from ledger.security.access import ACCESS
 from ledger.security.quotas import QUOTAS
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ledger.metastore.lease import Lease, trusted_s
+from ledger.metastore.session import Lease, trusted_s
 from tests.waiting import SESSION_S, until
 
 

@@ -22,7 +22,7 @@ from ledger.errors import (
 from ledger.metastore import check_store_there, open_store
 from ledger.metastore.sqlite import SqliteStore
 from ledger.metastore.sqlite_files import Database, OwnSession, is_denied, is_full
-from ledger.metastore.sqlite_keeper import POLL_S, Keeper
+from ledger.metastore.sqlite_keeper import POLL_S, SessionKeeper
 from ledger.metastore.sqlite_tree import CHANGES_KEPT
 from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
 from tests.waiting import PATIENCE_S, eventually, until
@@ -271,13 +271,13 @@ async def test_an_idle_store_does_not_wait_busily(
     sqlite: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[float, float]] = []
-    honest = Keeper._step
+    honest = SessionKeeper._step
 
-    def step(self: Keeper, now: float) -> None:
+    def step(self: SessionKeeper, now: float) -> None:
         steps.append((now, time.process_time()))
         honest(self, now)
 
-    monkeypatch.setattr(Keeper, "_step", step)
+    monkeypatch.setattr(SessionKeeper, "_step", step)
     async with sqlite.one():
         await until(lambda: len(steps) > 20, "its thread has looked twenty times")
     (began_s, cpu_s), (ended_s, cpu_end_s) = steps[0], steps[20]

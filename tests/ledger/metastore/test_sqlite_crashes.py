@@ -21,7 +21,7 @@ from ledger.errors import MetadataUnavailable, NodeExists
 from ledger.metastore import MetadataStore, sqlite_tree
 from ledger.metastore.port import ANY_VERSION
 from ledger.metastore.sqlite_files import Database
-from ledger.metastore.sqlite_witness import Mark, Witness
+from ledger.metastore.sqlite_witness import CommitMarker, Witness
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
@@ -69,7 +69,7 @@ class Crashes:
         """As they were when the database had committed, and the witness did not know yet."""
         write = Witness.write
 
-        def observed(witness: Witness, mark: Mark) -> None:
+        def observed(witness: Witness, mark: CommitMarker) -> None:
             self.committed = taken(directory)
             write(witness, mark)
 

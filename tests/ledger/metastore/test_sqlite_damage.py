@@ -14,10 +14,16 @@ import pytest
 
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.metastore.port import ANY_VERSION
-from ledger.metastore.sqlite_checksums import EMPTY_TOTAL, next_chain
 from ledger.metastore.sqlite_format import check_place
 from ledger.metastore.sqlite_tree import State
-from ledger.metastore.sqlite_witness import SLOT_BYTES, WITNESS_BYTES, Mark, Witness
+from ledger.metastore.sqlite_witness import (
+    EMPTY_TOTAL,
+    SLOT_BYTES,
+    WITNESS_BYTES,
+    CommitMarker,
+    Witness,
+    next_chain,
+)
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
@@ -222,8 +228,8 @@ def test_a_database_and_a_witness_of_two_stores_do_not_fit(tmp_path: Path) -> No
 @pytest.mark.parametrize("left_bytes", [0, SLOT_BYTES, WITNESS_BYTES - 1, WITNESS_BYTES + 1])
 def test_a_witness_of_another_size_says_nothing(tmp_path: Path, left_bytes: int) -> None:
     witness = Witness(tmp_path / WITNESS)
-    witness.begin(Mark(2, bytes(16)))
-    assert witness.read() == Mark(2, bytes(16))
+    witness.begin(CommitMarker(2, bytes(16)))
+    assert witness.read() == CommitMarker(2, bytes(16))
     os.truncate(witness.path, left_bytes)
     assert witness.read() is None
     witness.close()
@@ -238,14 +244,14 @@ def test_a_look_without_the_lock_tells_others_that_commit_from_another_history(
 
     witness = Witness(tmp_path / WITNESS)
     third = state(3, bytes(16))
-    witness.begin(Mark(3, third.chain))
-    seen = Mark(3, third.chain)
+    witness.begin(CommitMarker(3, third.chain))
+    seen = CommitMarker(3, third.chain)
     check_place(third, seen, witness, "it")
     check_place(state(4, third.chain), seen, witness, "it")
     for wrong in (state(2, third.chain), state(4, b"x" * 16), state(5, third.chain)):
         with pytest.raises(DamagedMetadata):
             check_place(wrong, seen, witness, "it")
-    witness.write(Mark(5, b"y" * 16))  # others went on
+    witness.write(CommitMarker(5, b"y" * 16))  # others went on
     check_place(state(6, b"y" * 16), seen, witness, "it")
     for wrong in (state(2, third.chain), state(7, third.chain)):
         with pytest.raises(DamagedMetadata):

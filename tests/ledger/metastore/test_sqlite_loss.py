@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dlog.cli.app import app
 from ledger.errors import DamagedMetadata
 from ledger.metastore.port import ANY_VERSION
-from ledger.metastore.sqlite_loss import NothingLost, accept_loss
+from ledger.metastore.sqlite_files import NothingLost, accept_loss
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,

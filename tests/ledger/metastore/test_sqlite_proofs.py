@@ -18,19 +18,20 @@ import pytest
 
 from ledger.errors import DamagedMetadata, NoSuchNode
 from ledger.metastore import sqlite_tree
-from ledger.metastore.paths import name_of, parent_of
+from ledger.metastore.ops import name_of, parent_of
 from ledger.metastore.port import ANY_VERSION, Versioned
-from ledger.metastore.sqlite_checksums import (
+from ledger.metastore.sqlite_files import Database
+from ledger.metastore.sqlite_format import reporting_damage
+from ledger.metastore.sqlite_tree import SqlTree
+from ledger.metastore.sqlite_witness import (
     EMPTY_TOTAL,
+    CommitMarker,
+    Witness,
     added,
     next_chain,
     node_digest,
     row_digest,
 )
-from ledger.metastore.sqlite_files import Database
-from ledger.metastore.sqlite_format import reporting_damage
-from ledger.metastore.sqlite_tree import SqlTree
-from ledger.metastore.sqlite_witness import Mark, Witness
 from ledger.metrics import METADATA_DAMAGE
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
@@ -320,7 +321,7 @@ def made_before(directory: Path) -> Content:
         connection.execute("PRAGMA user_version = 2")
         connection.execute("COMMIT")
     with closing(Witness(directory / WITNESS)) as witness:
-        witness.begin(Mark(7, chain))
+        witness.begin(CommitMarker(7, chain))
     return whole
 
 

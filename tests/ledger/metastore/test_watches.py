@@ -1,6 +1,6 @@
 """The watches of one store, by path."""
 
-from ledger.metastore.watches import WatchTable
+from ledger.metastore.session import WatchTable
 
 
 def test_a_path_is_asked_for_with_its_first_watch_and_given_up_with_its_last() -> None:

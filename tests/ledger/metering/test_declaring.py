@@ -11,14 +11,14 @@ from ledger.metering.declaration import (
     OTHERS,
     SERIES_MAX,
     Buckets,
-    Declarations,
+    Exposed,
     Live,
+    MetricRegistry,
     bounded,
 )
-from ledger.metering.exposition import Exposed
 
 
-def registry(declared: Declarations[None]) -> CollectorRegistry:
+def registry(declared: MetricRegistry[None]) -> CollectorRegistry:
     exposed = Exposed()
     exposed.add(declared)
     found = CollectorRegistry(auto_describe=False)
@@ -35,7 +35,7 @@ def test_a_value_falls_into_the_first_bucket_whose_bound_it_does_not_exceed() ->
 
 
 def test_a_histogram_is_read_with_buckets_that_add_up() -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     spread = declared.spread("dlog_wait_seconds", "How long.", [1.0, 2.0])
     for value in (0.5, 1.5, 9.0):
         spread.observe(value)
@@ -50,7 +50,7 @@ def test_a_histogram_is_read_with_buckets_that_add_up() -> None:
 
 
 def test_a_tally_is_there_from_the_start_and_has_a_number_for_each_label() -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     plain = declared.tally("dlog_plain_total", "Plain.")
     labelled = declared.tally("dlog_labelled_total", "Labelled.", "how")
     found = registry(declared)
@@ -64,7 +64,7 @@ def test_a_tally_is_there_from_the_start_and_has_a_number_for_each_label() -> No
 
 
 def test_labels_that_are_known_are_shown_before_their_first_event() -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     ended = declared.tally("dlog_ended_total", "Ended.", "how", known=[("done",), ("failed",)])
     found = registry(declared)
     ended.add("done")
@@ -73,7 +73,7 @@ def test_labels_that_are_known_are_shown_before_their_first_event() -> None:
 
 
 def test_a_name_is_declared_once() -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     declared.gauge("dlog_level", "A level.", lambda _: 1)
     with pytest.raises(AssertionError):
         declared.gauge("dlog_level", "Another.", lambda _: 2)
@@ -82,7 +82,7 @@ def test_a_name_is_declared_once() -> None:
 def test_a_metric_that_cannot_be_read_does_not_take_others_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     declared.gauge("dlog_broken", "Broken.", lambda _: 1 // 0)
     declared.gauge("dlog_whole", "Whole.", lambda _: 3)
     found = registry(declared)

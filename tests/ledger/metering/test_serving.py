@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from ledger.errors import MetricsNotServed
-from ledger.metering.declaration import Declarations
-from ledger.metering.exposition import Exposed, Readiness
+from ledger.metering.declaration import Exposed, MetricRegistry, Readiness
 from ledger.metering.http_server import MetricsServer, ServingLimits, address_of, served
 from tests.waiting import PATIENCE_S, ended, eventually
 
@@ -53,7 +52,7 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 async def test_metrics_are_served_in_the_format_of_prometheus() -> None:
-    declared: Declarations[list[int]] = Declarations()
+    declared: MetricRegistry[list[int]] = MetricRegistry()
     declared.counter("dlog_things_total", "Things that were counted.", lambda things: things[0])
     exposed, things = Exposed(), [7]
     exposed.add(declared, things)
@@ -69,7 +68,7 @@ async def test_metrics_are_served_in_the_format_of_prometheus() -> None:
 
 
 async def test_who_asks_all_the_time_gets_the_page_that_was_made_last() -> None:
-    declared: Declarations[list[int]] = Declarations()
+    declared: MetricRegistry[list[int]] = MetricRegistry()
 
     def read(asked: list[int]) -> int:
         asked[0] += 1
@@ -168,7 +167,7 @@ async def test_who_sends_nothing_is_hung_up_on() -> None:
 
 
 async def test_who_does_not_take_the_answer_is_hung_up_on() -> None:
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     much = {f"{'x' * 100}{number}": number for number in range(60_000)}
     declared.gauge("dlog_much", "More than sockets hold.", lambda _: much, "which")
     exposed = Exposed()

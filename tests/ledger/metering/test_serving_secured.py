@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.metering.declaration import Declarations
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed, MetricRegistry
 from ledger.metering.http_server import MetricsServer, ServingLimits, address_of, served
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
@@ -24,7 +23,7 @@ NEVER_S = 3600.0
 @asynccontextmanager
 async def serving(security: Security) -> AsyncIterator[str]:
     """Yield the address that is told."""
-    declared: Declarations[None] = Declarations()
+    declared: MetricRegistry[None] = MetricRegistry()
     declared.counter("dlog_things_total", "Things.", lambda _: 7)
     exposed, told = Exposed(), list[str]()
     exposed.add(declared)

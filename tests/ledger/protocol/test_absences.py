@@ -4,9 +4,8 @@ import pytest
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.absences import Absences
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     ChooseReplacements,
     MetadataFailed,
     MetadataWritten,
@@ -15,13 +14,14 @@ from ledger.protocol.common_events import (
     TimePassed,
     WriteMetadata,
 )
+from ledger.protocol.ensemble_change import Absences
 from ledger.protocol.writer import (
     DEGRADED_RETRY_S,
     LEAVE_GONE_S,
     METADATA_PATIENCE_S,
-    Phase,
     Writer,
     WriterConfig,
+    WriterPhase,
 )
 from ledger.protocol.writer_events import (
     AddsRefused,
@@ -79,7 +79,7 @@ def test_an_idle_writer_leaves_a_bookie_that_is_gone_for_long() -> None:
     ]
     assert step(machine, ReplacementsChosen(((0, D),))) == [WriteMetadata(changed(0, D, B, C), 0)]
     assert step(machine, MetadataWritten(1)) == []
-    assert (machine.phase, machine.deadline()) == (Phase.OPEN, None)
+    assert (machine.phase, machine.deadline()) == (WriterPhase.OPEN, None)
 
 
 def test_a_busy_writer_sends_what_is_pending_to_the_other_bookie() -> None:
@@ -117,7 +117,7 @@ def test_who_is_gone_and_finds_no_place_taken_serves_on() -> None:
     step(machine, listed("bcd"), AppendRequested(1, 10), TimePassed(), now=LEAVE_GONE_S)
     step(machine, TimePassed(), now=2 * LEAVE_GONE_S)
     assert step(machine, ReplacementsChosen(()), now=2 * LEAVE_GONE_S) == []
-    assert (machine.phase, machine.is_degraded) == (Phase.OPEN, False)
+    assert (machine.phase, machine.is_degraded) == (WriterPhase.OPEN, False)
     assert machine.deadline() == 2 * LEAVE_GONE_S + DEGRADED_RETRY_S
     step(machine, AddsStored(0, 0, 0, 0))
     assert step(machine, AddsStored(1, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
@@ -199,7 +199,7 @@ def test_an_old_answer_of_a_bookie_that_is_down_does_not_settle_anything() -> No
     assert step(machine, AddsStored(2, 0, 0, 1))[0] == ConfirmAdds(EntryId(1))
     assert step(machine, AddsStored(0, 0, 0, 0)) == []
     step(machine, TimePassed(), now=DEGRADED_RETRY_S)
-    assert (machine.is_degraded, machine.phase) == (False, Phase.OPEN)
+    assert (machine.is_degraded, machine.phase) == (False, WriterPhase.OPEN)
 
 
 def test_while_another_bookie_is_down_nothing_is_settled() -> None:
@@ -225,7 +225,7 @@ def test_a_fragment_without_a_confirmed_entry_is_not_settled() -> None:
     step(machine, listed("bc"), AppendRequested(1, 10), AWAY_A, ReplacementsChosen(()))
     assert step(machine, listed("abc")) == [SendAdds(0, A, 1, 0, 0)]
     step(machine, AddsStored(0, 1, 0, 0))
-    assert machine.phase is Phase.OPEN
+    assert machine.phase is WriterPhase.OPEN
 
 
 def test_a_fragment_is_settled_when_all_are_back_that_it_was_written_without() -> None:
@@ -302,7 +302,7 @@ def test_a_settling_change_has_all_the_patience_of_a_change() -> None:
     machine = gone_on_without_a()
     step(machine, listed("abc"), now=1000.0)
     step(machine, MetadataFailed(), now=1000.0 + METADATA_PATIENCE_S - 1)
-    assert machine.phase is Phase.CHANGING
+    assert machine.phase is WriterPhase.CHANGING
     (failed,) = step(machine, TimePassed(), MetadataFailed(), now=1001.0 + METADATA_PATIENCE_S)
     assert isinstance(failed, FailWriter)
 

@@ -111,7 +111,7 @@ def test_a_fence_is_certain_only_if_a_bookie_says_so_and_could_know(status: Stat
 
 @pytest.mark.parametrize("status", list(Status))
 def test_a_recovery_takes_for_an_answer_only_what_may_deny(status: Status) -> None:
-    asked = recovery_events.SendRead(0, B, first=3, last=9, fence=True)
+    asked = recovery_events.SendRecoveryRead(0, B, first=3, last=9, fence=True)
     event = recovery_events.entries_read(asked, Found(status, considered=5, fenced=True))
     assert event.answered == (status in {Status.OK, Status.NO_SUCH_LEDGER})
     assert event.considered == (9 if status is Status.NO_SUCH_LEDGER else 5)

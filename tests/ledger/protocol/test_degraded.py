@@ -7,8 +7,14 @@ from random import Random
 import pytest
 
 from ledger.ids import BookieId
-from ledger.protocol.degraded_ensemble import away_indexes, degraded_ensemble
-from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement, RandomPlacement
+from ledger.protocol.placement import (
+    PlacementPolicy,
+    Pool,
+    RackAwarePlacement,
+    RandomPlacement,
+    away_indexes,
+    degraded_ensemble,
+)
 from ledger.quorum import Quorum
 
 THERE = tuple(BookieId(f"b{i}") for i in range(7))

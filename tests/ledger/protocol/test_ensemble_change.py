@@ -3,7 +3,7 @@
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.common_events import ChooseReplacements
+from ledger.protocol.common import ChooseReplacements
 from ledger.protocol.ensemble_change import EnsembleChange
 from ledger.quorum import Quorum
 from ledger.requests import Status

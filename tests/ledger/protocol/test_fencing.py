@@ -1,9 +1,9 @@
 """When fencing is over: every write set is covered by fences that are certain."""
 
 from ledger.ids import BookieId
-from ledger.protocol.fence import Fencing
+from ledger.protocol.common import Retries
 from ledger.protocol.recovery_events import LacRead, Request
-from ledger.protocol.retries import Retries
+from ledger.protocol.recovery_phases import Fencing
 from ledger.quorum import Quorum
 from ledger.requests import Status
 

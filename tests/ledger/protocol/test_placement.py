@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.ids import BookieId
-from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement, RandomPlacement
-from ledger.protocol.racks import rack_score, spread_over_racks
+from ledger.protocol.placement import (
+    PlacementPolicy,
+    Pool,
+    RackAwarePlacement,
+    RandomPlacement,
+    rack_score,
+    spread_over_racks,
+)
 from ledger.quorum import Quorum
 
 NAMES = tuple(BookieId(f"b{i}") for i in range(7))

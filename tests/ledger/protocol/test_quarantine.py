@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.ids import BookieId
-from ledger.protocol.quarantine import ERRORS, Quarantine, QuarantineConfig
+from ledger.protocol.placement import ERRORS, Quarantine, QuarantineConfig
 from ledger.requests import Status
 
 A, B = BookieId("a"), BookieId("b")

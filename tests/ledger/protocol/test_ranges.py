@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.protocol.ranges import Ranges
+from ledger.protocol.acks import Ranges
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=12)
 

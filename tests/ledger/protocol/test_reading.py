@@ -6,14 +6,14 @@ import pytest
 
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.common_events import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
+from ledger.protocol.common import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.protocol.read import (
     WAIT_MS_MAX,
     Deliver,
     EntriesRead,
     FailRead,
-    Failure,
     LedgerChanged,
+    ReadFailure,
     Reading,
     ReadingConfig,
     ReadingEffect,
@@ -111,7 +111,7 @@ def test_an_entry_that_no_replica_gives_is_lost_after_some_rounds() -> None:
     assert step(machine, TimePassed(), now=0.1) == [SendRead(0, 4, A, 0, 99, 0)]
     effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
     assert effects == [ReadMetadata()]
-    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(Failure.LOST)]
+    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(ReadFailure.LOST)]
 
 
 def _all_deny_twice() -> Reading:
@@ -140,11 +140,11 @@ def test_an_entry_that_moves_all_the_time_is_not_lost_and_the_read_ends() -> Non
         step(machine, MetadataRead(OPEN.with_ensemble(EntryId(0), names), 2 + round_), now=0.1)
         denials = (absent(index, 7 + 3 * round_ + index) for index in range(3))
         effects = step(machine, *denials, now=0.1)
-    assert effects == [FailRead(Failure.UNAVAILABLE)]
+    assert effects == [FailRead(ReadFailure.UNAVAILABLE)]
 
 
 def test_nothing_is_lost_while_the_metadata_cannot_be_read() -> None:
-    assert step(_all_deny_twice(), MetadataFailed()) == [FailRead(Failure.UNAVAILABLE)]
+    assert step(_all_deny_twice(), MetadataFailed()) == [FailRead(ReadFailure.UNAVAILABLE)]
 
 
 def test_what_a_watch_has_read_proves_no_loss() -> None:
@@ -201,20 +201,22 @@ def test_the_metadata_are_read_again_in_the_round_after_the_store_failed() -> No
 @pytest.mark.parametrize(
     ("status", "failure"),
     [
-        (Status.WRONG_KEY, Failure.WRONG_KEY),
-        (Status.ACCESS_DENIED, Failure.ACCESS_DENIED),
-        (Status.UNREACHABLE, Failure.UNAVAILABLE),
+        (Status.WRONG_KEY, ReadFailure.WRONG_KEY),
+        (Status.ACCESS_DENIED, ReadFailure.ACCESS_DENIED),
+        (Status.UNREACHABLE, ReadFailure.UNAVAILABLE),
     ],
 )
-def test_the_last_round_says_why_an_entry_cannot_be_read(status: Status, failure: Failure) -> None:
-    for first, ends in ((Status.OK, failure), (status, Failure.LOST)):
+def test_the_last_round_says_why_an_entry_cannot_be_read(
+    status: Status, failure: ReadFailure
+) -> None:
+    for first, ends in ((Status.OK, failure), (status, ReadFailure.LOST)):
         machine = reading(lac=9)
         step(machine, ReadStarted(), absent(0, 1, first), absent(1, 2), absent(2, 3))
         step(machine, MetadataRead(OPEN, 1))
         step(machine, TimePassed(), now=0.1)
         last = status if ends is failure else Status.OK
         effects = step(machine, absent(0, 4, last), absent(1, 5), absent(2, 6), now=0.1)
-        if ends is Failure.LOST:
+        if ends is ReadFailure.LOST:
             assert effects == [ReadMetadata()]
             effects = step(machine, MetadataRead(OPEN, 1), now=0.1)
         assert effects == [FailRead(ends)]
@@ -233,7 +235,7 @@ def test_an_entry_is_not_lost_while_one_replica_has_not_said_so(silence: Status)
     step(machine, MetadataRead(OPEN, 1))
     step(machine, TimePassed(), now=0.1)
     effects = step(machine, absent(0, 4), absent(1, 5, silence), absent(2, 6), now=0.1)
-    assert effects == [FailRead(Failure.UNAVAILABLE)]
+    assert effects == [FailRead(ReadFailure.UNAVAILABLE)]
 
 
 def test_a_replica_that_was_silent_before_and_denies_now_has_been_heard() -> None:
@@ -244,7 +246,7 @@ def test_a_replica_that_was_silent_before_and_denies_now_has_been_heard() -> Non
     denials = (Status.NO_SUCH_LEDGER, Status.DAMAGED, Status.IO_ERROR)
     effects = step(machine, *(absent(i, i + 4, s) for i, s in enumerate(denials)), now=0.1)
     assert effects == [ReadMetadata()]
-    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(Failure.LOST)]
+    assert step(machine, MetadataRead(OPEN, 1), now=0.1) == [FailRead(ReadFailure.LOST)]
 
 
 def test_the_end_of_a_closed_ledger_is_known_without_asking() -> None:
@@ -337,14 +339,14 @@ def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
 def test_a_deleted_ledger_and_three_wrong_keys_fail() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
-    assert step(machine, LedgerChanged(None)) == [FailRead(Failure.DELETED)]
+    assert step(machine, LedgerChanged(None)) == [FailRead(ReadFailure.DELETED)]
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
     for index, bookie in ((0, B), (1, C)):
         (effect,) = step(machine, absent(index, index + 1, Status.WRONG_KEY))
         assert isinstance(effect, SendRead)
         assert effect.bookie == bookie
-    assert step(machine, absent(2, 3, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
+    assert step(machine, absent(2, 3, Status.WRONG_KEY)) == [FailRead(ReadFailure.WRONG_KEY)]
 
 
 def test_a_read_that_no_replica_allows_fails_and_one_that_some_do_does_not() -> None:
@@ -352,7 +354,9 @@ def test_a_read_that_no_replica_allows_fails_and_one_that_some_do_does_not() -> 
     step(machine, ReadStarted())
     for index in (0, 1):
         step(machine, absent(index, index + 1, Status.ACCESS_DENIED))
-    assert step(machine, absent(2, 3, Status.ACCESS_DENIED)) == [FailRead(Failure.ACCESS_DENIED)]
+    assert step(machine, absent(2, 3, Status.ACCESS_DENIED)) == [
+        FailRead(ReadFailure.ACCESS_DENIED)
+    ]
     machine = reading(lac=9)
     step(machine, ReadStarted(), absent(0, 1, Status.ACCESS_DENIED))
     assert step(machine, EntriesRead(1, 2, Status.OK, (0,), 9)) == [Deliver(0, 0)]
@@ -495,7 +499,7 @@ def test_an_unconfirmed_read_that_nobody_answers_fails() -> None:
     step(machine, MetadataRead(OPEN, 1))
     step(machine, TimePassed(), now=0.1)
     lost = [absent(i, i + 4, Status.UNREACHABLE) for i in range(3)]
-    assert step(machine, *lost, now=0.1) == [FailRead(Failure.UNAVAILABLE)]
+    assert step(machine, *lost, now=0.1) == [FailRead(ReadFailure.UNAVAILABLE)]
 
 
 def test_an_unconfirmed_read_of_a_confirmed_entry_does_not_give_up_sooner() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     ChooseReplacements,
     MetadataFailed,
     MetadataRead,
@@ -15,27 +15,27 @@ from ledger.protocol.common_events import (
     TimePassed,
     WriteMetadata,
 )
-from ledger.protocol.end_search import READ_AHEAD_ENTRIES
-from ledger.protocol.recovery import Phase, Recovery
+from ledger.protocol.recovery import Recovery, RecoveryPhase
 from ledger.protocol.recovery_events import (
     BaseRead,
-    EntriesRead,
     FailRecovery,
-    Failure,
     FinishRecovery,
     ForgetEntries,
     LacRead,
     ReadBase,
     RecoveryConfig,
     RecoveryEffect,
+    RecoveryEntriesRead,
     RecoveryEvent,
+    RecoveryFailure,
     RecoveryStarted,
     SendFence,
-    SendRead,
+    SendRecoveryRead,
     WriteBack,
     WriteBackRefused,
     WriteBackStored,
 )
+from ledger.protocol.recovery_phases import READ_AHEAD_ENTRIES
 from ledger.quorum import Quorum
 from ledger.requests import Status
 
@@ -65,19 +65,21 @@ def silent(index: int) -> LacRead:
     return LacRead(index, fenced=False, last_add_confirmed=-1, status=Status.UNREACHABLE)
 
 
-def has(index: int, first: int, *lengths: int, considered: int | None = None) -> EntriesRead:
+def has(
+    index: int, first: int, *lengths: int, considered: int | None = None
+) -> RecoveryEntriesRead:
     found = {first + i: length for i, length in enumerate(lengths)}
     end = first + READ_AHEAD_ENTRIES - 1 if considered is None else considered
-    return EntriesRead(index, first, answered=True, found=found, considered=end)
+    return RecoveryEntriesRead(index, first, answered=True, found=found, considered=end)
 
 
-def failed(index: int, first: int) -> EntriesRead:
-    return EntriesRead(index, first, answered=False)
+def failed(index: int, first: int) -> RecoveryEntriesRead:
+    return RecoveryEntriesRead(index, first, answered=False)
 
 
 def reads(first: int, *indexes: int) -> list[RecoveryEffect]:
     last = first + READ_AHEAD_ENTRIES - 1
-    return [SendRead(i, (A, B, C)[i], first, last, fence=True) for i in indexes]
+    return [SendRecoveryRead(i, (A, B, C)[i], first, last, fence=True) for i in indexes]
 
 
 def test_an_open_ledger_is_marked_before_anything_is_fenced() -> None:
@@ -120,7 +122,7 @@ def test_too_few_fences_fail_and_close_nothing() -> None:
     step(machine, RecoveryStarted(), silent(0), silent(1))
     step(machine, TimePassed(), now=0.2)
     step(machine, silent(0), now=0.3)
-    assert step(machine, silent(1), now=0.3) == [FailRecovery(Failure.NOT_COVERED)]
+    assert step(machine, silent(1), now=0.3) == [FailRecovery(RecoveryFailure.NOT_COVERED)]
 
 
 def test_reading_begins_above_the_highest_lac_and_reads_that_entry_for_its_length() -> None:
@@ -137,7 +139,7 @@ def test_reading_never_begins_below_the_last_fragment() -> None:
     """#2615."""
     two = MARKED.with_ensemble(EntryId(10), (A, B, D))
     effects = step(recovery(two), RecoveryStarted(), fenced(0), fenced(1))
-    assert [e.first for e in effects if isinstance(e, SendRead)] == [10, 10, 10]
+    assert [e.first for e in effects if isinstance(e, SendRecoveryRead)] == [10, 10, 10]
     assert ReadBase(2, C, 9) in effects  # its length comes from the fragment that holds it
 
 
@@ -174,7 +176,7 @@ def test_an_error_is_never_a_negative() -> None:
     assert step(machine, failed(2, 0)) == []
     step(machine, TimePassed(), now=0.2)
     step(machine, failed(1, 0), now=0.2)
-    assert step(machine, failed(2, 0), now=0.2) == [FailRecovery(Failure.UNDECIDED)]
+    assert step(machine, failed(2, 0), now=0.2) == [FailRecovery(RecoveryFailure.UNDECIDED)]
 
 
 def test_a_late_positive_beats_the_first_negative() -> None:
@@ -220,7 +222,7 @@ def test_an_unreadable_base_fails_instead_of_guessing_and_says_who_claims_it() -
         step(machine, *(BaseRead(i, None) for i in range(3)))
     effects = step(machine, *(BaseRead(i, None) for i in range(3)))
     claimants = MARKED.last_fragment.bookies[:2]
-    assert effects == [FailRecovery(Failure.BASE_UNREADABLE, 4, claimants)]
+    assert effects == [FailRecovery(RecoveryFailure.BASE_UNREADABLE, 4, claimants)]
     told = str(ConfirmedEntryMissing(7, 4, claimants))
     assert all(each in told for each in (*claimants, "entry 4", "dlog ledger close-at"))
 
@@ -262,7 +264,9 @@ def test_too_few_bookies_for_the_write_back_never_close_the_ledger_short() -> No
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
     step(machine, WriteBackRefused(1, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(()))
     step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
-    assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.NOT_ENOUGH_BOOKIES)]
+    assert step(machine, ReplacementsChosen(())) == [
+        FailRecovery(RecoveryFailure.NOT_ENOUGH_BOOKIES)
+    ]
 
 
 def test_one_spare_bookie_for_two_that_failed_is_enough_to_close() -> None:
@@ -334,13 +338,13 @@ def test_a_closing_cas_that_meets_edits_of_older_fragments_keeps_them() -> None:
 def test_metadata_that_never_answers_fails_the_recovery() -> None:
     machine = recovery(OPEN, 0)
     step(machine, RecoveryStarted(), MetadataFailed())
-    assert step(machine, MetadataFailed()) == [FailRecovery(Failure.METADATA_UNAVAILABLE)]
+    assert step(machine, MetadataFailed()) == [FailRecovery(RecoveryFailure.METADATA_UNAVAILABLE)]
 
 
 def test_a_deleted_ledger_fails() -> None:
     machine = recovery()
     step(machine, RecoveryStarted())
-    assert step(machine, MetadataRead(None, -1)) == [FailRecovery(Failure.DELETED)]
+    assert step(machine, MetadataRead(None, -1)) == [FailRecovery(RecoveryFailure.DELETED)]
 
 
 def strange(index: int) -> LacRead:
@@ -352,11 +356,11 @@ def test_bookies_that_have_the_ledger_under_another_key_say_nothing_about_it() -
     machine = recovery()
     step(machine, RecoveryStarted(), strange(0), fenced(1))
     effects = step(machine, fenced(2))
-    assert [effect.index for effect in effects if isinstance(effect, SendRead)] == [1, 2]
+    assert [effect.index for effect in effects if isinstance(effect, SendRecoveryRead)] == [1, 2]
     machine = recovery()
     step(machine, RecoveryStarted())
     assert step(machine, strange(0)) == []
-    assert step(machine, strange(1)) == [FailRecovery(Failure.WRONG_KEY)]
+    assert step(machine, strange(1)) == [FailRecovery(RecoveryFailure.WRONG_KEY)]
 
 
 def test_a_recovery_that_bookies_do_not_allow_decides_nothing_and_says_why() -> None:
@@ -366,7 +370,7 @@ def test_a_recovery_that_bookies_do_not_allow_decides_nothing_and_says_why() -> 
     machine = recovery()
     step(machine, RecoveryStarted())
     assert step(machine, denied(0)) == [], "it may be one that knows too little"
-    assert step(machine, denied(1)) == [FailRecovery(Failure.ACCESS_DENIED)]
+    assert step(machine, denied(1)) == [FailRecovery(RecoveryFailure.ACCESS_DENIED)]
 
 
 def test_a_recovery_that_may_not_write_back_says_so() -> None:
@@ -374,7 +378,7 @@ def test_a_recovery_that_may_not_write_back_says_so() -> None:
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
     step(machine, WriteBackRefused(1, 0, 0, 0, Status.ACCESS_DENIED), ReplacementsChosen(()))
     step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
-    assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.ACCESS_DENIED)]
+    assert step(machine, ReplacementsChosen(())) == [FailRecovery(RecoveryFailure.ACCESS_DENIED)]
 
 
 def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it() -> None:
@@ -398,10 +402,12 @@ def test_write_backs_that_are_refused_while_it_closes_change_nothing() -> None:
     assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2, in_doubt=(A, B, C))]
 
 
-def unknown(index: int, first: int, *lengths: int) -> EntriesRead:
+def unknown(index: int, first: int, *lengths: int) -> RecoveryEntriesRead:
     """From a bookie in limbo: what it has, behind what it may have lost."""
     found = {first + 1 + i: length for i, length in enumerate(lengths)}
-    return EntriesRead(index, first, answered=False, found=found, considered=-1, unknown=True)
+    return RecoveryEntriesRead(
+        index, first, answered=False, found=found, considered=-1, unknown=True
+    )
 
 
 def test_a_bookie_in_limbo_is_no_negative_and_costs_no_time() -> None:
@@ -417,7 +423,7 @@ def test_with_a_bookie_in_limbo_one_negative_of_two_decides_nothing() -> None:
     step(machine, unknown(0, 0), has(1, 0))
     step(machine, failed(2, 0))
     step(machine, TimePassed(), now=0.2)
-    assert step(machine, failed(2, 0), now=0.3) == [FailRecovery(Failure.UNDECIDED)]
+    assert step(machine, failed(2, 0), now=0.3) == [FailRecovery(RecoveryFailure.UNDECIDED)]
 
 
 def test_a_bookie_in_limbo_is_asked_again_for_later_entries_and_gives_what_it_has() -> None:
@@ -426,7 +432,7 @@ def test_a_bookie_in_limbo_is_asked_again_for_later_entries_and_gives_what_it_ha
     assert step(machine, unknown(0, 0, 20)) == []
     effects = step(machine, has(1, 0, 10))
     assert machine.last_found == 1
-    assert [effect for effect in effects if isinstance(effect, SendRead)] == reads(2, 0)
+    assert [effect for effect in effects if isinstance(effect, SendRecoveryRead)] == reads(2, 0)
 
 
 def test_a_recovery_that_finds_nothing_doubts_nobody() -> None:
@@ -479,7 +485,7 @@ def test_who_was_in_limbo_in_between_has_all_its_tries_again() -> None:
     machine = reading_from()
     step(machine, failed(0, 0))
     step(machine, TimePassed(), now=0.1)
-    step(machine, EntriesRead(0, 0, answered=False, unknown=True), now=0.1)
+    step(machine, RecoveryEntriesRead(0, 0, answered=False, unknown=True), now=0.1)
     step(machine, has(1, 0, 10, considered=0), now=0.1)
     assert step(machine, failed(0, 1), now=0.1) == []
     assert reads(1, 0)[0] in step(machine, TimePassed(), now=0.2)
@@ -512,7 +518,7 @@ def test_once_the_end_is_found_nobody_is_asked_again() -> None:
 def test_the_closing_cas_names_the_version_that_the_first_one_got() -> None:
     machine = recovery(OPEN, 0)
     step(machine, RecoveryStarted(), MetadataWritten(1))
-    assert machine.phase is Phase.FENCING
+    assert machine.phase is RecoveryPhase.FENCING
     step(machine, fenced(0), fenced(1), has(0, 0))
     assert step(machine, has(1, 0)) == closes(-1, 0)
 
@@ -538,7 +544,7 @@ def test_nothing_that_comes_after_the_end_changes_it() -> None:
     machine = recovery(closed, 3)
     step(machine, RecoveryStarted())
     assert step(machine, MetadataRead(OPEN, 4)) == []
-    assert (machine.phase, machine.metadata) == (Phase.DONE, closed)
+    assert (machine.phase, machine.metadata) == (RecoveryPhase.DONE, closed)
 
 
 def test_once_reading_has_begun_nobody_is_fenced_by_itself() -> None:
@@ -567,7 +573,7 @@ def test_what_a_replaced_bookie_refuses_late_fails_nobody() -> None:
 def test_a_fence_that_comes_after_the_failure_begins_nothing() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), silent(0), silent(1), silent(0))
-    assert step(machine, silent(1)) == [FailRecovery(Failure.NOT_COVERED)]
+    assert step(machine, silent(1)) == [FailRecovery(RecoveryFailure.NOT_COVERED)]
     assert step(machine, fenced(0), fenced(1)) == []
 
 
@@ -576,4 +582,4 @@ def test_a_fence_that_is_answered_while_it_closes_changes_nothing() -> None:
     step(machine, has(0, 0))
     assert step(machine, has(1, 0)) == closes(-1, 0)
     assert step(machine, fenced(2)) == []
-    assert machine.phase is Phase.CLOSING
+    assert machine.phase is RecoveryPhase.CLOSING

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ledger.protocol.retries import Retries
+from ledger.protocol.common import Retries
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     ChooseReplacements,
     MetadataFailed,
     MetadataRead,
@@ -22,9 +22,9 @@ from ledger.protocol.writer import (
     BUSY_RETRY_S,
     DEGRADED_RETRY_S,
     METADATA_PATIENCE_S,
-    Phase,
     Writer,
     WriterConfig,
+    WriterPhase,
 )
 from ledger.protocol.writer_events import (
     AddsRefused,
@@ -33,7 +33,6 @@ from ledger.protocol.writer_events import (
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
-    Failure,
     FailWriter,
     FinishClose,
     MarkLacks,
@@ -41,6 +40,7 @@ from ledger.protocol.writer_events import (
     SendAdds,
     WriterEffect,
     WriterEvent,
+    WriterFailure,
 )
 from ledger.quorum import Quorum
 from ledger.requests import Status
@@ -58,7 +58,10 @@ def step(machine: Writer, *events: WriterEvent, now: float = 0.0) -> list[Writer
     effects: list[WriterEffect] = []
     for event in events:
         effects = machine.step(event, now=now)
-        assert machine.deadline() is None or machine.phase not in {Phase.CLOSED, Phase.FAILED}
+        assert machine.deadline() is None or machine.phase not in {
+            WriterPhase.CLOSED,
+            WriterPhase.FAILED,
+        }
     return effects
 
 
@@ -196,7 +199,7 @@ def test_a_change_that_meets_a_recovery_ends_the_writer(stored: LedgerMetadata) 
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     step(machine, ReplacementsChosen(((0, D),)))
-    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(Failure.FENCED)]
+    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(WriterFailure.FENCED)]
 
 
 def test_a_last_fragment_that_is_of_another_writer_ends_this_one() -> None:
@@ -205,14 +208,14 @@ def test_a_last_fragment_that_is_of_another_writer_ends_this_one() -> None:
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     step(machine, ReplacementsChosen(((0, D),)))
     other = MetadataRead(changed(0, E, B, C), 1)
-    assert step(machine, other) == [FailWriter(Failure.FENCED)]
+    assert step(machine, other) == [FailWriter(WriterFailure.FENCED)]
 
 
 def test_what_the_metadata_store_says_unasked_changes_nothing() -> None:
     for event in (MetadataWritten(7), MetadataRead(None, 0), MetadataRead(METADATA, 7)):
         machine = writer()
         assert step(machine, AppendRequested(1, 10), event) == []
-        assert (machine.phase, machine.version) == (Phase.OPEN, 0)
+        assert (machine.phase, machine.version) == (WriterPhase.OPEN, 0)
     changing = writer()
     step(changing, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     assert step(changing, MetadataWritten(7)) == []
@@ -252,15 +255,18 @@ def test_fenced_is_terminal() -> None:
     """Rule 10, BK-795."""
     machine = writer()
     step(machine, AppendRequested(1, 10))
-    assert step(machine, AddsRefused(1, 0, 0, 0, Status.FENCED)) == [FailWriter(Failure.FENCED)]
+    assert step(machine, AddsRefused(1, 0, 0, 0, Status.FENCED)) == [
+        FailWriter(WriterFailure.FENCED)
+    ]
     assert step(machine, AddsStored(0, 0, 0, 0), AddsStored(2, 0, 0, 0)) == []
     assert step(machine, CloseRequested()) == []
 
 
 @pytest.mark.parametrize(
-    ("status", "failure"), [(Status.FENCED, Failure.FENCED), (Status.CONFLICT, Failure.CONFLICT)]
+    ("status", "failure"),
+    [(Status.FENCED, WriterFailure.FENCED), (Status.CONFLICT, WriterFailure.CONFLICT)],
 )
-def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Failure) -> None:
+def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: WriterFailure) -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0))
     step(machine, AddsRefused(1, 0, 0, 0, Status.TOO_MANY_REQUESTS))
@@ -273,7 +279,7 @@ def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Fai
         TimePassed(),
     ):
         assert step(machine, event, now=1000.0) == []
-    assert (machine.phase, machine.last_add_confirmed) == (Phase.FAILED, NO_ENTRY)
+    assert (machine.phase, machine.last_add_confirmed) == (WriterPhase.FAILED, NO_ENTRY)
 
 
 def replaced_c() -> Writer:
@@ -304,13 +310,13 @@ def test_a_bookie_that_is_down_is_not_met_again() -> None:
     machine, refused = writer(), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE)
     step(machine, AppendRequested(1, 10), refused, ReplacementsChosen(()))
     assert step(machine, refused) == []
-    assert machine.phase is Phase.OPEN
+    assert machine.phase is WriterPhase.OPEN
 
 
 def test_whom_nobody_asked_for_gets_no_place() -> None:
     machine = writer()
     assert step(machine, AppendRequested(1, 10), ReplacementsChosen(((2, D),))) == []
-    assert machine.phase is Phase.OPEN
+    assert machine.phase is WriterPhase.OPEN
 
 
 def test_who_registers_while_the_ensemble_changes_is_tried_behind_it() -> None:
@@ -355,7 +361,7 @@ def test_with_fewer_bookies_than_the_ack_quorum_the_writer_fails() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
     step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE))
-    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.NOT_ENOUGH_BOOKIES)]
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(WriterFailure.NOT_ENOUGH_BOOKIES)]
     assert machine.failed == (A, B)
 
 
@@ -442,7 +448,7 @@ def test_metadata_that_never_answers_ends_the_writer() -> None:
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     step(machine, ReplacementsChosen(((0, D),)), now=0.0)
     effects = step(machine, MetadataFailed(), now=METADATA_PATIENCE_S + 1)
-    assert effects == [FailWriter(Failure.METADATA_UNAVAILABLE)]
+    assert effects == [FailWriter(WriterFailure.METADATA_UNAVAILABLE)]
 
 
 def test_close_waits_for_pending_entries_then_writes_closed() -> None:
@@ -455,7 +461,7 @@ def test_close_waits_for_pending_entries_then_writes_closed() -> None:
         WriteMetadata(closed, 0),
     ]
     assert step(machine, MetadataWritten(1)) == [FinishClose(closed, 1)]
-    assert machine.phase is Phase.CLOSED
+    assert machine.phase is WriterPhase.CLOSED
 
 
 def test_an_empty_ledger_closes_at_minus_one() -> None:
@@ -475,7 +481,7 @@ def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds() -> None:
 def test_closing_a_ledger_that_another_took_is_an_error(stored: LedgerMetadata) -> None:
     machine = writer()
     step(machine, CloseRequested())
-    assert step(machine, MetadataRead(stored, 3)) == [FailWriter(Failure.FENCED)]
+    assert step(machine, MetadataRead(stored, 3)) == [FailWriter(WriterFailure.FENCED)]
 
 
 def test_what_bookies_say_while_the_ledger_is_closed_decides_nothing() -> None:
@@ -509,13 +515,13 @@ def test_a_close_that_meets_one_conflict_after_the_other_ends() -> None:
     step(machine, CloseRequested())
     assert step(machine, MetadataRead(METADATA, 1), now=0.0)
     effects = step(machine, MetadataRead(METADATA, 2), now=METADATA_PATIENCE_S)
-    assert effects == [FailWriter(Failure.METADATA_UNAVAILABLE)]
+    assert effects == [FailWriter(WriterFailure.METADATA_UNAVAILABLE)]
 
 
 def test_a_close_of_a_deleted_ledger_fails() -> None:
     machine = writer()
     step(machine, CloseRequested())
-    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(WriterFailure.DELETED)]
 
 
 def test_a_close_waits_for_the_ensemble_change() -> None:
@@ -572,7 +578,7 @@ def test_the_ensemble_changes_only_so_often() -> None:
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1))
     effects = step(machine, AddsRefused(0, 1, 0, 0, Status.IO_ERROR))
-    assert effects == [FailWriter(Failure.NOT_ENOUGH_BOOKIES)]
+    assert effects == [FailWriter(WriterFailure.NOT_ENOUGH_BOOKIES)]
 
 
 DELAYED = WriterConfig(delay_ensemble_change=True)
@@ -629,7 +635,7 @@ def test_a_bookie_that_knows_of_no_such_ledger_makes_the_writer_ask(config: Writ
         ChooseReplacements((0,), (A, B, C), (A, B, C))
     ]
     assert step(machine, ReplacementsChosen(())) == [ReadMetadata()]
-    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(WriterFailure.DELETED)]
 
 
 def test_a_ledger_that_one_bookie_forgot_is_written_on() -> None:
@@ -644,7 +650,7 @@ def test_an_ensemble_change_of_a_deleted_ledger_ends_the_writer() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
     step(machine, ReplacementsChosen(((0, D),)))
-    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(WriterFailure.DELETED)]
 
 
 @pytest.mark.parametrize("config", [WriterConfig(), DELAYED])
@@ -672,7 +678,7 @@ def test_a_writer_that_too_many_bookies_do_not_allow_is_over() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.ACCESS_DENIED))
     assert step(machine, AddsRefused(1, 0, 0, 0, Status.ACCESS_DENIED)) == [
-        FailWriter(Failure.ACCESS_DENIED)
+        FailWriter(WriterFailure.ACCESS_DENIED)
     ]
 
 
@@ -680,7 +686,7 @@ def test_without_another_bookie_one_that_does_not_allow_it_is_said_to_be_the_rea
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.ACCESS_DENIED))
     step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE))
-    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.ACCESS_DENIED)]
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(WriterFailure.ACCESS_DENIED)]
 
 
 def test_one_bookie_with_another_key_and_none_in_its_place_is_no_obstacle() -> None:
@@ -705,7 +711,7 @@ def test_a_ledger_that_strangers_have_is_closed_as_empty_so_that_outcomes_are_kn
     machine, effects = strangers_have_it()
     assert effects == [WriteMetadata(EMPTY, 0)]
     assert step(machine, AppendRequested(1, 10), AddsStored(1, 0, 0, 2)) == [], "too late"
-    assert step(machine, MetadataWritten(1)) == [FailWriter(Failure.CLOSED_EMPTY)]
+    assert step(machine, MetadataWritten(1)) == [FailWriter(WriterFailure.CLOSED_EMPTY)]
 
 
 def test_the_lost_reply_of_closing_as_empty_is_recognised() -> None:
@@ -713,13 +719,13 @@ def test_the_lost_reply_of_closing_as_empty_is_recognised() -> None:
     assert step(machine, MetadataFailed()) == []
     assert step(machine, TimePassed(), now=1.0) == [ReadMetadata()]
     assert step(machine, MetadataRead(METADATA, 0)) == [WriteMetadata(EMPTY, 0)]
-    assert step(machine, MetadataRead(EMPTY, 1)) == [FailWriter(Failure.CLOSED_EMPTY)]
+    assert step(machine, MetadataRead(EMPTY, 1)) == [FailWriter(WriterFailure.CLOSED_EMPTY)]
 
 
 @pytest.mark.parametrize("stored", [METADATA.in_recovery(), METADATA.closed(EntryId(0), 5)])
 def test_a_ledger_that_is_recovered_is_not_closed_as_empty(stored: LedgerMetadata) -> None:
     machine, _ = strangers_have_it()
-    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(Failure.FENCED)]
+    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(WriterFailure.FENCED)]
 
 
 def test_what_was_confirmed_is_not_closed_as_empty() -> None:
@@ -727,4 +733,4 @@ def test_what_was_confirmed_is_not_closed_as_empty() -> None:
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 1, 1, Status.WRONG_KEY))
     step(machine, AddsRefused(1, 0, 1, 1, Status.WRONG_KEY))
-    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.WRONG_KEY)]
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(WriterFailure.WRONG_KEY)]

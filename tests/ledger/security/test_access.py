@@ -15,14 +15,14 @@ from ledger.security import access
 from ledger.security.access import (
     ALLOWED,
     NEEDED,
-    Action,
     Grant,
+    Permission,
     Role,
     Rules,
     allowed,
     grant_for,
 )
-from ledger.security.grant_nodes import change_rules, read_rules
+from ledger.security.documents import change_rules, read_rules
 from ledger.wire import metadata_pb2 as pb
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.security.granted import LOGS, WHO, grants, rules
@@ -40,17 +40,17 @@ def matches(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern)
 
 
-def may(found: Rules, identity: str, action: Action, log: str | None) -> bool:
+def may(found: Rules, identity: str, action: Permission, log: str | None) -> bool:
     if identity.startswith("uri:dlog:bookie:") and "bookie" in MAY[action.name.lower()]:
         return True
     return any(matches(one.who, identity) and grants_it(one, action, log) for one in found.grants)
 
 
-def grants_it(one: Grant, action: Action, log: str | None) -> bool:
+def grants_it(one: Grant, action: Permission, log: str | None) -> bool:
     own = log is not None and log[0] == "_"
-    if own and action is Action.ADD and one.role is Role.OPERATOR:
+    if own and action is Permission.ADD and one.role is Role.OPERATOR:
         return True
-    if own and action is not Action.READ and one.logs == "*" and one.role is Role.WRITER:
+    if own and action is not Permission.READ and one.logs == "*" and one.role is Role.WRITER:
         return False
     if str(one.role) not in MAY[action.name.lower()]:
         return False
@@ -61,7 +61,7 @@ def grants_it(one: Grant, action: Action, log: str | None) -> bool:
 def test_what_a_grant_allows_is_allowed_and_nothing_else(found: Rules) -> None:
     for identity in WHO:
         own = found.of(identity)
-        for action, log in product(Action, [*LOGS, None]):
+        for action, log in product(Permission, [*LOGS, None]):
             expected = may(found, identity, action, log)
             assert bool(allowed(own, log) & action) is expected
             assert (grant_for(own, action, log) is not None) is expected
@@ -148,12 +148,12 @@ def test_the_role_that_is_asked_for_is_the_least_one() -> None:
         assert all(
             len(bits(ALLOWED[other])) >= len(bits(ALLOWED[role]))
             for other in Role
-            if ALLOWED[other] & action and action is not Action.RECOVER
+            if ALLOWED[other] & action and action is not Permission.RECOVER
         )
 
 
-def bits(mask: int) -> set[Action]:
-    return {action for action in Action if mask & action}
+def bits(mask: int) -> set[Permission]:
+    return {action for action in Permission if mask & action}
 
 
 def test_changes_of_two_at_once_are_both_kept() -> None:

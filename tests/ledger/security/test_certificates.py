@@ -10,8 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from ledger.errors import CertificateUnusable
-from ledger.metering.declaration import Value
-from ledger.metering.exposition import Exposed
+from ledger.metering.declaration import Exposed, Value
 from ledger.security import certificates
 from ledger.security.certificates import Security
 from ledger.security.metrics import METRICS

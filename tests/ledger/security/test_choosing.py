@@ -3,8 +3,7 @@
 import pytest
 
 from ledger.errors import TransportMismatch
-from ledger.security.settings import TlsMode
-from ledger.security.tls_negotiation import Takes, is_secured, takes_of
+from ledger.security.settings import Takes, TlsMode, is_secured, takes_of
 
 OFF, OPTIONAL, REQUIRED = TlsMode
 PLAIN, BOTH, TLS = Takes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ledger.errors import DamagedMetadata, InvalidQuota, NoSuchQuota
 from ledger.metastore.memory import MemoryStore
-from ledger.security.quota_nodes import change_quotas, read_quotas
+from ledger.security.documents import change_quotas, read_quotas
 from ledger.security.quotas import BYTES_S_MIN, QUOTAS, QUOTAS_MAX, Quota, Quotas, Subject
 
 BYTES_S = st.just(0) | st.integers(BYTES_S_MIN, 1 << 50)

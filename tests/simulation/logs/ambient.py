@@ -11,7 +11,7 @@ from importlib import import_module
 from random import Random
 from typing import Final
 
-import ledger.clock
+import ledger.log_events
 from leader import lifeline
 from leader.campaign import _Campaign
 from leader.refusals import LifelineAddress
@@ -27,7 +27,7 @@ def wall_clock_ms(scheduler: Scheduler) -> int:
 
 
 class _Time:
-    """Stands for the module `time` where `ledger.clock` uses it."""
+    """Stands for the module `time` where `ledger.log_events` uses it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -52,7 +52,7 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
         undo.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    put(ledger.clock, "time", _Time(scheduler))
+    put(ledger.log_events, "time", _Time(scheduler))
     put(socket, "gethostname", lambda: "simulated")
     put(os, "getpid", lambda: 1)
     put(secrets, "token_bytes", lambda count=16: random.randbytes(count))

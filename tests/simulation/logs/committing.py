@@ -24,8 +24,8 @@ from dlog.errors import (
 from dlog.position import NO_TXID
 from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.recordbatch import encode_batch
-from ledger.clock import now_ms
 from ledger.errors import LogError, NoSuchLedger
+from ledger.log_events import now_ms
 from tests.simulation.logs.oracle import Attempt
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile

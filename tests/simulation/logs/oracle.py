@@ -15,7 +15,7 @@ from typing import TypeVar
 from dlog.aio.maintain.trim import Keep
 from dlog.manifest import Manifest
 from dlog.position import DLSN
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState

@@ -8,8 +8,7 @@ wrote, learned by a watch, or waited for with `sync`; and no longer ago than its
 from bisect import bisect_right
 
 from ledger.errors import NoSuchNode
-from ledger.metastore.ops import Versioned
-from ledger.metastore.paths import ROOT, check_path, name_of, parent_of
+from ledger.metastore.ops import ROOT, Versioned, check_path, name_of, parent_of
 from ledger.metastore.tree import Tree
 
 

@@ -9,10 +9,10 @@ from ledger.client import LedgerClient
 from ledger.environment import Environment
 from ledger.ids import BookieId
 from ledger.manager import LedgerStore
-from ledger.protocol.quarantine import Quarantine
+from ledger.protocol.placement import Quarantine
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, BookieDirectory, BookieRegistration
-from ledger.repair_hints import Suspicions
+from ledger.repair_marks import RepairHints
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.requests import Request
@@ -119,7 +119,7 @@ class Process:
             placement=choices.placement,
             quarantine=Quarantine(choices.quarantine),
         )
-        suspicions = Suspicions(self.store)
+        suspicions = RepairHints(self.store)
         environment.suspect, environment.doubt = suspicions.heard, suspicions.doubted
         self.ledgers = SimClient(self.store, environment, suspicions.close)
         self._running = 0

@@ -16,8 +16,8 @@ from bookie.collector.collector import Collector, Run
 from bookie.collector.plan import CollectorConfig
 from bookie.errors import StorageFailed
 from bookie.identity.registration import Registrar
-from ledger.clock import now_ms
 from ledger.errors import LogError
+from ledger.log_events import now_ms
 from ledger.manager import LedgerStore
 from ledger.registry import BookieRegistration
 from tests.simulation.bookie import INSTANCE, SimBookie

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.metastore.ops import CreateOp
 from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned, Watch
+from ledger.metastore.session import PathWatch
 from ledger.metastore.tree import Tree
-from ledger.metastore.watches import PathWatch
 
 if TYPE_CHECKING:
     from tests.simulation.logs.process import Process

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
-from bookie.journal.format import Kind, Record
+from bookie.journal.format import Record, RecordKind
 from bookie.pieces import FoundPieces
 from bookie.server.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.storage import checkpoint, engine, reads
@@ -85,7 +85,7 @@ def forgets_its_fences_at_a_restart(patch: Patch) -> None:
     def apply(
         self: Replay, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
     ) -> None:
-        if record.kind is not Kind.FENCE:
+        if record.kind is not RecordKind.FENCE:
             honest(self, record, ledgers, memtable, path)
 
     patch.set(Replay, "_apply", apply)
@@ -98,7 +98,7 @@ def replays_no_fence_of_a_ledger_without_entries(patch: Patch) -> None:
     def apply(
         self: Replay, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
     ) -> None:
-        if record.kind is not Kind.FENCE or ledgers.is_known(record.ledger_id):
+        if record.kind is not RecordKind.FENCE or ledgers.is_known(record.ledger_id):
             honest(self, record, ledgers, memtable, path)
 
     patch.set(Replay, "_apply", apply)

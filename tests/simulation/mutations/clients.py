@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.identity import stamp
 from bookie.identity.cookie import Cookie
 from bookie.storage import engine
@@ -22,7 +22,7 @@ from ledger.entry import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import answers
-from ledger.protocol.read import Deliver, Failure, Reading, ReadingEffect
+from ledger.protocol.read import Deliver, ReadFailure, Reading, ReadingEffect
 from ledger.protocol.recovery_events import WriteBack
 from ledger.requests import ReadAnswer
 from tests.simulation import recovering
@@ -52,7 +52,7 @@ def a_watch_proves_that_an_entry_is_lost(patch: Patch) -> None:
         self: Reading, metadata: LedgerMetadata | None, now: float
     ) -> list[ReadingEffect] | None:
         effects = honest(self, metadata, now)
-        return self._fail(Failure.LOST) if effects is None and self._all_denied else effects
+        return self._fail(ReadFailure.LOST) if effects is None and self._all_denied else effects
 
     patch.set(Reading, "_changed", changed)
 

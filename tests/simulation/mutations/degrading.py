@@ -2,7 +2,7 @@
 
 from random import Random
 
-from ledger.protocol import degraded_ensemble
+from ledger.protocol import placement
 from ledger.protocol.acks import AckTracker
 from ledger.quorum import Quorum
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -13,14 +13,14 @@ _DEGRADED = "tests/ledger/protocol/test_degraded.py"
 @mutation("decision 65")
 def names_who_is_away_where_the_others_do_not_suffice(patch: Patch) -> None:
     """No entry could be acknowledged, or what is acknowledged could not be recovered."""
-    patch.set(degraded_ensemble, "all_reach_ack_quorum", _always)
-    patch.set(degraded_ensemble, "all_covered", _always)
+    patch.set(placement, "all_reach_ack_quorum", _always)
+    patch.set(placement, "all_covered", _always)
 
 
 @mutation("decision 65")
 def names_who_is_away_where_a_takeover_needs_it(patch: Patch) -> None:
     """Two copies, of which one acknowledges: the log is written now, and never closed again."""
-    patch.set(degraded_ensemble, "all_covered", _always)
+    patch.set(placement, "all_covered", _always)
 
 
 @mutation("rule 7, decision 65")
@@ -51,7 +51,7 @@ def puts_those_that_are_away_side_by_side(patch: Patch) -> None:
     def away_indexes(quorum: Quorum, count: int, random: Random) -> tuple[int, ...]:
         return tuple(range(count))
 
-    patch.set(degraded_ensemble, "away_indexes", away_indexes)
+    patch.set(placement, "away_indexes", away_indexes)
 
 
 def _always(_present: object, _quorum: object) -> bool:

@@ -6,20 +6,20 @@ from bookie.entrylog.writer import EntryLogWriter
 from bookie.index import redo
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.redo import Image, Redo
-from bookie.storage.checkpoint import Keeper
+from bookie.storage.checkpoint import Checkpointer
 from tests.simulation.mutations.journals import Unsynced
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
 @mutation("#2983, rule 65")
 def moves_the_mark_before_the_flush(patch: Patch) -> None:
-    honest = Keeper._checkpoint
+    honest = Checkpointer._checkpoint
 
-    def checkpoint(self: Keeper) -> None:
+    def checkpoint(self: Checkpointer) -> None:
         self._journals.advance(self._journals.positions())
         honest(self)
 
-    patch.set(Keeper, "_checkpoint", checkpoint)
+    patch.set(Checkpointer, "_checkpoint", checkpoint)
 
 
 @mutation("rule 67")

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
-from bookie.index import blocks
+from bookie.index import ledger_cache
 from bookie.index.format import LedgerHeader
 from bookie.index.tombstones import Tombstones
 from bookie.journal.writer import JournalWriter
-from bookie.loss.accounts import Accounts
-from bookie.loss.limbo import Limbo, Phase
+from bookie.loss.census import Accounts
+from bookie.loss.limbo import Limbo, LimboPhase
 from bookie.server import loss_resolver
-from bookie.storage.ledger_directory import Recovered
+from bookie.storage.ledger_directory import RecoveredLogs
 from bookie.storage.replay import Replay
 from ledger.protocol import recovery_events
 from ledger.protocol.answers import Found
-from ledger.protocol.recovery_events import EntriesRead, SendRead
+from ledger.protocol.recovery_events import RecoveryEntriesRead, SendRecoveryRead
 from ledger.requests import ReadAnswer, ReadQuery
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -39,7 +39,7 @@ def takes_adds_again_when_limbo_is_over(patch: Patch) -> None:
     honest = Limbo.takes_adds_to
 
     def takes_adds_to(self: Limbo, ledger_id: int) -> bool:
-        return self.phase is Phase.OVER or honest(self, ledger_id)
+        return self.phase is LimboPhase.OVER or honest(self, ledger_id)
 
     patch.set(Limbo, "takes_adds_to", takes_adds_to)
 
@@ -54,7 +54,7 @@ def takes_unknown_for_absence(patch: Patch) -> None:
     """Eight of ten thousand seeds see it, the first one behind two thousand."""
     honest = recovery_events.entries_read
 
-    def entries_read(asked: SendRead, found: Found) -> EntriesRead:
+    def entries_read(asked: SendRecoveryRead, found: Found) -> RecoveryEntriesRead:
         event = honest(asked, found)
         if event.unknown:
             event = replace(event, answered=True, considered=asked.last)
@@ -71,7 +71,7 @@ def takes_unknown_for_absence(patch: Patch) -> None:
 )
 def makes_a_lost_index_again_of_a_part_of_it(patch: Patch) -> None:
     """It is damaged then, and no recovery can mend it: four of ten thousand seeds see it."""
-    patch.set(blocks, "is_all", lambda _ledger_id, _block: True)
+    patch.set(ledger_cache, "is_all", lambda _ledger_id, _block: True)
 
 
 @mutation(
@@ -111,7 +111,7 @@ def forgets_its_limbo_at_a_restart(patch: Patch) -> None:
 def does_not_miss_index_files(patch: Patch) -> None:
     honest = Replay._losses
 
-    def losses(self: Replay, recovered: list[Recovered], *, is_counted: bool) -> list[str]:
+    def losses(self: Replay, recovered: list[RecoveredLogs], *, is_counted: bool) -> list[str]:
         whole = [replace(each, missing=[], problem="") for each in recovered]
         return honest(self, whole, is_counted=is_counted)
 

@@ -1,7 +1,7 @@
 """Bugs of evictions."""
 
 from bookie.collector import evictor
-from bookie.collector.eviction import Surplus
+from bookie.collector.garbage import Surplus
 from bookie.index.tombstones import Tombstones
 from bookie.storage.ledger_directory import LedgerDirectory
 from ledger.metadata import LedgerMetadata, LedgerState

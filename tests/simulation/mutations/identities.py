@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from bookie.disk.directories import Directories
-from bookie.disk.port import Disk
+from bookie.disk.port import Directories, Disk
 from bookie.errors import BookieSuperseded
 from bookie.identity import lives, stamp
 from bookie.identity.cookie import Cookie, write_cookie

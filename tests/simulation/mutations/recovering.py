@@ -5,21 +5,19 @@ from dataclasses import replace
 
 from ledger.ids import EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import end_search, fence, recovery_events
+from ledger.protocol import recovery_events, recovery_phases
 from ledger.protocol.answers import Found
-from ledger.protocol.common_events import ReplacementsChosen, WriteMetadata
-from ledger.protocol.end_search import EndSearch
-from ledger.protocol.fence import Fencing
-from ledger.protocol.recovery import Phase, Recovery
+from ledger.protocol.common import ReplacementsChosen, WriteMetadata
+from ledger.protocol.recovery import Recovery, RecoveryPhase
 from ledger.protocol.recovery_events import (
-    EntriesRead,
-    Failure,
     FinishRecovery,
     RecoveryEffect,
-    SendRead,
+    RecoveryEntriesRead,
+    RecoveryFailure,
+    SendRecoveryRead,
     TailEvent,
 )
-from ledger.protocol.write_back import WriteBacks
+from ledger.protocol.recovery_phases import EndSearch, Fencing, WriteBacks
 from ledger.quorum import Quorum, write_set
 from ledger.requests import LacAnswer, Status
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -29,7 +27,7 @@ from tests.simulation.mutations.mutation import Patch, mutation
 def takes_an_error_for_absence(patch: Patch) -> None:
     honest = EndSearch.heard
 
-    def heard(self: EndSearch, event: EntriesRead, now: float) -> bool:
+    def heard(self: EndSearch, event: RecoveryEntriesRead, now: float) -> bool:
         if not event.answered:
             event = replace(event, answered=True, considered=event.first + 255)
         return honest(self, event, now)
@@ -42,7 +40,7 @@ def ends_at_one_negative(patch: Patch) -> None:
     def covered(answered: Collection[int], entry_id: int, quorum: Quorum) -> bool:
         return any(index in answered for index in write_set(entry_id, quorum))
 
-    patch.set(end_search, "covered", covered)
+    patch.set(recovery_phases, "covered", covered)
 
 
 @mutation("#1067, rule 44")
@@ -50,7 +48,7 @@ def waits_for_every_bookie(patch: Patch) -> None:
     def all_covered(answered: Collection[int], quorum: Quorum) -> bool:
         return len(answered) == quorum.ensemble
 
-    patch.set(fence, "all_covered", all_covered)
+    patch.set(recovery_phases, "all_covered", all_covered)
 
 
 @mutation("#2615, rule 41")
@@ -80,7 +78,7 @@ def reads_from_bookies_that_it_put_in(patch: Patch) -> None:
     def read_on(self: Recovery, event: TailEvent, now: float) -> list[RecoveryEffect]:
         effects = honest(self, event, now)
         search, copies = self._search, self._copies
-        if search is None or copies is None or self.phase is not Phase.READING:
+        if search is None or copies is None or self.phase is not RecoveryPhase.READING:
             return effects
         if not isinstance(event, ReplacementsChosen):
             return effects
@@ -100,7 +98,7 @@ def does_not_mark_the_ledger(patch: Patch) -> None:
     honest = Recovery._adopt
 
     def adopt(self: Recovery, metadata: LedgerMetadata, version: int) -> list[RecoveryEffect]:
-        if metadata.state is LedgerState.OPEN and self.phase is Phase.NEW:
+        if metadata.state is LedgerState.OPEN and self.phase is RecoveryPhase.NEW:
             self.metadata, self.version = metadata, version
             return self._begin_fencing()
         return honest(self, metadata, version)
@@ -131,7 +129,7 @@ def records_its_ensemble_changes_before_the_close(patch: Patch) -> None:
     def eager(self: Recovery, event: TailEvent, now: float) -> list[RecoveryEffect]:
         effects = read_on(self, event, now)
         chosen = isinstance(event, ReplacementsChosen) and event.bookies
-        if not chosen or self.phase is not Phase.READING or id(self) in writing:
+        if not chosen or self.phase is not RecoveryPhase.READING or id(self) in writing:
             return effects
         assert self._copies is not None
         writing[id(self)] = self._copies.metadata
@@ -158,9 +156,9 @@ def believes_its_own_end_when_another_closed(patch: Patch) -> None:
     honest = Recovery._adopt
 
     def adopt(self: Recovery, metadata: LedgerMetadata, version: int) -> list[RecoveryEffect]:
-        if self.phase is Phase.CLOSING and metadata.state is LedgerState.CLOSED:
+        if self.phase is RecoveryPhase.CLOSING and metadata.state is LedgerState.CLOSED:
             assert self._closing is not None
-            self.phase = Phase.DONE
+            self.phase = RecoveryPhase.DONE
             return [FinishRecovery(self._closing, version)]
         return honest(self, metadata, version)
 
@@ -172,7 +170,7 @@ def closes_again_what_another_closed(patch: Patch) -> None:
     honest = Recovery._adopt
 
     def adopt(self: Recovery, metadata: LedgerMetadata, version: int) -> list[RecoveryEffect]:
-        if self.phase is Phase.CLOSING and metadata.state is LedgerState.CLOSED:
+        if self.phase is RecoveryPhase.CLOSING and metadata.state is LedgerState.CLOSED:
             assert self._closing is not None
             return [WriteMetadata(self._closing, version)]
         return honest(self, metadata, version)
@@ -184,9 +182,9 @@ def closes_again_what_another_closed(patch: Patch) -> None:
 def closes_short_when_bookies_are_few(patch: Patch) -> None:
     honest = Recovery._fail
 
-    def fail(self: Recovery, failure: Failure) -> list[RecoveryEffect]:
+    def fail(self: Recovery, failure: RecoveryFailure) -> list[RecoveryEffect]:
         search, copies = self._search, self._copies
-        if failure is not Failure.NOT_ENOUGH_BOOKIES or search is None or copies is None:
+        if failure is not RecoveryFailure.NOT_ENOUGH_BOOKIES or search is None or copies is None:
             return honest(self, failure)
         if not search.length:
             return honest(self, failure)
@@ -201,8 +199,8 @@ def closes_short_when_bookies_are_few(patch: Patch) -> None:
 def closes_where_it_cannot_decide(patch: Patch) -> None:
     honest = Recovery._fail
 
-    def fail(self: Recovery, failure: Failure) -> list[RecoveryEffect]:
-        if failure is not Failure.UNDECIDED:
+    def fail(self: Recovery, failure: RecoveryFailure) -> list[RecoveryEffect]:
+        if failure is not RecoveryFailure.UNDECIDED:
             return honest(self, failure)
         assert self._search is not None
         self._search.end_found = True
@@ -240,15 +238,15 @@ def writes_back_to_one_bookie_only(patch: Patch) -> None:
 def _reads_without_the_fence(patch: Patch) -> None:
     honest = EndSearch._read
 
-    def read(self: EndSearch, index: int, first: int) -> SendRead:
+    def read(self: EndSearch, index: int, first: int) -> SendRecoveryRead:
         return replace(honest(self, index, first), fence=False)
 
-    def entries_read(asked: SendRead, found: Found) -> EntriesRead:
+    def entries_read(asked: SendRecoveryRead, found: Found) -> RecoveryEntriesRead:
         answered = found.status in {Status.OK, Status.NO_SUCH_LEDGER}
         lengths = {entry: header.length for entry, header in found.headers.items()}
         absent = found.status is Status.NO_SUCH_LEDGER
         considered = asked.last if absent else found.considered
-        return EntriesRead(asked.index, asked.first, answered, lengths, considered)
+        return RecoveryEntriesRead(asked.index, asked.first, answered, lengths, considered)
 
     patch.set(EndSearch, "_read", read)
     patch.set(recovery_events, "entries_read", entries_read)
@@ -296,4 +294,4 @@ def counts_fenced_bookies_over_the_whole_ensemble(patch: Patch) -> None:
         return len(answered) >= quorum.coverage
 
     _reads_without_the_fence(patch)
-    patch.set(fence, "all_covered", all_covered)
+    patch.set(recovery_phases, "all_covered", all_covered)

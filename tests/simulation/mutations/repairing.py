@@ -22,11 +22,11 @@ from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim
 from bookie.server.authorizer import CopyEvidence
-from ledger import mark_nodes
-from ledger.clock import now_ms
+from ledger import repair_marks
 from ledger.environment import Environment
 from ledger.errors import BadVersion, LogError, NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
@@ -97,13 +97,13 @@ def bounds_what_was_acknowledged_by_who_left(patch: Patch) -> None:
 @mutation("own bug", repair=True)
 def swallows_marks_that_add_nothing(patch: Patch) -> None:
     """What they are about, the worker that is at the ledger may have seen or not."""
-    honest = mark_nodes.mark_ledger
+    honest = repair_marks.mark_ledger
 
     async def mark_ledger(
         store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
     ) -> bool:
         wanted = tuple(lacks)
-        found = await mark_nodes.read_mark(store, ledger_id)
+        found = await repair_marks.read_mark(store, ledger_id)
         if found is not None and found[0].merged(wanted, urgent=urgent) is found[0]:
             return False
         return await honest(store, ledger_id, wanted, urgent=urgent)

@@ -13,7 +13,7 @@ from ledger.metastore import (
 )
 from ledger.metastore.port import ANY_VERSION
 from ledger.metastore.sqlite_tree import SqlTree, State, read_state
-from ledger.metastore.sqlite_witness import Mark
+from ledger.metastore.sqlite_witness import CommitMarker
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _DAMAGE = "tests/ledger/metastore/test_sqlite_damage.py"
@@ -45,7 +45,7 @@ def the_witness_knows_a_commit_before_it_is_done(patch: Patch) -> None:
 def a_database_that_lost_its_newest_commits_is_believed(patch: Patch) -> None:
     honest = State.follows
 
-    def follows(self: State, mark: Mark) -> bool:
+    def follows(self: State, mark: CommitMarker) -> bool:
         return self.generation < mark.generation or honest(self, mark)
 
     patch.set(State, "follows", follows)

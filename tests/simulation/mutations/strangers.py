@@ -4,16 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bookie.collector import collector, garbage
-from bookie.collector.garbage import Alarm, Seen, Verdict
+from bookie.collector.garbage import Alarm, StoreMemory, Verdict
 from bookie.server import limits, metadata_lookups, unknown_ledger_policy
 from bookie.server.service import BookieService
 from dlog import recordbatch
 from dlog.protocol import log_writer
 from ledger import namespace_fingerprint
-from ledger.namespace_fingerprint import Vitals
-from ledger.protocol import fence, read, writer
+from ledger.namespace_fingerprint import NamespaceFingerprint
+from ledger.protocol import read, recovery_phases, writer
 from ledger.protocol.recovery_events import LacRead
-from ledger.protocol.writer_events import AddsRefused, Failure, WriterEffect
+from ledger.protocol.writer_events import AddsRefused, WriterEffect, WriterFailure
 from ledger.requests import Status
 from ledger.transport import framing
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -35,7 +35,9 @@ _POISON = "tests/dlog/aio/test_poisoned_ledgers.py"
 def collects_by_another_namespace(patch: Patch) -> None:
     honest = garbage.doubt
 
-    def doubt(_instance: str, seen: Seen, before: Vitals, after: Vitals) -> Alarm | None:
+    def doubt(
+        _instance: str, seen: StoreMemory, before: NamespaceFingerprint, after: NamespaceFingerprint
+    ) -> Alarm | None:
         return honest(after.instance, seen, replace(before, instance=after.instance), after)
 
     patch.set(collector, "doubt", doubt)
@@ -48,7 +50,7 @@ def collects_by_another_namespace(patch: Patch) -> None:
     "test_a_store_restored_from_a_backup_deletes_nothing_until_an_operator_says_so",
 )
 def collects_by_an_older_namespace(patch: Patch) -> None:
-    patch.set(namespace_fingerprint.Vitals, "is_older", lambda _self, _seen: False)
+    patch.set(namespace_fingerprint.NamespaceFingerprint, "is_older", lambda _self, _seen: False)
 
 
 @mutation(
@@ -71,7 +73,7 @@ def collects_more_than_were_counted_as_deleted(patch: Patch) -> None:
     test=f"{_COLLECTOR}::test_a_share_of_the_ledgers_may_go_without_a_trace_each_day",
 )
 def each_collection_takes_a_share_of_its_own(patch: Patch) -> None:
-    patch.set(garbage.Seen, "taking", lambda self, _untraced, _now: self)
+    patch.set(garbage.StoreMemory, "taking", lambda self, _untraced, _now: self)
 
 
 @mutation(
@@ -80,7 +82,7 @@ def each_collection_takes_a_share_of_its_own(patch: Patch) -> None:
     test=f"{_COLLECTOR}::test_ledgers_that_are_gone_without_a_trace_wait_for_an_operator",
 )
 def the_share_without_a_trace_has_no_bound(patch: Patch) -> None:
-    patch.set(garbage.Seen, "room", lambda _self, held, _share, _now: held)
+    patch.set(garbage.StoreMemory, "room", lambda _self, held, _share, _now: held)
 
 
 # Ledgers that nobody made.
@@ -131,7 +133,7 @@ def a_writer_ends_at_the_first_strange_key(patch: Patch) -> None:
 
     def refused(self: writer.Writer, event: AddsRefused, now: float) -> list[WriterEffect]:
         if event.status is Status.WRONG_KEY:
-            return self._fail(Failure.WRONG_KEY)
+            return self._fail(WriterFailure.WRONG_KEY)
         return honest(self, event, now)
 
     patch.set(writer.Writer, "_refused", refused)
@@ -163,12 +165,12 @@ def a_writer_closes_as_empty_what_it_acknowledged(patch: Patch) -> None:
 )
 def a_strange_key_counts_as_a_fence(patch: Patch) -> None:
     """True only of a bookie that never lost anything."""
-    honest = fence.Fencing.heard
+    honest = recovery_phases.Fencing.heard
 
-    def heard(self: fence.Fencing, event: LacRead, now: float) -> None:
+    def heard(self: recovery_phases.Fencing, event: LacRead, now: float) -> None:
         honest(self, replace(event, fenced=event.fenced or event.status is Status.WRONG_KEY), now)
 
-    patch.set(fence.Fencing, "heard", heard)
+    patch.set(recovery_phases.Fencing, "heard", heard)
 
 
 @mutation(
@@ -183,7 +185,7 @@ def a_reader_believes_the_first_strange_key(patch: Patch) -> None:
         self: read.Reading, event: read.EntriesRead, now: float
     ) -> list[read.ReadingEffect]:
         if event.status is Status.WRONG_KEY:
-            return self._fail(read.Failure.WRONG_KEY)
+            return self._fail(read.ReadFailure.WRONG_KEY)
         return honest(self, event, now)
 
     patch.set(read.Reading, "_entries_read", entries_read)

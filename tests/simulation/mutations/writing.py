@@ -5,11 +5,11 @@ from dataclasses import replace
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.common_events import (
+from ledger.protocol.common import (
     MetadataRead,
     WriteMetadata,
 )
-from ledger.protocol.writer import Phase, Writer
+from ledger.protocol.writer import Writer, WriterPhase
 from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
@@ -74,7 +74,7 @@ def delivers_acks_during_the_ensemble_cas(patch: Patch) -> None:
     honest = Writer._progress
 
     def progress(self: Writer, now: float) -> list[WriterEffect]:
-        if self.phase is not Phase.CHANGING:
+        if self.phase is not WriterPhase.CHANGING:
             return honest(self, now)
         before = self._acks.confirmed
         if self._acks.advance(self.last_add_pushed) == before:
@@ -135,7 +135,7 @@ def forgets_a_failure_during_an_ensemble_change(patch: Patch) -> None:
     honest = Writer._refused
 
     def refused(self: Writer, event: AddsRefused, now: float) -> list[WriterEffect]:
-        return [] if self.phase is Phase.CHANGING else honest(self, event, now)
+        return [] if self.phase is WriterPhase.CHANGING else honest(self, event, now)
 
     patch.set(Writer, "_refused", refused)
 
@@ -158,7 +158,7 @@ def closes_with_adds_pending(patch: Patch) -> None:
     honest = Writer._progress
 
     def progress(self: Writer, now: float) -> list[WriterEffect]:
-        if not self._close_requested or self.phase is not Phase.OPEN:
+        if not self._close_requested or self.phase is not WriterPhase.OPEN:
             return honest(self, now)
         self._acks.confirmed = self.last_add_pushed
         return [ConfirmAdds(self.last_add_confirmed), *self._begin_close()]

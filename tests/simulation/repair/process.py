@@ -8,10 +8,10 @@ from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark
-from ledger.mark_nodes import MARKS
 from ledger.metastore.port import Op, Versioned
 from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
+from ledger.repair_marks import MARKS
 from tests.simulation.client import READ_TIMEOUT_S
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.sockets import Machine

@@ -8,8 +8,8 @@ from typing import Any
 from bookie.autorecovery import marks, repair_io
 from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.repair_io import _RepairIO
-from ledger.clock import now_ms
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.mark import Lack
 from ledger.metastore.port import MetadataStore
 from ledger.procedures import Perform

@@ -9,9 +9,9 @@ from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark, Reason
-from ledger.mark_nodes import LOCKS, MARKS, RepairLock, path_of_lock
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
+from ledger.repair_marks import LOCKS, MARKS, RepairLock, path_of_lock
 from ledger.requests import AddRun, Status
 from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import SimBookie

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import parse_header, payload_of
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import read as protocol
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery
@@ -28,7 +28,7 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         super().__init__(world, name, ledger_id, password)
         self.metadata = metadata
         self.last_add_confirmed: int = NO_ENTRY
-        self.failure: protocol.Failure | None = None
+        self.failure: protocol.ReadFailure | None = None
         self.payloads: list[str] | None = None
         """What the last read delivered; None while it is under way or if it failed."""
         self._reading: protocol.Reading | None = None
@@ -48,7 +48,7 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             last_add_confirmed=self.last_add_confirmed,
             give_up_at=self.world.now + wait_s,
         )
-        self.use(self._reading, common_events.TimePassed())
+        self.use(self._reading, common.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -59,12 +59,12 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                     self.ledger_id, self.key, effect.first, effect.last, wait_ms=effect.wait_ms
                 )
                 self._ask(effect, query, reading)
-            case common_events.ReadMetadata():
+            case common.ReadMetadata():
                 self.read_metadata(
                     read=lambda metadata, version: self._tell(
-                        reading, common_events.MetadataRead(metadata, version)
+                        reading, common.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self._tell(reading, common_events.MetadataFailed()),
+                    failed=lambda: self._tell(reading, common.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)

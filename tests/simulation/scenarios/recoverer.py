@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events
+from ledger.protocol import common
 from ledger.protocol import recovery_events as protocol
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
@@ -22,7 +22,7 @@ NO_MAC = None
 class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
     def __init__(self, world: "World", name: str, ledger_id: LedgerId, password: bytes) -> None:
         super().__init__(world, name, ledger_id, password)
-        self.failure: protocol.Failure | None = None
+        self.failure: protocol.RecoveryFailure | None = None
         self.closed: LedgerMetadata | None = None
         """What it learned the ledger was closed as."""
         self.machine: Recovery | None = None
@@ -40,7 +40,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
     def _begin(self, metadata: LedgerMetadata | None, version: int) -> None:
         assert metadata is not None, "nothing to recover"
         self.machine = Recovery(self.ledger_id, metadata, version)
-        self.use(self.machine, common_events.TimePassed())
+        self.use(self.machine, common.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -48,7 +48,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.SendFence():
                 query = LacQuery(self.ledger_id, self.key, fence=True)
                 self.ask_lac(effect.bookie, query, lambda a: self._lac_read(effect, a))
-            case protocol.SendRead():
+            case protocol.SendRecoveryRead():
                 fenced = ReadQuery(
                     self.ledger_id,
                     self.key,
@@ -73,21 +73,21 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata():
+                self.feed(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(common_events.MetadataWritten(version)),
+                    written=lambda version: self.feed(common.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(common_events.MetadataFailed()),
+                    failed=lambda: self.feed(common.MetadataFailed()),
                 )
-            case common_events.ReadMetadata():
+            case common.ReadMetadata():
                 self.read_metadata(
                     read=self._metadata_read,
-                    failed=lambda: self.feed(common_events.MetadataFailed()),
+                    failed=lambda: self.feed(common.MetadataFailed()),
                 )
             case protocol.FinishRecovery():
                 self.closed = effect.metadata
@@ -100,14 +100,14 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(common_events.MetadataRead(metadata, version))
+        self.feed(common.MetadataRead(metadata, version))
 
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, NO_MAC)
         self.world.oracle.saw_lac(self.ledger_id, lac, who=self.name)
         self.feed(protocol.lac_read(asked, answer, lac))
 
-    def _entries_read(self, asked: protocol.SendRead, answer: ReadAnswer) -> None:
+    def _entries_read(self, asked: protocol.SendRecoveryRead, answer: ReadAnswer) -> None:
         found = verified(answer, self.ledger_id, NO_MAC)
         for entry, frame in found.frames.items():
             self._frames.setdefault(entry, bytes(frame))

@@ -124,7 +124,7 @@ def test_4404_a_copy_that_recovery_makes_is_looked_at_like_any_other(
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery_events.Failure.NOT_ENOUGH_BOOKIES
+    assert recovering.failure is recovery_events.RecoveryFailure.NOT_ENOUGH_BOOKIES
     assert world.bookie("b2").entries(world.ledger_id) == []
     assert world.bookie("b3").entries(world.ledger_id) == []
 

@@ -36,7 +36,7 @@ def test_2908_a_log_file_that_is_missing_is_an_error_and_never_a_no() -> None:
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery_events.Failure.UNDECIDED
+    assert recovering.failure is recovery_events.RecoveryFailure.UNDECIDED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 

@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from ledger.metadata import LedgerState
-from ledger.protocol.writer_events import Failure
+from ledger.protocol.writer_events import WriterFailure
 from tests.simulation.scenarios.post import Kind
 from tests.simulation.scenarios.world import World
 
@@ -37,10 +37,10 @@ def test_bk_795_every_pending_add_ends_when_the_writer_is_fenced_whatever_else_f
     assert writing.pending == []
     assert writing.acknowledged == []
     assert writing.failure in {
-        Failure.FENCED,
-        Failure.NOT_ENOUGH_BOOKIES,
+        WriterFailure.FENCED,
+        WriterFailure.NOT_ENOUGH_BOOKIES,
     }
-    assert (writing.failure is Failure.FENCED) == (set(order) != set(lost)) or len(lost) > 1
+    assert (writing.failure is WriterFailure.FENCED) == (set(order) != set(lost)) or len(lost) > 1
 
 
 def test_1712_a_second_close_waits_for_the_first_and_ends_with_it() -> None:
@@ -110,7 +110,7 @@ def test_1712_a_close_that_meets_a_recovery_under_way_fails_and_changes_nothing(
 
     writing.close()
 
-    assert writing.failure is Failure.FENCED
+    assert writing.failure is WriterFailure.FENCED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 
@@ -123,5 +123,5 @@ def test_a_writer_whose_ledger_is_deleted_learns_so_from_its_close() -> None:
 
     writing.close()
 
-    assert writing.failure is Failure.DELETED
+    assert writing.failure is WriterFailure.DELETED
     assert world.tree.exists(world.path(world.ledger_id)) is None

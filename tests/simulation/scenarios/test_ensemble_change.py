@@ -243,5 +243,5 @@ def test_bk_584_a_writer_whose_ledger_is_in_recovery_changes_nothing() -> None:
 
     writing.append("b")
 
-    assert writing.failure is writer_events.Failure.FENCED
+    assert writing.failure is writer_events.WriterFailure.FENCED
     assert world.fragments == {0: "b1 b2 b3"}

@@ -29,7 +29,7 @@ def test_2614_an_add_that_arrives_after_recovery_decided_is_not_acknowledged() -
 
     assert recovering.closed_at == -1
     assert writing.acknowledged == []
-    assert writing.failure is writer_events.Failure.FENCED
+    assert writing.failure is writer_events.WriterFailure.FENCED
 
 
 def test_2614_exactly_the_bookies_that_must_be_fenced_are_enough() -> None:
@@ -48,7 +48,7 @@ def test_2614_exactly_the_bookies_that_must_be_fenced_are_enough() -> None:
 
     assert recovering.closed_at == 0
     assert writing.acknowledged == [0]
-    assert writing.failure is writer_events.Failure.FENCED
+    assert writing.failure is writer_events.WriterFailure.FENCED
     assert len(cut_fences) == 1
     assert len(cut_reads) > 0
     assert not world.bookie("b3").is_fenced(world.ledger_id)
@@ -94,7 +94,7 @@ def test_rule_33_a_fence_that_was_answered_survives_power_loss() -> None:
     writing.append("from a writer that slept through it")
 
     assert writing.acknowledged == []
-    assert writing.failure is writer_events.Failure.FENCED
+    assert writing.failure is writer_events.WriterFailure.FENCED
 
 
 def test_rule_35_a_fence_of_a_ledger_never_written_here_survives_alone() -> None:
@@ -125,7 +125,7 @@ def test_bk_101_a_writer_that_was_silent_for_long_cannot_write_behind_its_succes
 
     assert recovering.closed_at == 1
     assert writing.acknowledged == [0, 1]
-    assert writing.failure is writer_events.Failure.FENCED
+    assert writing.failure is writer_events.WriterFailure.FENCED
 
 
 def test_bk_101_the_no_of_a_bookie_that_did_not_fence_counts_for_nothing() -> None:
@@ -155,7 +155,7 @@ def test_bk_135_a_wrong_password_does_not_fence() -> None:
 
     stranger.recover()
 
-    assert stranger.failure is recovery_events.Failure.WRONG_KEY
+    assert stranger.failure is recovery_events.RecoveryFailure.WRONG_KEY
     assert not any(b.is_fenced(world.ledger_id, b"right") for b in world.bookies.values())
 
 
@@ -167,7 +167,7 @@ def test_bk_135_a_wrong_password_does_not_add() -> None:
     writing.key = access_key(b"wrong")
     writing.append("forged")
 
-    assert writing.failure is writer_events.Failure.WRONG_KEY
+    assert writing.failure is writer_events.WriterFailure.WRONG_KEY
     assert world.bookie("b1").entries(world.ledger_id, b"right") == [0]
 
 

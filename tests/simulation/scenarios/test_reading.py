@@ -47,7 +47,7 @@ def test_bk_710_an_entry_that_no_replica_has_is_an_error_not_the_end() -> None:
     reading.read(1, 1)
     world.pass_time(60.0)
 
-    assert reading.failure is protocol.Failure.UNAVAILABLE
+    assert reading.failure is protocol.ReadFailure.UNAVAILABLE
 
 
 def test_1067_a_replica_that_hangs_gets_company() -> None:

@@ -58,7 +58,7 @@ def test_bk_150_recovery_without_enough_bookies_never_closes_short() -> None:
     for write_backs in failing:
         write_backs.lose()
 
-    assert first.failure is recovery_events.Failure.NOT_ENOUGH_BOOKIES
+    assert first.failure is recovery_events.RecoveryFailure.NOT_ENOUGH_BOOKIES
     assert world.metadata.state is LedgerState.IN_RECOVERY
     for write_backs in failing:
         write_backs.release()
@@ -110,7 +110,7 @@ def test_bk_759_two_fences_of_four_leave_a_write_set_that_could_still_acknowledg
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery_events.Failure.NOT_COVERED
+    assert recovering.failure is recovery_events.RecoveryFailure.NOT_COVERED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 
@@ -128,7 +128,7 @@ def test_bk_799_errors_do_not_count_as_a_no() -> None:
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery_events.Failure.UNDECIDED
+    assert recovering.failure is recovery_events.RecoveryFailure.UNDECIDED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 

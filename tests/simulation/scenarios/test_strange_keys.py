@@ -57,7 +57,7 @@ def test_a_poisoned_ledger_is_closed_as_empty_and_recovered_by_anybody() -> None
     writing.append("a")
 
     assert writing.acknowledged == []
-    assert writing.failure is writer_events.Failure.CLOSED_EMPTY
+    assert writing.failure is writer_events.WriterFailure.CLOSED_EMPTY
     assert (world.metadata.last_entry, world.metadata.length) == (-1, 0)
     recovering.recover()
     assert recovering.closed_at == -1
@@ -73,8 +73,8 @@ def test_a_recovery_that_was_faster_decides_not_the_writer() -> None:
     recovering.recover()
     swap.release()
 
-    assert recovering.failure is recovery_events.Failure.WRONG_KEY
-    assert writing.failure is writer_events.Failure.FENCED
+    assert recovering.failure is recovery_events.RecoveryFailure.WRONG_KEY
+    assert writing.failure is writer_events.WriterFailure.FENCED
     assert world.metadata.last_entry is None
 
 

@@ -15,7 +15,7 @@ from itertools import count
 
 import pytest
 
-from bookie.disk.directories import Directories
+from bookie.disk.port import Directories
 from bookie.server.core import AddSession, BookieCore
 from bookie.storage.engine import BookieStorage
 from ledger.requests import LacQuery, ReadQuery, Status

@@ -16,7 +16,7 @@ from bookie.storage.engine import BookieStorage
 from ledger.entry import ENTRY_BYTES_MAX, HEADER_BYTES
 from ledger.protocol.answers import verified
 from ledger.requests import AddRun, ReadQuery, Status
-from ledger.transport.checksum import checked
+from ledger.transport.envelope import checked
 from ledger.transport.messages import MESSAGE_BYTES_MAX, ack_message
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.runs import KEY, run_of

@@ -18,7 +18,7 @@ from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
-from ledger.transport.framing import HEADER_BYTES, Kind, frame_header
+from ledger.transport.framing import HEADER_BYTES, FrameKind, frame_header
 from ledger.transport.handshake import VERSION_MIN, Welcome, decode_hello, encode_answer
 from ledger.transport.sockets import SocketTransport
 
@@ -200,7 +200,7 @@ async def liar(answers: Callable[[int], Sequence[bytes]]) -> AsyncIterator[str]:
                 length, _, batch = _HEADER.unpack_from(await reader.readexactly(HEADER_BYTES))
                 await reader.readexactly(length)
                 for ack in answers(batch):
-                    writer.write(frame_header(Kind.ADDED, batch, len(ack)) + ack)
+                    writer.write(frame_header(FrameKind.ADDED, batch, len(ack)) + ack)
         writer.close()
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common_events, writer
+from ledger.protocol import common, writer
 from ledger.protocol import writer_events as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
@@ -30,10 +30,10 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         self.machine = writer.Writer(ledger_id, metadata, 0)
         self.acknowledged: list[int] = []
         """Entries whose adds were resolved, in the order of delivery."""
-        self.failure: protocol.Failure | None = None
+        self.failure: protocol.WriterFailure | None = None
         self.closed: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
-        self.use(self.machine, common_events.TimePassed())
+        self.use(self.machine, common.TimePassed())
 
     @property
     def pending(self) -> list[int]:
@@ -71,21 +71,21 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case common_events.ChooseReplacements():
+            case common.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(common_events.ReplacementsChosen(chosen))
-            case common_events.WriteMetadata():
+                self.feed(common.ReplacementsChosen(chosen))
+            case common.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(common_events.MetadataWritten(version)),
+                    written=lambda version: self.feed(common.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(common_events.MetadataFailed()),
+                    failed=lambda: self.feed(common.MetadataFailed()),
                 )
-            case common_events.ReadMetadata():
+            case common.ReadMetadata():
                 self.read_metadata(
                     read=self._metadata_read,
-                    failed=lambda: self.feed(common_events.MetadataFailed()),
+                    failed=lambda: self.feed(common.MetadataFailed()),
                 )
             case protocol.MarkLacks():
                 self.feed(protocol.LacksMarked(effect))
@@ -98,7 +98,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(common_events.MetadataRead(metadata, version))
+        self.feed(common.MetadataRead(metadata, version))
 
     def _send(self, effect: protocol.SendAdds) -> None:
         quorum = self.machine.metadata.quorum

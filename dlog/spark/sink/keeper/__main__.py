@@ -13,12 +13,9 @@ from typing import Final
 
 from dlog.aio.namespace_connection import connect
 from dlog.config import resolve_uri
-from dlog.spark.sink.keeper.drivers import Program
-from dlog.spark.sink.keeper.held_logs import Holding
-from dlog.spark.sink.keeper.leftovers import remove_leftovers
-from dlog.spark.sink.keeper.opener import ClusterOpener
+from dlog.spark.sink.keeper.held_logs import ClusterOpener, Holding
 from dlog.spark.sink.keeper.ownership import Ownership
-from dlog.spark.sink.keeper.place import Place
+from dlog.spark.sink.keeper.place import KeeperPlace, Program, remove_leftovers
 from dlog.spark.sink.keeper.server import KeeperServer
 from ledger.log_events import configure, get_logger
 from ledger.metastore.uri import without_secrets
@@ -37,7 +34,7 @@ def main() -> int:
     parser.add_argument("--driver-started", required=True)
     given = parser.parse_args()
     configure()
-    place = Place(given.directory, given.name)
+    place = KeeperPlace(given.directory, given.name)
     driver = Program(given.driver, given.driver_started)
     with place.alone(driver) as alone:
         if not alone:
@@ -49,7 +46,7 @@ def main() -> int:
     return 0
 
 
-async def keep(place: Place, driver: Program) -> None:
+async def keep(place: KeeperPlace, driver: Program) -> None:
     """Serve the namespace of the environment until the driver has ended, or this process is asked
     to end."""
     opener = ClusterOpener(

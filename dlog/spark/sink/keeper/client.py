@@ -22,9 +22,8 @@ from dlog.settings import LogSettings, settings_facts
 from dlog.spark.errors import may_pass
 from dlog.spark.namespaces import Namespace, environment_of
 from dlog.spark.sink.keeper import frames
-from dlog.spark.sink.keeper.drivers import Program
-from dlog.spark.sink.keeper.place import Place
-from ledger.backoff import Backoff
+from dlog.spark.sink.keeper.place import KeeperPlace, Program
+from ledger.delays import Backoff
 from ledger.errors import CallerError, RemoteError
 
 PATIENCE_S: Final = 180.0
@@ -42,7 +41,7 @@ class KeeperUnreachable(RemoteError):
     retryable = True
     outcome_unknown = True
 
-    def __init__(self, place: Place, waited_s: float, reason: str) -> None:
+    def __init__(self, place: KeeperPlace, waited_s: float, reason: str) -> None:
         super().__init__(
             f"the process that holds the logs of this Spark application did not answer for "
             f"{waited_s:.0f} s: {reason}; its log is {place.errors}"
@@ -64,7 +63,7 @@ class KeeperClient:
 
     def __init__(
         self,
-        place: Place,
+        place: KeeperPlace,
         start: Callable[[], None],
         *,
         patience_s: float = PATIENCE_S,
@@ -208,7 +207,7 @@ _started: Final[list[subprocess.Popen[bytes]]] = []
 class Starter:
     """Starts keepers, one at a time: one that is starting is waited for."""
 
-    def __init__(self, place: Place, namespace: Namespace, driver: Program) -> None:
+    def __init__(self, place: KeeperPlace, namespace: Namespace, driver: Program) -> None:
         self._place, self._namespace, self._driver = place, namespace, driver
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -1,20 +1,23 @@
-"""The logs that the keeper holds open; `ownership` decides who may write them.
+"""The logs that the keeper holds open, by one client for all; `ownership` decides who may write
+them.
 
 One thing happens to a log at a time. What others should know after a crash is saved before it is
 relied upon; that the keeper dies in between costs nothing but a takeover.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from dlog.aio.write.sink import Assignment, Committed, Staged
+from dlog.aio.port import Ledgers
+from dlog.aio.store import ManifestNode
+from dlog.aio.write.sink import Assignment, Committed, Sink, Staged
 from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
 from dlog.spark.errors import StagedBefore
-from dlog.spark.sink.keeper.ownership import Ownership, Tenure
+from dlog.spark.sink.keeper.ownership import Ownership, RunTenure
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -24,7 +27,6 @@ OPEN_MAX: Final = 256
 """Logs that are open at once; the one that was used longest ago is closed for another."""
 KNOWN_MAX: Final = 4096
 """Logs of which it is known who had them."""
-
 _LOST: Final = (LostOwnership, LogSealed, NoSuchLog)
 _log = get_logger(__name__)
 
@@ -46,13 +48,13 @@ class HeldSink(Protocol):
     async def abandon(self) -> None: ...
 
 
-class Opener(Protocol):
+class LogOpener(Protocol):
     """How logs are opened."""
 
     async def open(self, log: str, *, create: bool, settings: LogSettings | None) -> HeldSink:
         """Take the log over."""
 
-    async def resume(self, log: str, tenure: Tenure) -> HeldSink:
+    async def resume(self, log: str, tenure: RunTenure) -> HeldSink:
         """Go on within *tenure*. Raises `EpochChanged`, `NoSuchLog`."""
 
     async def look(self, log: str) -> Assignment:
@@ -87,7 +89,7 @@ class Holding:
 
     def __init__(
         self,
-        opener: Opener,
+        opener: LogOpener,
         *,
         known: dict[str, Ownership],
         save: Callable[[dict[str, Ownership]], None],
@@ -219,7 +221,7 @@ class Holding:
     ) -> HeldSink:
         await self._make_room()
         sink = await self._opener.open(log, create=create, settings=settings)
-        slot.ownership.opened(Tenure(sink.incarnation, sink.epoch))
+        slot.ownership.opened(RunTenure(sink.incarnation, sink.epoch))
         self._keep(log)
         return sink
 
@@ -273,3 +275,50 @@ class Holding:
         sink, slot.sink = slot.sink, None
         if sink is not None:
             await sink.abandon()
+
+
+class ClusterOpener:
+    """Connects by *connect* at the first call; *owner* is what others read who took a log."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Ledgers]], *, owner: str) -> None:
+        self._connect, self._owner = connect, owner
+        self._connecting = asyncio.Lock()
+        self._ledgers: Ledgers | None = None
+
+    async def open(self, log: str, *, create: bool, settings: LogSettings | None) -> Sink:
+        ledgers = await self._connected()
+        return await Sink.open(
+            log, client=ledgers, create=create, settings=settings, owner=self._owner
+        )
+
+    async def resume(self, log: str, tenure: RunTenure) -> Sink:
+        ledgers = await self._connected()
+        return await Sink.resume(
+            log,
+            client=ledgers,
+            incarnation=tenure.incarnation,
+            epoch=tenure.epoch,
+            owner=self._owner,
+        )
+
+    async def look(self, log: str) -> Assignment:
+        ledgers = await self._connected()
+        manifest, _ = await ManifestNode(ledgers.store, log).read()
+        return Assignment(
+            log,
+            manifest.incarnation,
+            manifest.epoch,
+            manifest.settings,
+            manifest.sealed_last_txid,
+        )
+
+    async def close(self) -> None:
+        if self._ledgers is not None:
+            await self._ledgers.close()
+            self._ledgers = None
+
+    async def _connected(self) -> Ledgers:
+        async with self._connecting:
+            if self._ledgers is None:
+                self._ledgers = await self._connect()
+            return self._ledgers

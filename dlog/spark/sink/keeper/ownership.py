@@ -26,7 +26,7 @@ DEPOSED_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Tenure:
+class RunTenure:
     """The reign in which the log is, or was last, open here."""
 
     incarnation: str
@@ -37,7 +37,7 @@ class Tenure:
 class Ownership:
     run: str | None = None
     """Who has the log; None: nobody did since its last run ended, or lost it."""
-    tenure: Tenure | None = None
+    tenure: RunTenure | None = None
     deposed: dict[str, str] = field(default_factory=dict)
     """Why a run must not write the log any more; the latest ones, in order."""
     unaware: set[str] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Ownership:
             return self.run is None and not self.unaware
         return run != self.run
 
-    def opened(self, tenure: Tenure) -> None:
+    def opened(self, tenure: RunTenure) -> None:
         """The log is open here."""
         self.tenure = tenure
 
@@ -117,11 +117,11 @@ class Ownership:
                 raise ValueError(f"not the owners of a log: {facts!r}")
 
 
-def _tenure(facts: object) -> Tenure | None:
+def _tenure(facts: object) -> RunTenure | None:
     match facts:
         case None:
             return None
         case {"incarnation": str() as incarnation, "epoch": int() as epoch}:
-            return Tenure(incarnation, epoch)
+            return RunTenure(incarnation, epoch)
         case _:
             raise ValueError(f"not a tenure: {facts!r}")

@@ -16,7 +16,7 @@ from dlog.spark.sink.keeper import frames
 from dlog.spark.sink.keeper.held_logs import Batch, Holding
 from ledger.errors import LogError
 from ledger.log_events import get_logger
-from ledger.server_shutdown import stop_accepting
+from ledger.tasks import stop_accepting
 
 WORKING_S: Final = 2.0
 """How often a caller hears that its request is still worked on."""

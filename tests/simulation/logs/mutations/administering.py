@@ -12,7 +12,7 @@ from typing import Final
 
 from dlog.errors import LogExists
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import consumer_steps, edits, lifecycle, log_rename, log_seal
+from dlog.protocol import consumer_steps, edits, lifecycle
 from dlog.protocol.actions import Transact
 from dlog.protocol.consumer_steps import ConsumerSteps
 from dlog.protocol.edits import Edit, check_living
@@ -51,7 +51,7 @@ def seals_over_who_took_the_log_over(patch: Patch) -> None:
 
         return edit
 
-    patch.set(log_seal, "end_log", end_log)
+    patch.set(lifecycle, "end_log", end_log)
 
 
 @mutation(
@@ -69,7 +69,7 @@ def seals_whatever_has_the_name_by_then(patch: Patch) -> None:
 
         return edit
 
-    patch.set(log_seal, "end_log", end_log)
+    patch.set(lifecycle, "end_log", end_log)
 
 
 # Renaming.
@@ -82,17 +82,17 @@ def seals_whatever_has_the_name_by_then(patch: Patch) -> None:
     test=f"{_ANYWHERE}::test_a_rename_that_stops_anywhere_has_moved_all_or_nothing",
 )
 def renames_whatever_has_the_name_by_then(patch: Patch) -> None:
-    honest = log_rename._found
+    honest = lifecycle._found
 
     def found(node: ManifestSteps, _incarnation: str | None) -> Steps[tuple[Manifest, int] | None]:
         return honest(node, None)
 
-    patch.set(log_rename, "_found", found)
+    patch.set(lifecycle, "_found", found)
 
 
 def _without_version(patch: Patch, loosened: Callable[[str, ManifestSteps], bool]) -> None:
     """Let a rename delete some nodes of the old name whatever was written to them meanwhile."""
-    honest = log_rename._ops
+    honest = lifecycle._ops
 
     def ops(
         node: ManifestSteps, new: ManifestSteps, found: tuple[Manifest, int], now_ms: int
@@ -105,7 +105,7 @@ def _without_version(patch: Patch, loosened: Callable[[str, ManifestSteps], bool
             for op in strict
         ]
 
-    patch.set(log_rename, "_ops", ops)
+    patch.set(lifecycle, "_ops", ops)
 
 
 @mutation(

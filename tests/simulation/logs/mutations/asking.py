@@ -3,17 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from dlog.aio import admin
+from dlog.aio import admin, store
 from dlog.aio.port import Ledgers
-from dlog.aio.store import manifests
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ManifestNode
 from dlog.aio.write import segment_roll
 from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol import consumer_steps, lifecycle
 from dlog.protocol.accumulator import Intake
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.packer import Packer, Part
 from dlog.settings import LogSettings
@@ -35,7 +34,7 @@ def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
 
     A seed found it; leader and deletion have to sleep at just these steps, which a thousand seeds
     may miss."""
-    honest = manifests.delete_listed
+    honest = store.delete_listed
 
     async def delete_listed(
         ledgers: Ledgers, node: ManifestNode, manifest: Manifest, **_: object

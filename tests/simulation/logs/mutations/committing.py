@@ -16,7 +16,7 @@ from dlog.protocol import log_writer, orphans, unit_commit
 from dlog.protocol.edits import Edit, Staged, adopt, check_incarnation, check_writable
 from dlog.protocol.log_writer_events import SendEntries, WritingEffect
 from dlog.protocol.manifest_steps import ManifestSteps
-from dlog.protocol.orphans import StagedFor, Stamp, Standing
+from dlog.protocol.orphans import OrphanKind, StagedFor, Stamp
 from dlog.protocol.unit_commit import AppendUnit, Committed, Tenure, Unit
 from dlog.receipts import Receipt, Receipts
 from dlog.recordbatch import decode_batch
@@ -252,12 +252,12 @@ def _standing(patch: Patch, is_over: Callable[[StagedFor, Manifest], bool]) -> N
 
     def standing(
         ledger_id: LedgerId, stamp: Stamp | StagedFor, manifest: Manifest | None
-    ) -> Standing:
+    ) -> OrphanKind:
         found = honest(ledger_id, stamp, manifest)
-        undecided = found in {Standing.PENDING, Standing.DISCARDED}
+        undecided = found in {OrphanKind.PENDING, OrphanKind.DISCARDED}
         if not isinstance(stamp, StagedFor) or manifest is None or not undecided:
             return found
-        return Standing.DISCARDED if is_over(stamp, manifest) else Standing.PENDING
+        return OrphanKind.DISCARDED if is_over(stamp, manifest) else OrphanKind.PENDING
 
     patch.set(orphans, "standing", standing)
     from dlog.aio.maintain import survey

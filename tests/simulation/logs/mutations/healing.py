@@ -12,7 +12,7 @@ from dlog.position import NO_TXID
 from dlog.protocol import takeover
 from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation
-from dlog.protocol.log_writer import Phase, Writing
+from dlog.protocol.log_writer import LogWriterPhase, Writing
 from dlog.protocol.log_writer_events import Healed, LeaveUnknown, SendEntries, WritingEffect
 from dlog.protocol.packer import Group, Packer
 from ledger.errors import LogError
@@ -201,7 +201,7 @@ def listens_to_the_ledger_of_before(patch: Patch) -> None:
     does not promise that."""
 
     def hears(self: Writing, _: LedgerId) -> bool:
-        return self.phase in {Phase.APPENDING, Phase.HOLDING}
+        return self.phase in {LogWriterPhase.APPENDING, LogWriterPhase.HOLDING}
 
     patch.set(Writing, "_hears", hears)
 

@@ -5,25 +5,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from dlog.aio import store as manifests
 from dlog.aio.maintain import audit, janitor, survey
 from dlog.aio.maintain import trim as trimming
 from dlog.aio.maintain.survey import Survey, Unlisted, Visit
 from dlog.aio.maintain.trim import Before
 from dlog.aio.port import Ledgers
 from dlog.aio.read import places
-from dlog.aio.store import manifests
-from dlog.aio.store.consumer_nodes import read_consumers
-from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.namespace_watch import log_names
+from dlog.aio.store import ManifestNode, log_names, read_consumers
 from dlog.aio.write import writer
 from dlog.aio.write.writer import LogWriter
 from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
 from dlog.protocol import lifecycle, orphans, retention
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import Edit, forget_deleted, trim
-from dlog.protocol.orphans import Stamp, Standing
+from dlog.protocol.orphans import OrphanKind, Stamp
 from ledger.ids import LedgerId
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.procedure import Steps
@@ -71,7 +69,7 @@ def deletes_ledgers_before_the_manifest_says_so(patch: Patch) -> None:
 def sweeps_up_the_current_segment(patch: Patch) -> None:
     """The janitor knows a segment by its seal."""
 
-    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> OrphanKind:
         if manifest is not None:
             sealed = tuple(segment for segment in manifest.segments if segment.sealed)
             manifest = replace(manifest, segments=sealed)
@@ -86,9 +84,9 @@ def sweeps_up_the_current_segment(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def sweeps_up_what_is_about_to_be_listed(patch: Patch) -> None:
-    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> OrphanKind:
         found = orphans.standing(ledger_id, stamp, manifest)
-        return Standing.UNLISTED if found is Standing.PENDING else found
+        return OrphanKind.UNLISTED if found is OrphanKind.PENDING else found
 
     patch.set(survey, "standing", standing)
 
@@ -195,7 +193,7 @@ def a_log_that_no_list_names_is_gone(patch: Patch) -> None:
         each = await honest(ledgers, found, ledger_id)
         if each is None or each.stamp is None or each.stamp.incarnation in found.names:
             return each
-        return replace(each, standing=Standing.LOG_GONE)
+        return replace(each, standing=OrphanKind.LOG_GONE)
 
     patch.set(survey, "look_at", look_at)
 

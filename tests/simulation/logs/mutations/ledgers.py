@@ -10,10 +10,9 @@ from ledger.errors import DamagedEntry
 from ledger.ids import NO_ENTRY, EntryId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, proven_lac
-from ledger.protocol.fence import Fencing
 from ledger.protocol.recovery_events import LacRead
-from ledger.reader import LedgerReader
-from ledger.reader_state import Known
+from ledger.protocol.recovery_phases import Fencing
+from ledger.reader import LedgerReader, ReaderState
 from ledger.requests import ReadAnswer
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -117,14 +116,14 @@ def takes_a_last_add_confirmed_for_a_fence(patch: Patch) -> None:
     test="tests/ledger/test_known.py::test_a_late_reply_does_not_open_a_closed_ledger_again",
 )
 def believes_a_late_reply_that_a_closed_ledger_is_open(patch: Patch) -> None:
-    honest = Known.learn
+    honest = ReaderState.learn
 
-    def learn(self: Known, metadata: LedgerMetadata | None) -> None:
+    def learn(self: ReaderState, metadata: LedgerMetadata | None) -> None:
         honest(self, metadata)
         if metadata is not None:
             self.metadata = metadata
 
-    patch.set(Known, "learn", learn)
+    patch.set(ReaderState, "learn", learn)
 
 
 @mutation(

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from dlog.aio.maintain import trim
-from dlog.aio.store.consumer_nodes import ConsumerNode
+from dlog.aio.store import ConsumerNode
 from dlog.aio.write import segment_roll, writer
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import edits, lifecycle
 from dlog.protocol.actions import Children, Transact
-from dlog.protocol.consumer_state import ConsumerState
-from dlog.protocol.consumer_steps import ConsumerSteps
+from dlog.protocol.consumer_steps import ConsumerState, ConsumerSteps
 from dlog.protocol.edits import Edit, check_writable
 from dlog.protocol.lifecycle import Incarnations
 from dlog.protocol.manifest_steps import ManifestSteps

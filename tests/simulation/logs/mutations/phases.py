@@ -3,7 +3,7 @@
 from typing import Final
 
 from dlog.protocol.accumulator import Intake
-from dlog.protocol.log_writer import Phase, Writing, _closed_empty
+from dlog.protocol.log_writer import LogWriterPhase, Writing, _closed_empty
 from dlog.protocol.log_writer_events import (
     Answer,
     CloseSegment,
@@ -23,13 +23,13 @@ _UNIT: Final = "tests/dlog/protocol/test_writing.py"
 _AGAIN: Final = "test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over"
 
 
-def _sends_in(patch: Patch, phase: Phase) -> None:
+def _sends_in(patch: Patch, phase: LogWriterPhase) -> None:
     honest = Writing._send
 
     def send(self: Writing) -> list[WritingEffect]:
         if self.phase is not phase:
             return honest(self)
-        self.phase = Phase.APPENDING
+        self.phase = LogWriterPhase.APPENDING
         effects = honest(self)
         self.phase = phase
         return effects
@@ -45,13 +45,13 @@ def _sends_in(patch: Patch, phase: Phase) -> None:
 )
 def sends_while_a_roll_holds(patch: Patch) -> None:
     """No record is lost by that: the switch only waits for longer, for ever under load."""
-    _sends_in(patch, Phase.HOLDING)
+    _sends_in(patch, LogWriterPhase.HOLDING)
 
 
 @mutation("", logs=True, test=f"{_UNIT}::test_nothing_is_sent_or_confirmed_while_it_heals")
 def sends_while_it_heals(patch: Patch) -> None:
     """To a ledger that it has let go of."""
-    _sends_in(patch, Phase.HEALING)
+    _sends_in(patch, LogWriterPhase.HEALING)
 
 
 @mutation("", logs=True, drawn=False, test=f"{_UNIT}::{_AGAIN}")
@@ -146,7 +146,7 @@ def heals_for_as_long_as_it_takes(patch: Patch) -> None:
     honest = Writing._take_over_if_due
 
     def take_over_if_due(self: Writing, now: float) -> list[WritingEffect]:
-        if self.phase is Phase.HEALING:
+        if self.phase is LogWriterPhase.HEALING:
             self._heal_by = now + 1e9
         return honest(self, now)
 
@@ -297,6 +297,8 @@ def gives_up_at_the_first_trouble_of_healing(patch: Patch) -> None:
     honest = Writing._heal_failed
 
     def heal_failed(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
-        return self._end(error) if self.phase is Phase.HEALING else honest(self, error, now)
+        return (
+            self._end(error) if self.phase is LogWriterPhase.HEALING else honest(self, error, now)
+        )
 
     patch.set(Writing, "_heal_failed", heal_failed)

@@ -7,12 +7,11 @@ from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.procedures import run_on_store
 from dlog.aio.read import chunks, handles, places, reader
 from dlog.aio.read.tails import tail_of
-from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store import ConsumerNode, ManifestNode
 from dlog.errors import DamagedLog, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.position import Start, Timestamp, Txid
-from dlog.protocol.consumer_state import ConsumerState
+from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.cursor import AwaitManifest, Cursor, CursorEffect, Fail, Finish
 from ledger.errors import (
     LogError,

@@ -5,9 +5,9 @@ from dataclasses import replace
 from dlog.aio.write import segment_roll, writer
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import log_seal, roll
+from dlog.protocol import lifecycle, roll
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
-from dlog.protocol.log_writer import Phase, Writing
+from dlog.protocol.log_writer import LogWriterPhase, Writing
 from dlog.protocol.log_writer_events import Confirm, SendEntries, WritingEffect
 from dlog.protocol.packer import Packer
 from ledger.ids import LedgerId
@@ -21,7 +21,7 @@ def switches_before_the_old_ledger_is_confirmed(patch: Patch) -> None:
 
     def step_roll(self: Writing, event: roll.RollEvent, now: float) -> list[WritingEffect]:
         effects = honest(self, event, now)
-        if self.phase is Phase.HOLDING:
+        if self.phase is LogWriterPhase.HOLDING:
             packer, self._packer = self._packer, Packer()  # where nothing is in flight
             effects += honest(self, roll.AddsConfirmed(), now)
             self._packer = packer
@@ -151,5 +151,5 @@ def seals_a_log_beside_its_writer(patch: Patch) -> None:
 
         return edit
 
-    patch.set(log_seal, "_ends", ends)
-    patch.set(log_seal, "end_log", end_log)
+    patch.set(lifecycle, "_ends", ends)
+    patch.set(lifecycle, "end_log", end_log)

@@ -1,1 +1,0 @@
-"""What logs keep in the metadata store."""

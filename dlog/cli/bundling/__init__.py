@@ -1,1 +1,0 @@
-"""What `dlog debug bundle` does: gathers what a report of trouble needs, without secrets."""

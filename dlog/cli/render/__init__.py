@@ -1,1 +1,0 @@
-"""What draws: tables, JSON, bars."""
