@@ -8,7 +8,7 @@ from dlog.health.signs import Gravity, Sign, named
 from ledger.metastore.acl_survey import AclSurvey
 from ledger.values import counted
 
-_MEND: Final = "As an operator run 'dlog access protect': it sets them again as the roles say."
+_MEND: Final = "As an operator run 'dlog access protect': it restores what the roles say."
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,9 @@ class AclFacts:
             yield Sign(
                 Gravity.NOTE,
                 "open-namespace",
-                "whoever reaches ZooKeeper may read and change all metadata, keys of ledgers too",
-                "Let nobody else reach it, or make namespaces with credentials (dlog init --help).",
+                "anyone who can reach ZooKeeper may read and change all metadata, including keys "
+                "of ledgers",
+                "Restrict access to it, or create namespaces with credentials (dlog init --help).",
             )
         elif len(self.survey.roles.operators) > 1 and not self.survey.roles.keep_rights:
             yield Sign(
@@ -34,7 +35,7 @@ class AclFacts:
                 "all-are-operators",
                 f"each of {len(self.survey.roles.operators)} identities that may write to "
                 "ZooKeeper may grant itself every role, and register as a bookie",
-                "Say who is an operator, a bookie, a client: dlog access protect --help.",
+                "Assign operators, bookies and clients: dlog access protect --help.",
             )
         if self.survey.missing:
             yield Sign(
@@ -50,7 +51,7 @@ class AclFacts:
                 "acl-differs",
                 f"{counted(self.survey.differing, 'node')} of the namespace may be touched by "
                 f"others than the rest of it: {named(paths)}",
-                "They were made by other programs, or before roles were given. " + _MEND,
+                "They were created by other programs, or before roles were assigned. " + _MEND,
             )
 
     def summary(self) -> str:

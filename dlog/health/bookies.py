@@ -70,7 +70,7 @@ class BookiesFacts:
                     "bookie-too-old",
                     f"bookie {each.bookie} reads levels up to {each.reads}, and the cluster is at "
                     f"level {self.level}",
-                    "Replace its program by the present release.",
+                    "Upgrade its program to the current release.",
                 )
         yield from self._of_too_few()
 
@@ -107,27 +107,27 @@ class BookiesFacts:
                 Gravity.GRAVE,
                 "no-bookie",
                 f"no bookie is registered: {known}",
-                "Start the bookies: 'dlog up' for the cluster that it made, else "
-                "'dlog bookie start'.",
+                "Start the bookies: with 'dlog up' for a local cluster, else with 'dlog bookie "
+                "start'.",
                 bookies=away,
             )
         elif not writable or writable < quorum.ack <= planned:
             yield Sign(
                 Gravity.GRAVE,
                 "nothing-written",
-                f"{writable} of {counted(len(there), 'bookie')} that are there take new entries: "
-                f"logs that want {quorum.ack} acknowledgements, as by default, cannot be written",
-                "Bring bookies back, and see why others are read-only.",
+                f"{writable} of {counted(len(there), 'registered bookie')} accept new entries: "
+                f"logs that need {quorum.ack} acknowledgements, the default, cannot be written",
+                "Bring bookies back, and find out why others are read-only.",
                 due_to=due_to_away(max(1, quorum.ack)),
             )
         elif writable < quorum.ensemble:
             yield Sign(
                 Gravity.WRONG if planned >= quorum.ensemble else Gravity.NOTE,
                 "few-bookies",
-                f"{are(writable, 'bookie')} writable, and by default each segment of a log wants "
+                f"{are(writable, 'bookie')} writable, and by default each segment of a log needs "
                 f"{quorum.ensemble}",
-                "Segments begin with fewer copies, or wait for bookies, as the settings of their "
-                "log say: bring bookies back, or start new ones.",
+                "Segments start with fewer copies, or wait for bookies, depending on the "
+                "settings of their log: bring bookies back, or start new ones.",
                 due_to=due_to_away(quorum.ensemble),
             )
 
@@ -167,9 +167,7 @@ def away_sign(missed: Sequence[tuple[str, str]], *, leaving: bool = False) -> Si
     names = tuple(bookie for bookie, _ in missed)
     places = named([f"{name} (last at {at})" if at else name for name, at in missed])
     if leaving:
-        action = (
-            f"'dlog bookie decommission {names[0]}' continues to empty it, or retires its name."
-        )
+        action = f"'dlog bookie decommission {names[0]}' continues that, or retires its name."
     elif len(missed) == 1:
         action = (
             "Start it again. If its data are gone: 'dlog bookie recover "
@@ -197,15 +195,15 @@ def _signs_of(each: BookieFacts) -> Iterator[Sign]:
         yield Sign(
             Gravity.WRONG,
             "bookie-unreadable",
-            f"what the metadata store has of bookie {each.bookie} cannot be read: {each.damaged}",
-            "No client uses it. Start it again with the newest version that runs in the cluster.",
+            f"the metadata of bookie {each.bookie} cannot be read: {each.damaged}",
+            "No client uses it. Restart it with the newest version that runs in the cluster.",
         )
     if each.limbo:
         yield Sign(
             Gravity.WRONG,
             "bookie-in-limbo",
             f"bookie {each.bookie} is {each.limbo}",
-            "Keep the other bookies up until it ends by itself: see 'in limbo' in "
+            "Keep the other bookies up until limbo ends by itself: see 'in limbo' in "
             "docs/operations.md.",
         )
     if each.registered and each.read_only:
@@ -215,21 +213,25 @@ def _signs_of(each: BookieFacts) -> Iterator[Sign]:
 def _read_only_sign(each: BookieFacts) -> Sign:
     ordered = each.leaving or each.reasons == (BY_OPERATOR,)
     if each.leaving:
-        why, action = "it is being emptied", f"See 'dlog bookie decommission {each.bookie}'."
+        why, action = "it is being decommissioned", f"See 'dlog bookie decommission {each.bookie}'."
     elif each.reasons:
         why = "; ".join(each.reasons)
         action = (
-            f"'dlog bookie readonly off {each.bookie}' lets new entries in again."
+            f"'dlog bookie readonly off {each.bookie}' lets it accept new entries again."
             if ordered
-            else "Free space or replace the disk, then it takes entries by itself; writers use "
-            "others meanwhile."
+            else "Free space or replace the disk; then it accepts entries again. Writers use "
+            "other bookies meanwhile."
         )
     else:
-        why = f"why is not known ({each.silent})" if each.silent else "why was not asked"
-        action = f"'dlog bookie status {each.bookie}' asks it."
+        why = (
+            f"the reason is unknown ({each.silent})"
+            if each.silent
+            else "the reason was not queried"
+        )
+        action = f"'dlog bookie status {each.bookie}' queries it."
     return Sign(
         Gravity.NOTE if ordered else Gravity.WRONG,
         "bookie-read-only",
-        f"bookie {each.bookie} takes no new entries: {why}",
+        f"bookie {each.bookie} accepts no new entries: {why}",
         action,
     )

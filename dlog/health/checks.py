@@ -115,7 +115,7 @@ async def _status(
     """Return what it said, why not, how long that took, and how far its clock is ahead of ours
     going by the middle of that time."""
     if not found.operator_address:
-        return None, "it takes no orders", 0.0, None
+        return None, "it accepts no operator requests", 0.0, None
     try:
         async with operator_of(
             found, timeout_s=reach.timeout_s, security=reach.security

@@ -38,14 +38,14 @@ class LogsFacts:
                 f"nobody leads {'log' if one else f'{len(self.leaderless)} logs:'} "
                 f"{named(self.leaderless)}, and {'its' if one else 'their'} last writer did not "
                 "close in order",
-                "Start the application, or a standby of it. If nobody is to write it any more: "
-                "'dlog log seal LOG'.",
+                "Start the application, or a standby of it. If the log is finished: 'dlog log "
+                "seal LOG'.",
             )
         if self.unread:
             yield Sign(
                 Gravity.WRONG,
                 "log-unreadable",
-                f"what the metadata store has of {named(self.unread)} cannot be read",
+                f"the metadata of {named(self.unread)} cannot be read",
                 "'dlog log show LOG' says why.",
             )
 
@@ -101,8 +101,9 @@ class OpeningsFacts:
                 Gravity.GRAVE,
                 "log-cannot-be-opened",
                 f"log {log} cannot be opened for writing: {obstacle.reason}",
-                "Bring these bookies back. If that is impossible, or what they say cannot be true: "
-                "'dlog ledger close-at LEDGER ENTRY' shows what each bookie holds, and ends it.",
+                "Bring these bookies back. If that is impossible, or their claim cannot be true: "
+                "'dlog ledger close-at LEDGER ENTRY' shows what each bookie holds, and closes "
+                "the ledger.",
                 due_to=frozenset({frozenset(obstacle.away)} if obstacle.away else ()),
             )
 
@@ -144,7 +145,8 @@ def blocked_by(
         away = [bookie for bookie in members if bookie not in registered]
         verb = "is" if len(away) == 1 else "are"
         return Obstacle(
-            f"of ledger {ledger_id} too few bookies are there; {named(away)} {verb} away",
+            f"of ledger {ledger_id} too few bookies are registered; "
+            f"{named(away)} {verb} unavailable",
             tuple(away),
         )
     if claims.keys() >= set(members):
@@ -153,8 +155,8 @@ def blocked_by(
         if confirmed > max(held, metadata.last_fragment.first_entry - 1):
             who = [bookie for bookie, (lac, _) in claims.items() if lac > held]
             return Obstacle(
-                f"of ledger {ledger_id} entry {confirmed} is said to be confirmed, and no bookie "
-                f"holds an entry above {held}; {named(who)} say so"
+                f"of ledger {ledger_id} entry {confirmed} is claimed to be confirmed "
+                f"(by {named(who)}), but no bookie holds an entry above {held}"
             )
     return None
 
@@ -182,9 +184,9 @@ class DeletionsFacts:
         begun = Gravity.NOTE if self.janitor else Gravity.WRONG
         action = (
             f"The janitor ({self.janitor}) finishes them with its next pass; if they stay, its log "
-            "says why."
+            "has the reason."
             if self.janitor
-            else "'dlog janitor run --once' finishes them; let one run with each namespace."
+            else "'dlog janitor run --once' finishes them; run one for each namespace."
         )
         if self.half_deleted:
             yield Sign(
@@ -209,14 +211,14 @@ class DeletionsFacts:
                 "no-janitor",
                 f"{counted(self.retained, 'log')} with a limit of age or size, and no janitor: "
                 "only their writers apply it",
-                "Run 'dlog janitor run' with each namespace.",
+                "Run 'dlog janitor run' for each namespace.",
             )
         for log, reason in self.implausible:
             yield Sign(
                 Gravity.WRONG,
                 "implausible-times",
                 f"log {log} has records with implausible times: {reason}",
-                "Give timestamp_ms in milliseconds since 1970, or leave it out. Retention by age "
+                "Set timestamp_ms in milliseconds since 1970, or leave it out. Retention by age "
                 "counts from when segments were written; reading by time finds other records.",
             )
         for log, percent, segments in self.filling:
@@ -226,14 +228,14 @@ class DeletionsFacts:
                 f"the manifest of log {log} is {percent} % full, of "
                 f"{counted(segments, 'segment')}; a full one gets no more, and staged batches of "
                 "Spark fail (ManifestTooLarge)",
-                "Let retention or 'dlog log truncate' take whole segments away, and make fewer: by "
-                "larger roll settings, and by Spark batches that are small, or rarer.",
+                "Remove whole segments with retention or 'dlog log truncate', and create fewer: "
+                "with larger roll settings, and with small or less frequent Spark batches.",
             )
         if self.unread:
             yield Sign(
                 Gravity.WRONG,
                 "log-unreadable",
-                f"what the metadata store has of {named(self.unread)} cannot be read",
+                f"the metadata of {named(self.unread)} cannot be read",
                 "'dlog log show LOG' says why.",
             )
 

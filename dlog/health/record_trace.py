@@ -209,7 +209,8 @@ async def _replicas(
     async def ask_where(bookie: BookieId) -> None:
         found = registered.get(bookie)
         if found is None or not found.operator_address:
-            silent = "it is not registered" if found is None else "it takes no orders"
+            refused = "it accepts no operator requests"
+            silent = "it is not registered" if found is None else refused
             told[bookie] = None, silent
             return
         try:

@@ -59,8 +59,8 @@ class RepairFacts:
                 Gravity.GRAVE,
                 "audit-alarm",
                 f"repair marks nothing: {self.alarm}",
-                "That is mostly a network or a metadata store that is cut off: bring the bookies "
-                "back first.",
+                "The usual cause is a network or a metadata store that is cut off: bring the "
+                "bookies back first.",
                 due_to=self._due_to(exposed=True),
             )
         if self.urgent or self.short:
@@ -69,25 +69,25 @@ class RepairFacts:
                 Gravity.GRAVE,
                 "copies-short",
                 f"{are(count, 'ledger')} down to fewer copies than are acknowledged of an entry",
-                "One more loss may be for good. Bring the bookies back that are away, and stop "
-                "none; 'dlog ledger underreplicated' says which ledgers.",
+                "One more loss may be permanent. Bring back the unavailable bookies, and stop "
+                "none; 'dlog ledger underreplicated' lists the ledgers.",
                 due_to=self._due_to(marked=bool(self.urgent), exposed=bool(self.short)),
             )
         if self.marked:
             yield Sign(
                 Gravity.WRONG,
                 "underreplicated",
-                f"{are(self.marked, 'ledger')} known to lack copies{self._held_up()}",
-                "'dlog autorecovery status' says how fast repair gets on.",
+                f"{are(self.marked, 'ledger')} known to be underreplicated{self._held_up()}",
+                "'dlog autorecovery status' shows the progress of repair.",
                 due_to=self._due_to(marked=True),
             )
         if self.exposed and not self.marked:
             yield Sign(
                 Gravity.WRONG,
                 "copies-away",
-                f"{self.exposed} of {self.sampled} ledgers that were looked at have a copy on a "
-                f"bookie that is away ({named(self.away)})",
-                "Copies are made elsewhere once a process of repair takes it for lost: see 'dlog "
+                f"{self.exposed} of {self.sampled} ledgers that were checked have a copy on an "
+                f"unavailable bookie ({named(self.away)})",
+                "Autorecovery makes copies elsewhere once the bookie counts as lost: see 'dlog "
                 "autorecovery status' for the delay, and bring it back before.",
                 due_to=self._due_to(exposed=True),
             )
@@ -103,7 +103,7 @@ class RepairFacts:
             yield Sign(
                 Gravity.GRAVE,
                 "entries-lost",
-                f"nobody that is there has some entries of {_ledgers(self.lost)}",
+                f"no available bookie has some entries of {_ledgers(self.lost)}",
                 "Bring back the bookies that held them: 'dlog bookie where LEDGER' names them.",
             )
         if self.differing:
@@ -111,7 +111,8 @@ class RepairFacts:
                 Gravity.GRAVE,
                 "copies-differ",
                 f"two bookies have different bytes for entries of {_ledgers(self.differing)}",
-                "'dlog log verify' says which differ from most; a person has to decide.",
+                "'dlog log verify' reports which differ from the majority; an operator has to "
+                "decide.",
             )
 
     def _of_nobody(self) -> Iterator[Sign]:
@@ -123,15 +124,15 @@ class RepairFacts:
             yield Sign(
                 gravity,
                 "repair-off",
-                "repair is switched off",
-                "'dlog autorecovery enable' lets it go on.",
+                "repair is disabled",
+                "'dlog autorecovery enable' resumes it.",
                 due_to=due_to,
             )
         if not self.auditor:
             yield Sign(
                 gravity,
                 "no-auditor",
-                "nobody looks for ledgers that lack copies",
+                "no auditor looks for underreplicated ledgers",
                 "Run 'dlog autorecovery start' on a machine or two.",
                 due_to=due_to,
             )
@@ -139,13 +140,13 @@ class RepairFacts:
     def _held_up(self) -> str:
         if not self.deferred:
             return ""
-        return f"; the repair of {self.deferred} was put off: {named(self.deferred_why)}"
+        return f"; the repair of {self.deferred} was postponed: {named(self.deferred_why)}"
 
     def summary(self) -> str:
         by = f"auditor {self.auditor}" if self.auditor else "no auditor"
-        off = "" if self.enabled else ", switched off"
+        off = "" if self.enabled else ", disabled"
         known = counted(self.marked, "ledger")
-        return f"{known} known to lack copies; {by}, {self.workers} at work{off}"
+        return f"{known} known to be underreplicated; {by}, {self.workers} at work{off}"
 
     def unseen(self) -> Iterator[str]:
         if self.looked_at < self.marked:

@@ -47,7 +47,7 @@ def expiry_sign(whose: str, validity: Validity, now_s: float) -> Sign | None:
         return Sign(
             Gravity.GRAVE,
             "certificate-expired",
-            f"the certificate of {whose} expired on {validity}: nobody lets it in, nor uses it",
+            f"the certificate of {whose} expired on {validity}: no peer accepts it",
             "Put a renewed one in its place, with its key; no restart is needed.",
         )
     if not validity.is_soon(now_s):
@@ -118,7 +118,7 @@ class ServersFacts:
             yield Sign(
                 Gravity.NOTE,
                 "versions-differ",
-                f"bookies run other versions than each other or than this program "
+                f"bookies run versions that differ from each other or from this program "
                 f"({self.version}): {running}",
                 "Finish the update, one bookie after the other.",
             )
@@ -183,19 +183,19 @@ def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
         yield Sign(
             Gravity.WRONG,
             "bookie-unreachable",
-            f"bookie {each.bookie} is registered, and does not answer clients at {each.address} "
+            f"bookie {each.bookie} is registered, but does not answer clients at {each.address} "
             "from here",
-            "If it was just killed, its registration goes in a moment. Else look for a firewall, "
-            "for an address that only its own machine knows (--advertise), or for a process that "
-            "hangs.",
+            "If it was just killed, its registration expires in a moment. Else look for a "
+            "firewall, for an address that only its own machine knows (--advertise), or for a "
+            "process that hangs.",
             bookies=(each.bookie,),
         )
     elif each.silent:
         yield Sign(
             Gravity.NOTE,
             "no-orders",
-            f"bookie {each.bookie} serves clients, but how it does is not known: {each.silent}",
-            "Let operators reach its --operator-port from here, or ask on its own machine.",
+            f"bookie {each.bookie} serves clients, but its state is unknown: {each.silent}",
+            "Make its --operator-port reachable from here, or query it on its own machine.",
         )
 
 
@@ -213,7 +213,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
             yield Sign(
                 Gravity.WRONG,
                 "journal-full",
-                f"bookie {bookie} has no room for its journal {journal.path}",
+                f"bookie {bookie} has no space for its journal {journal.path}",
                 "Free space there; nothing that was acknowledged is lost.",
             )
     for usage in status.directories:
@@ -224,7 +224,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
                 "disk-filling",
                 f"{usage.path} of bookie {bookie} is {share:.0f} % full",
                 "Add bookies, shorten retention, or look for a consumer that holds it up; 'dlog "
-                f"bookie compact {bookie}' frees what is dead already.",
+                f"bookie compact {bookie}' frees dead data.",
             )
     for alarm in status.collector.alarms:
         yield Sign(
@@ -232,15 +232,15 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
             "deletions-stuck",
             f"bookie {bookie} keeps {counted(status.collector.waiting, 'ledger')} that may be "
             f"garbage: {alarm.reason}",
-            "Find out first what became of the metadata store; then 'dlog bookie gc "
-            f"{bookie} --allow-deletions N' gives them up.",
+            "First find out what happened to the metadata store; then 'dlog bookie gc "
+            f"{bookie} --allow-deletions N' deletes them.",
         )
     for warning in status.warnings:
         yield Sign(
             Gravity.WRONG,
             "bookie-warns",
             f"bookie {bookie} warns: {warning}",
-            f"'dlog bookie status {bookie}' shows all that it says.",
+            f"'dlog bookie status {bookie}' shows its whole state.",
         )
 
 
@@ -250,9 +250,9 @@ def _clock_sign(each: ServerFacts) -> Sign:
         Gravity.WRONG,
         "clock-differs",
         f"the clock of bookie {each.bookie} is {abs(off_s):.1f} s "
-        f"{'ahead of' if off_s > 0 else 'behind'} the one here",
-        "Let all machines follow a time server. No record is in danger: retention by age and the "
-        "times in reports are wrong by as much.",
+        f"{'ahead of' if off_s > 0 else 'behind'} the local clock",
+        "Synchronize all machines with a time server. No record is in danger: retention by age "
+        "and the times in reports are wrong by as much.",
     )
 
 

@@ -156,8 +156,10 @@ def _ordered(signs: Iterable[Sign]) -> list[Sign]:
 def _bounded(signs: Sequence[Sign]) -> Iterator[Sign]:
     yield from signs[:KIND_MAX]
     if len(signs) > KIND_MAX:
-        what = f"{len(signs) - KIND_MAX} more are as the last one"
-        yield replace(signs[-1], what=what, action="The JSON of this command names all of them.")
+        what = f"{len(signs) - KIND_MAX} more are like the last one"
+        yield replace(
+            signs[-1], what=what, action="The JSON output of this command lists all of them."
+        )
 
 
 def _signs(one: CheckResult) -> Iterator[Sign]:
@@ -167,6 +169,6 @@ def _signs(one: CheckResult) -> Iterator[Sign]:
         yield Sign(
             Gravity.GRAVE,
             f"{one.name}-unknown",
-            f"how it is with {one.name.replace('_', ' ')} could not be found out: {one.trouble}",
-            "See to that first, then ask again.",
+            f"the state of {one.name.replace('_', ' ')} is unknown: {one.trouble}",
+            "Fix that first, then run the check again.",
         )

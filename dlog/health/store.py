@@ -29,32 +29,32 @@ class StoreFacts:
                 Gravity.GRAVE,
                 "store-unreachable",
                 f"the metadata store does not serve: {self.trouble}",
-                "Writers go on as long as no bookie fails and no segment ends; no log can be "
-                "opened. See whether its servers run and are reached from here.",
+                "Writers continue as long as no bookie fails and no segment ends; no log can be "
+                "opened. Check that its servers run and can be reached from here.",
             )
         elif not self.instance:
             yield Sign(
                 Gravity.WRONG,
                 "no-namespace",
                 f"there is no namespace at {self.uri}",
-                "Check --uri and DLOG_URI, or make one there with 'dlog init'.",
+                "Check --uri and DLOG_URI, or create one there with 'dlog init'.",
             )
         elif self.answered_s > SLOW_S:
             yield Sign(
                 Gravity.WRONG,
                 "store-slow",
-                f"the metadata store took {self.answered_s:.1f} s for an answer",
-                "Takeovers and ensemble changes wait for it: look at the load and the disks of "
-                "its servers.",
+                f"the metadata store took {self.answered_s:.1f} s to answer",
+                "Takeovers and ensemble changes wait for it: check the load and the disks of its "
+                "servers.",
             )
 
         if self.instance and self.held.raising_to:
             yield Sign(
                 Gravity.WRONG,
                 "level-unfinished",
-                f"a rise of the cluster's level to {self.held.raising_to} was begun and not ended: "
-                "bookies of older releases cannot start",
-                "'dlog cluster upgrade' finishes it, or takes it back and says why.",
+                f"raising the cluster's level to {self.held.raising_to} was started but not "
+                "finished: bookies of older releases cannot start",
+                "'dlog cluster upgrade' finishes it, or reverts it and reports why.",
             )
         elif self.instance and self.held.level < LEVEL_MAX:
             yield Sign(

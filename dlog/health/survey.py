@@ -73,7 +73,7 @@ def taking_orders(
     for found in directory.available():
         if found.bookie == bookie:
             if not found.operator_address:
-                reason = f"bookie {bookie!r} takes no orders: start it with {NEEDED}"
+                reason = f"bookie {bookie!r} accepts no operator requests: start it with {NEEDED}"
                 raise NoOrders(bookie, reason)
             return found
     address = directory.address(bookie)
@@ -161,7 +161,7 @@ async def gather_bookies(reach: Reach) -> BookiesFacts:
     async def ask(bookie: KnownBookie) -> None:
         assert bookie.registration is not None
         if not bookie.registration.operator_address:
-            silent[bookie.bookie] = "it takes no orders"
+            silent[bookie.bookie] = "it accepts no operator requests"
             return
         try:
             async with operator_of(

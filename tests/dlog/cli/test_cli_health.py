@@ -101,7 +101,7 @@ def test_a_ledger_with_a_lac_that_cannot_be_true_is_named_and_mended(shell: CliS
         dlog.Log.open("orders", uri=shell.uri)
     signs = shell.json("status", code=1)["signs"]
     (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")
-    assert "entry 1000000 is said to be confirmed" in sign["what"]
+    assert "entry 1000000 is claimed to be confirmed" in sign["what"]
     told = shell.refused("ledger", "close-at", str(ledger_id), "0", "--yes")
     assert "--below-confirmed" in told
     shell.run("ledger", "close-at", str(ledger_id), "0", "--yes", "--below-confirmed")
@@ -116,8 +116,8 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
     shell.cluster.kill_bookie(1)
     text = shell.run("status", code=1)
     assert text.startswith("1 problem found.\n\nWRONG: bookie bookie-1 (last at 127.0.0.1:")
-    assert "\n  - 2 bookies are writable, and by default each segment of a log wants 3\n" in text
-    assert "\n    -> Segments begin with fewer copies" in text
+    assert "\n  - 2 bookies are writable, and by default each segment of a log needs 3\n" in text
+    assert "\n    -> Segments start with fewer copies" in text
     found = shell.json("status", code=1)
     assert found["healthy"] is False
     assert found["bookies"]["bookies"][1]["state"] == "away"
@@ -136,7 +136,7 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
 def test_a_bookie_that_is_read_only_is_asked_why(shell: CliShell) -> None:
     shell.cluster.set_read_only(0)
     assert kinds(shell) == ["bookie-read-only", "few-bookies"]
-    assert "why is not known (it takes no orders)" in shell.run("status", code=1)
+    assert "the reason is unknown (it accepts no operator" in shell.run("status", code=1)
 
 
 def test_what_a_bookie_left_in_the_store_and_cannot_be_read_is_told(shell: CliShell) -> None:
@@ -179,8 +179,9 @@ def test_marked_ledgers_are_counted_and_a_few_of_them_read(
     found = shell.json("status", code=1)
     assert (found["repair"]["underreplicated"], found["repair"]["looked_at"]) == (5, 3)
     assert found["not_looked_at"] == ["what is lacking of 2 more marked ledgers"]
-    assert "5 ledgers are known to lack copies; the repair of 1 was put off: nobody has it" in (
-        " ".join(shell.run("status", code=1).split())
+    assert (
+        "5 ledgers are known to be underreplicated; the repair of 1 was postponed: nobody has it"
+        in (" ".join(shell.run("status", code=1).split()))
     )
     assert "Not checked, because there is too much" in shell.run("status", code=1)
 
@@ -273,7 +274,7 @@ def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliS
     try:
         sign = shell.json("doctor", code=1)["signs"][0]
         assert sign["kind"] == "bookie-unreachable"
-        assert "bookie ghost is registered, and does not answer clients" in sign["what"]
+        assert "bookie ghost is registered, but does not answer clients" in sign["what"]
     finally:
         loop.run(store.close())
 

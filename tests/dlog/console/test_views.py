@@ -178,7 +178,7 @@ def test_a_bookie_that_does_not_answer_says_for_how_long_and_stands_first() -> N
     cluster.take_in(report(well, servers=(server(reached=False),)), now=114.0, now_ms=3)
     page = cluster_page(cluster, 114.0)
     first, *others = page.problems
-    assert first.what.startswith("bookie b0 is registered, and does not answer clients at h:1")
+    assert first.what.startswith("bookie b0 is registered, but does not answer clients at h:1")
     assert first.since == "12 s"
     assert all("b0" not in each.what for each in others)
     assert page.cards[0].tone == "wrong"

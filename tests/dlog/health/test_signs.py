@@ -91,7 +91,7 @@ def test_one_that_was_given_up_or_is_emptied_is_nothing_wrong() -> None:
 def test_one_that_is_read_only_says_why_and_an_operators_word_is_only_a_note() -> None:
     full = replace(THREE[0], bookie="b3", read_only=True, reasons=("/d is 96 % full",))
     assert signs(bookies(full)) == [(Gravity.WRONG, "bookie-read-only")]
-    assert "takes no new entries: /d is 96 % full" in next(bookies(full).signs()).what
+    assert "accepts no new entries: /d is 96 % full" in next(bookies(full).signs()).what
     ordered = replace(full, reasons=("an operator said so",))
     assert signs(bookies(ordered)) == [(Gravity.NOTE, "bookie-read-only")]
     both = replace(full, reasons=("an operator said so", "/d is 96 % full"))
@@ -99,7 +99,7 @@ def test_one_that_is_read_only_says_why_and_an_operators_word_is_only_a_note() -
     emptied = replace(full, reasons=(), leaving=True)
     assert signs(bookies(emptied)) == [(Gravity.NOTE, "bookie-read-only")]
     silent = replace(full, reasons=(), silent="no answer")
-    assert "is not known (no answer)" in next(bookies(silent).signs()).what
+    assert "reason is unknown (no answer)" in next(bookies(silent).signs()).what
 
 
 def test_a_bookie_in_limbo_or_unreadable_is_wrong() -> None:
@@ -160,8 +160,9 @@ def test_what_repair_has_to_do_and_who_does_it(
 
 def test_what_repair_was_put_off_for_is_said() -> None:
     put_off = replace(REPAIR, marked=2, looked_at=2, deferred=1, deferred_why=("no bookie",))
-    assert "2 ledgers are known to lack copies; the repair of 1 was put off: no bookie" in (
-        next(put_off.signs()).what
+    assert (
+        "2 ledgers are known to be underreplicated; the repair of 1 was postponed: no bookie"
+        in (next(put_off.signs()).what)
     )
 
 
@@ -213,7 +214,7 @@ def test_a_hundred_signs_of_one_kind_are_not_told_one_by_one() -> None:
     found = report(many).signs
     unread: list[Sign] = [sign for sign in found if sign.kind == "bookie-unreadable"]
     assert len(unread) == KIND_MAX + 1
-    assert unread[-1].what == f"{100 - KIND_MAX} more are as the last one"
+    assert unread[-1].what == f"{100 - KIND_MAX} more are like the last one"
 
 
 ONE_DEAD = bookies(replace(THREE[1], registered=False))
@@ -351,7 +352,7 @@ def test_a_clock_differs_if_it_does_so_for_sure(
     facts = servers(replace(SERVER, clock_off_s=off_s, answered_s=answered_s))
     assert signs(facts) == ([(Gravity.WRONG, "clock-differs")] if differs else [])
     if off_s == -9.0:
-        assert "is 9.0 s behind the one here" in next(facts.signs()).what
+        assert "is 9.0 s behind the local clock" in next(facts.signs()).what
 
 
 def test_versions_that_differ_are_a_note() -> None:
@@ -474,15 +475,15 @@ def test_a_log_with_too_few_bookies_is_blocked_and_they_are_named() -> None:
     obstacle = blocked_by(7, OPEN, "a", {})
     assert obstacle is not None
     assert "ledger 7" in obstacle.reason
-    assert "b, c are away" in obstacle.reason
+    assert "b, c are unavailable" in obstacle.reason
     assert obstacle.away == ("b", "c")
 
 
 def test_a_log_with_a_confirmed_entry_that_nobody_holds_is_blocked_by_who_says_so() -> None:
     obstacle = blocked_by(7, OPEN, "abc", {**HONEST, "b": (10**9, 9)})
     assert obstacle is not None
-    assert "entry 1000000000 is said to be confirmed" in obstacle.reason
-    assert "b say so" in obstacle.reason
+    assert "entry 1000000000 is claimed to be confirmed" in obstacle.reason
+    assert "(by b)" in obstacle.reason
     assert obstacle.away == ()
     without_c = {"a": (8, 9), "b": (10, 9)}
     assert blocked_by(7, OPEN, "abc", without_c) is None, "c may hold it"
