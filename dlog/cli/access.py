@@ -80,7 +80,7 @@ def list_(uri: Uri = None, *, as_json: Json = False) -> None:
             rows = ((each.who, each.role, each.logs) for each in rules.grants)
             print_table(("who", "role", "logs"), rows)
         else:
-            told("nothing is granted: where TLS is required, bookies let in nobody but repair")
+            told("nothing is granted: where TLS is required, bookies accept only autorecovery")
         if rules.changed_ms:
             told(f"changed by {rules.changed_by} at {shown_time(rules.changed_ms)}")
 
@@ -173,7 +173,7 @@ def _grant(who: str, role: str, logs: str) -> "Grant":
     try:
         named = Role(role)
     except ValueError:
-        raise typer.BadParameter(f"{role!r} is no role; say one of {', '.join(Role)}") from None
+        raise typer.BadParameter(f"{role!r} is not a role; use one of {', '.join(Role)}") from None
     try:
         return Grant(who, named, logs or (ANYTHING if named.is_of_cluster else ""))
     except InvalidGrant as error:

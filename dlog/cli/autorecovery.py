@@ -318,7 +318,7 @@ def throttle(
             f"{rate:g} is less than {RATE_MIN:g}; see 'dlog autorecovery disable'"
         )
     if reset and (rate, ledgers) != (None, None):
-        raise typer.BadParameter("--reset goes without --rate and --ledgers")
+        raise typer.BadParameter("--reset cannot be combined with --rate or --ledgers")
 
     async def command() -> "RepairThrottle":
         from bookie.autorecovery.worker import RepairThrottle, read_throttle, set_throttle

@@ -196,7 +196,7 @@ class Bundle:
         said = "".join(f"{what}: {' '.join(why.split())}\n" for what, why in self.missing.items())
         files = {
             "MANIFEST.json": self._manifest(),
-            "MISSING.txt": (said or "nothing: all was had\n").encode(errors="replace"),
+            "MISSING.txt": (said or "nothing: everything was collected\n").encode(errors="replace"),
             **self.files,
         }
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
@@ -333,7 +333,7 @@ def _examined(name: str, *, deep: bool) -> Step:
             if trouble:
                 bundle.miss(f"{name}, {one.name}", trouble)
         for words in report.unseen:
-            bundle.miss(f"{name}, {words}", "there is too much of it")
+            bundle.miss(f"{name}, {words}", "it is too large")
 
     return Step(name, examined)
 
@@ -346,7 +346,7 @@ async def _metadata(bundle: Bundle, wanted: BundleRequest) -> None:
         marks = await underreplicated(store)
     for each in there.bookies:
         if each.is_missed:
-            bundle.miss(f"bookie {each.bookie}", each.damaged or "it is not there to be asked")
+            bundle.miss(f"bookie {each.bookie}", each.damaged or "it is unavailable")
     if len(marks) > MARKS_MAX:
         bundle.miss(
             f"metadata.json, {counted(len(marks) - MARKS_MAX, 'mark')} of ledgers",
@@ -412,7 +412,7 @@ async def _page(address: str, page: str, security: Security | None) -> str:
         raise ValueError("it is not HOST:PORT, nor http://HOST:PORT")
     secured = parts.scheme == "https" or ("://" not in address and security is not None)
     if secured and security is None:
-        raise ValueError("it has TLS, and this process has no certificate: set DLOG_TLS")
+        raise ValueError("it requires TLS, and this process has no certificate: set DLOG_TLS")
     context = security.client() if secured and security is not None else None
     reader, writer = await asyncio.open_connection(
         parts.hostname, parts.port, ssl=context, limit=PAGE_BYTES_MAX

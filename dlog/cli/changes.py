@@ -74,7 +74,7 @@ def list_(
                 ((shown_time(c.begun_ms), c.who, c.place, _what(c), _outcome(c)) for c in found),
             )
         else:
-            told("no change was written down" + (" since then" if since else ""))
+            told("no change was recorded" + (" since then" if since else ""))
 
     run_at(uri, command())
 

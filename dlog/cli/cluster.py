@@ -57,7 +57,7 @@ def upgrade(
                 found = await survey(store)
                 _show(found, as_json=as_json)
                 if found.held.level < LEVEL_MAX and found.obstacles(LEVEL_MAX):
-                    raise failed("the cluster cannot rise yet; nothing was changed")
+                    raise failed("the cluster cannot be upgraded yet; nothing was changed")
                 return
             risen = await raise_level(
                 store,
@@ -71,8 +71,8 @@ def upgrade(
             told(f"the cluster is at level {risen.level} now; it was at {risen.before}")
         if risen.late:
             raise failed(
-                f"{', '.join(risen.late)} began to start before and cannot read this level: "
-                "replace by this release"
+                f"{', '.join(risen.late)} started before the upgrade and cannot read this level: "
+                "upgrade to this release"
             )
 
     run_at(uri, command())
@@ -106,7 +106,7 @@ def _show(found: "Survey", *, as_json: bool) -> None:
     print_facts(facts)
     if found.standings:
         rows = [
-            (each.bookie, "not known: it does not run" if each.reads is None else each.reads)
+            (each.bookie, "unknown: it does not run" if each.reads is None else each.reads)
             for each in found.standings
         ]
         print_table(("bookie", "reads levels up to"), rows)

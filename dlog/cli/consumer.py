@@ -134,7 +134,7 @@ def delete(
 ) -> None:
     """Delete a consumer and its position. Refused while a process uses it exclusively."""
     if not yes:
-        typer.confirm(f"Forget consumer {name!r} of log {log!r}?", abort=True, err=True)
+        typer.confirm(f"Delete consumer {name!r} of log {log!r}?", abort=True, err=True)
 
     async def command() -> None:
         from dlog.aio.admin import delete_consumer

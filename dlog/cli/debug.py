@@ -88,7 +88,7 @@ def bundle(
     else:
         typer.echo(str(path))
     if missing:
-        told(f"{counted(len(missing), 'thing')} could not be had: see MISSING.txt in it")
+        told(f"{counted(len(missing), 'item')} could not be collected: see MISSING.txt in it")
 
 
 def _report(done: str) -> None:

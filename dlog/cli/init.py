@@ -121,11 +121,13 @@ def init(
         if made.roles.operators:
             print_facts({**shown, **named_roles(made.roles)})
             return
-        print_facts({**shown, "open to": ", ".join(made.ids) or "everybody who reaches the store"})
+        print_facts(
+            {**shown, "open to": ", ".join(made.ids) or "everybody who can reach the store"}
+        )
         if len(made.ids) > 1:
             told(
                 "each of them may grant itself every role; --operator, --bookie, --client and "
-                "--reader keep that from those who write logs"
+                "--reader prevent that for programs that write logs"
             )
 
     run(command())

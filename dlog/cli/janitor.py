@@ -115,7 +115,7 @@ def _show(done: "JanitorPass", *, as_json: bool) -> None:
         )
         return
     sys.stdout.write(
-        f"looked after {counted(done.logs, 'log')}: "
+        f"maintained {counted(done.logs, 'log')}: "
         f"{counted(done.records_trimmed, 'record')} trimmed, "
         f"{counted(done.ledgers_deleted, 'ledger')} deleted, "
         f"{counted(len(done.orphans), 'orphan')} removed, "

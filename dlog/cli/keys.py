@@ -41,7 +41,7 @@ def new(
     if as_json:
         print_json({"key": name, "file": str(path)})
     else:
-        typer.echo(f"key {name!r} is in {path}; name the file by DLOG_KEY_FILE", err=True)
+        typer.echo(f"key {name!r} is in {path}; set DLOG_KEY_FILE to it", err=True)
 
 
 @app.command(epilog=examples("dlog --key-file ~/.dlog/keys key rewrap billing billing-2027"))

@@ -224,7 +224,7 @@ def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
                 ),
             )
         else:
-            sys.stdout.write("no ledger is known to lack copies\n")
+            sys.stdout.write("no ledger is known to be underreplicated\n")
 
     run_at(uri, command())
 

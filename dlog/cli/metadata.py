@@ -1,4 +1,4 @@
-"""``dlog metadata``: the metadata store when it is damaged, or was restored to an older moment."""
+"""``dlog metadata``: the metadata store when it is damaged, or was restored from a backup."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -28,8 +28,8 @@ class NotEmbedded(CallerError):
 class NothingRestored(CallerError):
     def __init__(self, uri: str) -> None:
         super().__init__(
-            f"nobody has said that {uri} was restored to an older moment: there is nothing to "
-            "reconcile. To say so: 'dlog metadata accept-restore'"
+            f"no restore of {uri} was accepted, so there is nothing to reconcile. To accept one: "
+            "'dlog metadata accept-restore'"
         )
         self.uri = uri
 
@@ -64,7 +64,7 @@ def accept_loss(
         found = accept(directory, really=False, timeout_s=_TIMEOUT_S)
         if not yes:
             newest = "nobody knows the newest" if found.witnessed is None else found.witnessed
-            question = f"Give up all after commit {found.generation} (newest: {newest})?"
+            question = f"Give up everything after commit {found.generation} (newest: {newest})?"
             typer.confirm(question, abort=True, err=True)
         done = accept(directory, really=True, timeout_s=_TIMEOUT_S)
         if as_json:
@@ -73,7 +73,7 @@ def accept_loss(
             )
         else:
             typer.echo(
-                f"the namespace goes on from commit {done.generation}; what was there before is in "
+                f"the namespace continues from commit {done.generation}; the previous files are in "
                 f"{done.copy}; before bookies start: 'dlog metadata accept-restore'",
                 err=True,
             )
@@ -112,7 +112,9 @@ def accept_restore(
 
         async with opened_store(uri) as store:
             if not yes and not await registered_bookies(store):
-                question = "Give up all that the metadata store does not know, on all bookies?"
+                question = (
+                    "Give up everything that the metadata store does not know, on all bookies?"
+                )
                 typer.confirm(question, abort=True, err=True)
             namespace = await open_namespace(store)
             restore = await accept(LedgerStore(store, namespace.layout), reason)

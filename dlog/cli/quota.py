@@ -122,7 +122,7 @@ def list_(uri: Uri = None, *, as_json: Json = False) -> None:
             columns = ("subject", "name", "append", "entries/s", "read", "reads/s")
             print_table(columns, map(_row, quotas.quotas))
         else:
-            told("there are no quotas: nobody is delayed")
+            told("there are no quotas: no client is delayed")
         if quotas.changed_ms:
             told(f"changed by {quotas.changed_by} at {shown_time(quotas.changed_ms)}")
 
@@ -137,7 +137,7 @@ def _subject(subject: str) -> "Subject":
         return Subject(subject)
     except ValueError:
         raise typer.BadParameter(
-            f"{subject!r} has no quotas; say one of {', '.join(Subject)}"
+            f"{subject!r} has no quotas; use one of {', '.join(Subject)}"
         ) from None
 
 

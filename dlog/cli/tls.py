@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DAYS_MAX: Final = 36_500
 _EXTRA: Final = (
-    "certificates are made with the library 'cryptography': pip install 'dlog-ledgers[tls]'"
+    "creating certificates needs the library 'cryptography': pip install 'dlog-ledgers[tls]'"
 )
 
 app = typer.Typer()

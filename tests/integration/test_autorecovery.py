@@ -121,7 +121,7 @@ async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
         assert dlog(uri, "ledger", "underreplicated").stdout == (
-            "no ledger is known to lack copies\n"
+            "no ledger is known to be underreplicated\n"
         )
 
 

@@ -182,7 +182,7 @@ def said(printed: str, line: str) -> str:
 async def test_look(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Look"][0])
-    assert "no ledger is known to lack copies" in printed
+    assert "no ledger is known to be underreplicated" in printed
     assert f"bookie-{LOST}" in said(printed, "dlog bookie where")
 
 
@@ -222,7 +222,7 @@ async def test_shrink(tmp_path: Path) -> None:
 async def test_rolling_restart(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Rolling restart"][0])
-    assert printed.count("no ledger is known to lack copies") == 2
+    assert printed.count("no ledger is known to be underreplicated") == 2
 
 
 async def test_repair_less_or_faster(tmp_path: Path) -> None:

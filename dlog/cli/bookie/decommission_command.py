@@ -19,7 +19,7 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from bookie.autorecovery.protocol.decommission import Report
 
-_FORCED: Final = "an operator said that its data are given up"
+_FORCED: Final = "an operator gave up its data"
 _WINDOW_S: Final = 600.0
 """Reports come when all ledgers were read: a rate is taken over several of them."""
 
@@ -72,10 +72,10 @@ def decommission(
 
     Exits with 1 if it cannot be done: the bookie is not known, or there are too few others."""
     if force and cancel:
-        raise typer.BadParameter("--force goes without --cancel")
+        raise typer.BadParameter("--force cannot be combined with --cancel")
     if force:
         if not yes:
-            question = f"Give up the data of bookie {bookie} for good?"
+            question = f"Permanently give up the data of bookie {bookie}?"
             typer.confirm(question, abort=True, err=True)
         run_at(uri, _give_up(bookie, uri, as_json=as_json))
         return
@@ -89,7 +89,9 @@ def decommission(
             name = await bookie_named(client.store, bookie)
             if cancel:
                 await keep(client, BookieId(name))
-                _say(f"bookie {name} stays; 'dlog bookie readonly off' lets entries in again")
+                _say(
+                    f"bookie {name} stays; 'dlog bookie readonly off' lets it accept entries again"
+                )
                 return True
             with shown_bar(f"emptying {name}") as advance:
                 done = await empty(
@@ -135,14 +137,14 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
             }
         )
         return
-    _say(f"the name {bookie} is retired: no bookie can have it any more")
+    _say(f"the name {bookie} is retired: no bookie can use it again")
     if found.held.ledgers:
         size = shown_size(found.held.bytes)
         named = counted(found.held.ledgers, "ledger")
         _say(f"it is named by {named} still, {size}: repair copies what others have")
     if found.without_source:
         names = ", ".join(map(str, found.without_source))
-        _say(f"no bookie that is there has some entries of ledgers {names}")
+        _say(f"no available bookie has some entries of ledgers {names}")
 
 
 def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], None]":
@@ -166,7 +168,7 @@ def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], Non
             print_json(_facts(report, estimate.per_s, left_s))
             return
         hopeless = ", ".join(map(str, report.hopeless))
-        words += f"; nobody has some entries of ledgers {hopeless}" if hopeless else ""
+        words += f"; no bookie has some entries of ledgers {hopeless}" if hopeless else ""
         words += (
             f"; {counted(report.unreadable, 'ledger')} cannot be read" if report.unreadable else ""
         )

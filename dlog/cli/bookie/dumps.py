@@ -269,7 +269,7 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
     if result.left_out:
         shown = ", ".join(map(str, result.left_out[:10]))
         typer.echo(
-            "left out, as the cluster does not know them any more: "
+            "left out, because the cluster no longer knows them: "
             f"{counted(len(result.left_out), 'ledger')} "
             f"({shown}{', ...' if len(result.left_out) > 10 else ''})",
             err=True,
@@ -282,7 +282,7 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
         )
     if not result.asked_store:
         typer.echo(
-            "ledgers that were only fenced here, and whose index was lost, are not fenced any more",
+            "ledgers that were only fenced here, and whose index was lost, are no longer fenced",
             err=True,
         )
 
@@ -298,7 +298,7 @@ def _hexadecimal(text: str) -> int:
         return int(text, 16)
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text!r} is no number in hexadecimal digits, as in a file's name"
+            f"{text!r} is not a hexadecimal number as in a file's name"
         ) from error
 
 
@@ -505,7 +505,7 @@ def rebuild(
                 if cookie is None:
                     raise failed(
                         "the directories have no cookie, so nobody knows which bookie they "
-                        "belong to; put it back, or say --no-store"
+                        "belong to; put it back, or use --no-store"
                     )
                 async with opened_store(uri) as store:
                     stored = await store_ledgers(

@@ -166,9 +166,9 @@ def format_(
             known = owner(directories)
             name = known.bookie if known is not None else identity
             if forget and name is None:
-                raise failed("the directories do not say which bookie to forget; give its --id")
+                raise failed("the directories do not name the bookie to forget; give its --id")
             if there and wipe and not yes:
-                question = f"Remove {', '.join(there)}, for good?"
+                question = f"Permanently remove {', '.join(there)}?"
                 typer.confirm(question, abort=True, err=True)
             if not forget or name is None:
                 formatted = format_directories(directories, wipe=wipe)
@@ -215,7 +215,7 @@ def accept_loss(
             if known is None:
                 raise NotABookie(str(directory), "it has no cookie")
             if not yes:
-                question = f"Accept that bookie {known.bookie} may have lost what it had promised?"
+                question = f"Accept that bookie {known.bookie} may have lost data that it promised?"
                 typer.confirm(question, abort=True, err=True)
             identity.accept_loss(directories, reason)
         if as_json:
@@ -341,7 +341,7 @@ def _print_formatted(
     for path in formatted.directories:
         typer.echo(f"{path} is ready for a new bookie", err=True)
     if forgotten:
-        typer.echo(f"the name {name} is retired: no bookie can have it any more", err=True)
+        typer.echo(f"the name {name} is retired: no bookie can use it again", err=True)
     elif forget:
         typer.echo(f"the cluster does not know these data of bookie {name}", err=True)
     elif name is not None:

@@ -183,7 +183,7 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
         write_text(f"compaction waits: {collector.suspended}\n")
     if collector.surplus or collector.evicted:
         write_text(
-            f"copies that no ledger counts on: {collector.surplus} seen and here still, "
+            f"copies that no ledger references: {collector.surplus} seen and still here, "
             f"{collector.evicted} evicted since the start\n"
         )
     _table(

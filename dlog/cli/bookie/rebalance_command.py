@@ -161,4 +161,4 @@ def _print(done: "Rebalanced", *, dry_run: bool) -> None:
     if done.failed:
         sys.stdout.write(f"{counted(done.failed, 'ledger')} could not be moved; {done.why}\n")
     if not done.is_even:
-        sys.stdout.write("some bookies are far from the mean all the same\n")
+        sys.stdout.write("some bookies are still far from the mean\n")

@@ -169,7 +169,7 @@ def print_recovered(done: "RecoveryResult") -> None:
             )
         if done.surveyed.without_source:
             names = ", ".join(map(str, done.surveyed.without_source))
-            sys.stdout.write(f"no bookie that is there has some entries of ledgers {names}\n")
+            sys.stdout.write(f"no available bookie has some entries of ledgers {names}\n")
         return
     sys.stdout.write(
         f"{finish.outcome.value}: {counted(done.repaired, 'ledger')} repaired, "
@@ -179,4 +179,4 @@ def print_recovered(done: "RecoveryResult") -> None:
         sys.stdout.write(f"{counted(finish.left, 'ledger')} left; {finish.why}\n")
     if finish.lost:
         names = ", ".join(map(str, finish.lost))
-        sys.stdout.write(f"nobody has some entries of ledgers {names}\n")
+        sys.stdout.write(f"no bookie has some entries of ledgers {names}\n")

@@ -70,7 +70,7 @@ def replace(
     if old == new:
         raise typer.BadParameter("a new bookie gets another name: start it with another --id")
     if not yes:
-        question = f"Give up the data of bookie {old} for good, and let {new} take its place?"
+        question = f"Permanently give up the data of bookie {old}, and replace it by {new}?"
         typer.confirm(question, abort=True, err=True)
 
     async def command() -> bool:
@@ -93,7 +93,7 @@ async def _retire(client: "LedgerClient", old: str, new: str) -> None:
 
     if new not in client.bookies.writable():
         meant = await near_bookies(client.store, [new])
-        raise failed(f"bookie {new} is not there, or not writable; start it first{meant}")
+        raise failed(f"bookie {new} is not registered, or not writable; start it first{meant}")
     await check_forgettable(client.store, old, None)
     await retire(client.store, old, None, why=_WHY.format(new=new))
 

@@ -283,7 +283,7 @@ def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False)
     All of it stays readable, and readers that follow it end. A writer that has it open loses
     it. There is no way back."""
     if not yes:
-        typer.confirm(f"End log {log!r} for good?", abort=True, err=True)
+        typer.confirm(f"Seal log {log!r} permanently?", abort=True, err=True)
 
     async def command() -> None:
         from dlog.aio.admin import seal_log

@@ -91,7 +91,7 @@ class JsonLines:
         try:
             found = json.loads(message)
         except ValueError as error:
-            raise _refused(message, f"no JSON ({error}); use what 'tail --json' prints") from None
+            raise _refused(message, f"not JSON ({error}); use what 'tail --json' prints") from None
         if not isinstance(found, dict) or "value" not in found:
             raise _refused(message, "use an object with \"value\", as 'tail --json' prints")
         for name in found:
@@ -250,7 +250,7 @@ def append(
     incoming: JsonLines | Messages
     if input_format is InputFormat.JSON:
         if delimiter is not None or key_delimiter is not None:
-            raise typer.BadParameter("--input json has one record a line: give no delimiters")
+            raise typer.BadParameter("--input json has one record per line: do not give delimiters")
         incoming = JsonLines(headers)
     else:
         between = None if key_delimiter is None else _delimiter(key_delimiter, "--key-delimiter")

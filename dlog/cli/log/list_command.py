@@ -71,7 +71,7 @@ def list_(
 ) -> None:
     """List the names of the logs. dlog's own logs are left out, and counted on stderr."""
     if long and not recursive:
-        raise typer.BadParameter("names up to a slash are no logs", param_hint="--long")
+        raise typer.BadParameter("names up to a slash are not logs", param_hint="--long")
 
     async def command() -> None:
         from dlog.aio.store import log_names

@@ -57,7 +57,7 @@ async def _sample(client: "Ledgers", log: str) -> "CompressionSample | None":
     try:
         return await log_compression(log, client=client)
     except (LogError, TimeoutError) as error:
-        typer.echo(f"ratio not known: {str(error) or 'bookies take too long'}", err=True)
+        typer.echo(f"ratio unknown: {str(error) or 'bookies take too long'}", err=True)
         return None
 
 

@@ -65,7 +65,7 @@ def compile_format(
         elif letter in _PARTS:
             pieces.append(_escaped(_PARTS[letter], escape))
         else:
-            raise InvalidValue("--format", text, f"%{letter} means nothing; use {FORMAT_HELP}")
+            raise InvalidValue("--format", text, f"%{letter} is unknown; use {FORMAT_HELP}")
 
     def shown(record: "Record") -> bytes:
         return b"".join([piece(record) for piece in pieces])

@@ -161,7 +161,7 @@ def _print(found: "TracedRecord") -> None:
             f"offset {record.offset}, DLSN {record.dlsn}, {shown_time(record.timestamp_ms)}{txid}"
         )
     state = "sealed" if segment.sealed is not None else "not sealed"
-    facts["segment"] = f"{segment.number}, {state}, made {shown_time(segment.created_ms)}"
+    facts["segment"] = f"{segment.number}, {state}, created {shown_time(segment.created_ms)}"
     facts["ledger"] = f"{found.ledger_id}, {metadata.state.name}"
     facts["entry"] = (
         f"{found.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
@@ -170,7 +170,7 @@ def _print(found: "TracedRecord") -> None:
     if name := _encrypted_with(metadata):
         facts["encrypted with"] = f"the key {name}"
     epoch = "an unknown epoch" if found.writer.epoch is None else f"epoch {found.writer.epoch}"
-    facts["written by"] = f"{found.writer.owner or 'nobody knows whom'}, in {epoch}"
+    facts["written by"] = f"{found.writer.owner or 'an unknown writer'}, in {epoch}"
     for name, state_of in found.consumers:
         passed = found.has_passed(state_of)
         words = {True: "has passed it", False: "has not passed it", None: "?"}[passed]
@@ -181,7 +181,7 @@ def _print(found: "TracedRecord") -> None:
     print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
     for replica in found.replicas:
         if replica.silent:
-            write_text(f"bookie {replica.bookie} did not say where: {replica.silent}\n")
+            write_text(f"bookie {replica.bookie} did not report where: {replica.silent}\n")
         elif replica.told is not None and replica.told.doubts:
             write_text(f"bookie {replica.bookie} is {replica.told.doubts}\n")
     sys.stdout.flush()

@@ -84,7 +84,7 @@ def truncate(
     new first offset. Space is freed by whole segments."""
     if sum(each is not None for each in (before, before_time, keep_bytes, keep_age)) != 1:
         raise typer.BadParameter(
-            "say what to keep by one of --before, --before-time, --keep-bytes and --keep-age"
+            "name what to keep with one of --before, --before-time, --keep-bytes and --keep-age"
         )
     first = _first_kept(before, before_time)
 
@@ -135,7 +135,7 @@ def _first_kept(before: str | None, before_time: str | None) -> "Before | None":
     found = parse_start(before, "--before")
     if isinstance(found, str):
         raise typer.BadParameter(
-            f"{before!r} is no record; use an offset, a DLSN, or txid:NUMBER",
+            f"{before!r} is not a record; use an offset, a DLSN, or txid:NUMBER",
             param_hint="--before",
         )
     return found

@@ -211,9 +211,9 @@ def _print_verified(report: "VerifyReport") -> None:
         f"{counted(report.replicas, 'good replica')}\n"
     )
     if report.trimmed:
-        write_text(f"{counted(report.trimmed, 'segment')} trimmed away meanwhile\n")
+        write_text(f"{counted(report.trimmed, 'segment')} trimmed meanwhile\n")
     if report.marked:
-        write_text(f"{counted(report.marked, 'ledger')} handed to repair\n")
+        write_text(f"{counted(report.marked, 'ledger')} marked for repair\n")
     if report.faults:
         write_text("\n")
         print_table(
@@ -278,6 +278,6 @@ def _print_audited(report: "AuditReport") -> None:
     for name in report.half_deleted:
         write_text(f"half deleted: log {name!r}\n")
     for trouble in report.troubles:
-        write_text(f"trouble: {trouble.what}: {trouble.error}\n")
+        write_text(f"error: {trouble.what}: {trouble.error}\n")
     if report.more:
         write_text(f"and {report.more} more\n")

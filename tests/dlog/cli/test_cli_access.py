@@ -48,7 +48,10 @@ def test_what_is_granted_is_listed_and_checked_until_it_is_revoked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["cn:a", "owner", "x"], "'owner' is no role; say one of reader, writer, bookie, operator"),
+        (
+            ["cn:a", "owner", "x"],
+            "'owner' is not a role; use one of reader, writer, bookie, operator",
+        ),
         (["alice", "reader", "x"], "say who as KIND:NAME"),
         (["cn:a", "reader"], "say which log"),
         (["cn:a", "bookie", "x"], "bookie is a role of the whole cluster"),

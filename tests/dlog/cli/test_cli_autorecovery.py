@@ -46,7 +46,7 @@ def test_where_nothing_is_lacking_status_says_so(shell: CliShell) -> None:
     assert found["enabled"] is True
     assert (found["underreplicated"], found["auditor"], found["last_audit"]) == (0, "", None)
     assert "none: start 'dlog autorecovery start'" in shell.run("autorecovery", "status")
-    assert shell.run("ledger", "underreplicated") == "no ledger is known to lack copies\n"
+    assert shell.run("ledger", "underreplicated") == "no ledger is known to be underreplicated\n"
     assert shell.json_lines("ledger", "underreplicated") == []
 
 

@@ -90,7 +90,7 @@ def test_marks_that_keep_it_waiting_are_counted(capsys: pytest.CaptureFixture[st
 
 def test_hopeless_ledgers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(capsys, [report(2, 200, hopeless=(7, 12))])
-    assert "nobody has some entries of ledgers 7, 12" in out
+    assert "no bookie has some entries of ledgers 7, 12" in out
     out, _ = shown(capsys, [report(2, 200, hopeless=(7, 12))] * 2, as_json=True)
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["with_lost_entries"] for line in lines] == [[7, 12]] * 2

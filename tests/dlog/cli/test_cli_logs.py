@@ -252,6 +252,6 @@ def test_what_is_known_without_bookies_is_shown_without_a_ratio(
     shell.run("log", "seal", "quiet", "--yes")
     monkeypatch.setattr("dlog.aio.read.segments.SAMPLE_S", 0.0)
     result = shell.invoke("log", "show", "quiet")
-    assert (result.exit_code, "ratio not known" in result.stderr) == (0, True)
+    assert (result.exit_code, "ratio unknown" in result.stderr) == (0, True)
     assert "0 to 4" in result.stdout
     assert shell.json("log", "show", "quiet")["compression"] is None

@@ -58,8 +58,8 @@ def test_a_quota_is_set_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["set", "log", "a", "--read-requests", "1"], "say one of identity, logs"),
-        (["remove", "user", "a"], "say one of identity, logs"),
+        (["set", "log", "a", "--read-requests", "1"], "use one of identity, logs"),
+        (["remove", "user", "a"], "use one of identity, logs"),
         (["set", "logs", "a"], "nothing is limited"),
         (["set", "logs", "a", "--append-bytes", "1K"], "give at least 65536"),
         (["set", "logs", "a", "--append-bytes", "0"], "Invalid value"),

@@ -67,7 +67,7 @@ def test_a_format_prints_what_kcat_would(shell: CliShell) -> None:
     assert shell.run("log", "tail", "formatted", "--format", form, "--limit", "1") == (
         "formatted 0 k0:0 2 1 0 0 1:0:0%\n"
     )
-    assert "%q means nothing" in shell.refused("log", "tail", "x", "--format", "%q", code=2)
+    assert "%q is unknown" in shell.refused("log", "tail", "x", "--format", "%q", code=2)
 
 
 def test_a_format_shows_no_sentinel_for_what_a_record_has_not() -> None:
@@ -137,7 +137,7 @@ def test_nothing_that_was_appended_has_no_last_offset(shell: CliShell, tmp_path:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("x", "no JSON"),
+        ("x", "not JSON"),
         ("[]", 'use an object with "value"'),
         ("{}", 'use an object with "value"'),
         ('{"value": 5}', "neither text nor"),
@@ -180,7 +180,7 @@ def test_json_is_output_alone(shell: CliShell, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("plain\n")
     assert shell.json("log", "append", "plain", "--file", str(tmp_path / "lines"))["records"] == 1
     told = shell.refused("log", "append", "plain", "--input", "json", "-D", ";", code=2)
-    assert "give no delimiters" in told
+    assert "do not give delimiters" in told
 
 
 def test_the_log_of_a_leader_is_not_appended_to_unless_it_is_to_lose_it(

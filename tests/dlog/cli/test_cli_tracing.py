@@ -39,7 +39,7 @@ def test_a_record_is_traced_from_its_offset_and_from_its_dlsn(shell: CliShell) -
     assert f"offset 12, DLSN {found['dlsn']}" in text
     assert text.count(checksum) == 3
     assert "consumer quick  has passed it (at 20)" in text
-    assert "did not say where: it takes no orders" in text
+    assert "did not report where: it accepts no operator requests" in text
 
 
 def test_the_writer_of_each_segment_is_kept(shell: CliShell) -> None:

@@ -237,7 +237,7 @@ async def test_orders_say_what_the_bookie_holds_or_that_it_does_not_answer() -> 
 async def test_what_fails_is_said_and_written_down_as_failed() -> None:
     async with changing() as at:
         answer = await confirmed(at, "bookie-gc", bookie="bookie-0")
-        assert "takes no orders" in await made(at, answer)
+        assert "accepts no operator requests" in await made(at, answer)
         [change] = await written(at)
         assert (change.command, change.outcome) == ("bookie gc", "failed")
         assert change.arguments == {"bookies": ["bookie-0"]}

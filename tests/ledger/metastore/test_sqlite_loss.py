@@ -98,7 +98,7 @@ def test_the_command_asks_and_does_it(tmp_path: Path) -> None:
     command = ["metadata", "accept-loss", "--uri", here.as_uri()]
     refused = CliRunner().invoke(app, command, input="n\n")
     assert refused.exit_code == 1
-    assert "Give up all after commit" in refused.stderr
+    assert "Give up everything after commit" in refused.stderr
     assert taken(here) == files
     done = CliRunner().invoke(app, [*command, "--yes"])
     assert done.exit_code == 0, done.output
