@@ -109,7 +109,7 @@ def test_a_local_cluster_that_was_stopped_is_started_by_dlog_up(home: Path) -> N
     result = dlog("log", "append", "x", "--file", str(records))
     assert result.exit_code == 1
     assert "'dlog up' starts the bookies of the local cluster" in result.stderr
-    assert "Start the bookies: 'dlog up' for" in dlog("status").stdout
+    assert "Start the bookies: with 'dlog up' for" in dlog("status").stdout
 
 
 def test_a_wrong_command_line_is_told_before_a_namespace_that_is_not_there() -> None:

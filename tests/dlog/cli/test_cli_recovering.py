@@ -118,7 +118,7 @@ def test_a_bookie_that_runs_is_not_replaced_nor_without_a_word(fresh: CliShell) 
     assert "another name" in fresh.refused("bookie", "replace", one, one, code=2)
     asked = fresh.invoke("bookie", "replace", lost_name(fresh), one, stdin="n\n")
     assert asked.exit_code == 1
-    assert "Give up the data" in asked.stderr
+    assert "give up the data" in asked.stderr
     states = fresh.json_lines("bookie", "where", "orders", code=1)
     found = {each["state"] for line in states for each in line["fragments"][0]["bookies"]}
     assert "retired" not in found
