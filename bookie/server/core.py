@@ -10,11 +10,10 @@ thread:
             thread per journal call `storage.commit(journal)` until
             `storage.has_pending(journal)` is false, and hand each result to `committed()`;
             then send `session.acks()` of every session.
-    reads   `read(query)`, `read_lac(query)` and `read_held(query)` are generators: `send(None)`
-            first, then do what each yielded need asks for and send what its docstring names. The
-            generator's return value is the answer. Close it if the client is gone.
-    wakes   after `offer`, and after any step of a generator, `take_changed()` names ledgers
-            whose `UntilChanged` needs are to be resumed with True.
+    reads   `read(query)`, `read_lac(query)` and `read_held(query)` are procedures, which return
+            the answer (`ledger.protocol.procedure`). Close one if its client is gone.
+    wakes   after `offer`, and after any step of a procedure, `take_changed()` names ledgers
+            whose `UntilChanged` actions are answered with True.
 
 Invariants:
     no add is acknowledged before the ticket that the storage gave for it is durable (rule 59)
@@ -26,7 +25,7 @@ Invariants:
 """
 
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, Protocol
@@ -36,6 +35,7 @@ from bookie.storage.add_lookup import Prepared
 from ledger.entry import parse_header
 from ledger.errors import BadMessage
 from ledger.ids import NO_ENTRY
+from ledger.protocol.procedure import Action, Steps
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -85,8 +85,8 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class UntilDurable:
-    """Resume with True once `core.durable` is at least *ticket*, or with False after *wait_s*."""
+class UntilDurable(Action[bool]):
+    """Answer: True once `core.durable` is at least *ticket*, or False after *wait_s*."""
 
     ticket: int
     wait_s: float | None = None
@@ -94,39 +94,32 @@ class UntilDurable:
 
 
 @dataclass(frozen=True, slots=True)
-class UntilChanged:
-    """Resume with True when `take_changed` names *ledger_id*; with False when the query's
-    `wait_ms` since its arrival are over, or the bookie stops."""
+class UntilChanged(Action[bool]):
+    """Answer: True when `take_changed` names *ledger_id*; False when the query's `wait_ms` since
+    its arrival are over, or the bookie stops."""
 
     ledger_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """Resume with None after `storage.load(ledger_id)`, called where blocking is allowed."""
+class Load(Action[None]):
+    """Answered after `storage.load(ledger_id)`, called where blocking is allowed."""
 
     ledger_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class FromDisk:
-    """Resume with the answer of `storage.read(query)`, called where blocking is allowed."""
+class ReadDisk(Action[ReadAnswer]):
+    """Answer: that of `storage.read(query)`, called where blocking is allowed."""
 
     query: ReadQuery
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFromDisk:
-    """Resume with the answer of `storage.held(query)`, called where blocking is allowed."""
+class ListDisk(Action[HeldAnswer]):
+    """Answer: that of `storage.held(query)`, called where blocking is allowed."""
 
     query: HeldQuery
-
-
-Need = UntilDurable | UntilChanged | Loaded | FromDisk | ListedFromDisk
-Resume = ReadAnswer | HeldAnswer | bool | None
-ReadSteps = Generator[Need, Resume, ReadAnswer]
-LacSteps = Generator[Need, Resume, LacAnswer]
-HeldSteps = Generator[Need, Resume, HeldAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +219,8 @@ class BookieCore:
             self._touch(run.ledger_id)
         return status, ticket
 
-    def read(self, query: ReadQuery) -> ReadSteps:
-        """Answer a read; see the module's docstring for how to drive it."""
+    def read(self, query: ReadQuery) -> Steps[ReadAnswer]:
+        """Answer a read."""
         if query.first < 0 or query.last < query.first:
             return ReadAnswer(Status.BAD_REQUEST)
         query = replace(query, bytes_max=min(query.bytes_max, self.limits.read_bytes_max))
@@ -245,8 +238,8 @@ class BookieCore:
             answer = yield from self._read_disk(query)
         return answer
 
-    def read_lac(self, query: LacQuery) -> LacSteps:
-        """Answer a query for the last add confirmed; driven like `read`."""
+    def read_lac(self, query: LacQuery) -> Steps[LacAnswer]:
+        """Answer a query for the last add confirmed."""
         if query.fence:
             refused = yield from self._fence(query.ledger_id, query.key)
             if refused is not None:
@@ -254,8 +247,8 @@ class BookieCore:
         yield from self._load(query.ledger_id)
         return self.storage.lac(query.ledger_id, query.key)
 
-    def read_held(self, query: HeldQuery) -> HeldSteps:
-        """Answer which entries are held durably; driven like `read`. Counts as a read from disk.
+    def read_held(self, query: HeldQuery) -> Steps[HeldAnswer]:
+        """Answer which entries are held durably. Counts as a read from disk.
 
         What is in memory alone would be lost with the process, and a repair that was told of it
         has nothing to do. If the journals do not get on, it is TOO_MANY_REQUESTS."""
@@ -269,17 +262,16 @@ class BookieCore:
         self._disk_reads += 1
         self._held_reads += 1
         try:
-            answer = yield ListedFromDisk(query)
+            answer = yield from ListDisk(query)
             ticket = self.storage.last_ticket
-            if ticket > self.durable and not (yield UntilDurable(ticket, HELD_WAIT_S)):
+            if ticket > self.durable and not (yield from UntilDurable(ticket, HELD_WAIT_S)):
                 return HeldAnswer(Status.TOO_MANY_REQUESTS)
         finally:
             self._disk_reads -= 1
             self._held_reads -= 1
-        assert isinstance(answer, HeldAnswer)
         return answer
 
-    def _fence(self, ledger_id: int, key: bytes) -> Generator[Need, Resume, Status | None]:
+    def _fence(self, ledger_id: int, key: bytes) -> Steps[Status | None]:
         """Fence and wait until that is durable. Return None, or why it was not done."""
         if self._fencing_reads >= self.limits.fencing_reads_max:
             return Status.TOO_MANY_REQUESTS
@@ -292,17 +284,17 @@ class BookieCore:
         self._fencing_reads += 1
         try:
             if ticket > self.durable:
-                yield UntilDurable(ticket)
+                yield from UntilDurable(ticket)
         finally:
             self._fencing_reads -= 1
         assert ticket <= self.durable, "a fence was to be answered before it was durable"
         return None
 
-    def _load(self, ledger_id: int) -> Generator[Need, Resume, None]:
+    def _load(self, ledger_id: int) -> Steps[None]:
         if self.storage.needs_load(ledger_id):
-            yield Loaded(ledger_id)
+            yield from Load(ledger_id)
 
-    def _wait_confirmed(self, query: ReadQuery) -> Generator[Need, Resume, int | ReadAnswer]:
+    def _wait_confirmed(self, query: ReadQuery) -> Steps[int | ReadAnswer]:
         """Wait for a confirmed entry from *first* on. Return the LAC, or the final answer.
 
         A ledger never heard of may still get its first entry; one that was here and is gone
@@ -326,7 +318,7 @@ class BookieCore:
                     seen = True
                 else:
                     over = seen or answer.status is not Status.NO_SUCH_LEDGER
-                if over or not (yield UntilChanged(ledger_id)):
+                if over or not (yield from UntilChanged(ledger_id)):
                     break
         finally:
             self._waiting_reads -= 1
@@ -340,16 +332,15 @@ class BookieCore:
             fenced=answer.fenced,
         )
 
-    def _read_disk(self, query: ReadQuery) -> ReadSteps:
+    def _read_disk(self, query: ReadQuery) -> Steps[ReadAnswer]:
         # Fencing reads were counted in: those of recovery never find the share used up.
         if not query.fence and self._disk_reads >= self.limits.disk_reads_max:
             return ReadAnswer(Status.TOO_MANY_REQUESTS)
         self._disk_reads += not query.fence
         try:
-            answer = yield FromDisk(query)
+            answer = yield from ReadDisk(query)
         finally:
             self._disk_reads -= not query.fence
-        assert isinstance(answer, ReadAnswer)
         return answer
 
     def _touch(self, ledger_id: int) -> None:

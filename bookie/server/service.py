@@ -15,20 +15,18 @@ import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Any, Final, Protocol, TypeVar
 
 from bookie.server.core import (
     Ack,
     BookieCore,
-    FromDisk,
-    ListedFromDisk,
-    Loaded,
-    Need,
-    Resume,
+    ListDisk,
+    Load,
+    ReadDisk,
     Storage,
     UntilChanged,
     UntilDurable,
@@ -38,6 +36,8 @@ from bookie.server.metadata_lookups import MadeLedgers
 from bookie.storage.add_lookup import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
+from ledger.procedures import run
+from ledger.protocol.procedure import Action, Steps
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -279,34 +279,30 @@ class BookieService:
         self._streams.pop(stream, None)
 
     async def _drive(
-        self, steps: Generator[Need, Resume, _Answer], wait_ms: int, turn: Turn | None = None
+        self, steps: Steps[_Answer], wait_ms: int, turn: Turn | None = None
     ) -> _Answer:
         deadline = self._loop.time() + min(wait_ms, _WAIT_MS_MAX) / 1000
-        resume: Resume = None
+
+        async def perform(action: Action[Any]) -> object:
+            self.taken(0)
+            match action:
+                case UntilDurable(ticket, wait_s):
+                    return await self._durable(ticket, wait_s)
+                case UntilChanged(ledger_id):
+                    return await self._changed(ledger_id, deadline, turn)
+                case Load(ledger_id):
+                    return await self.on_reader(self._storage.load, ledger_id)
+                case ReadDisk(query):
+                    return await self.on_reader(self._storage.read, query)
+                case ListDisk(query):
+                    return await self.on_reader(self._storage.held, query)
+                case _:
+                    raise AssertionError(f"nothing here does {action}")
+
         try:
-            while True:
-                try:
-                    need = steps.send(resume)
-                except StopIteration as stop:
-                    answer: _Answer = stop.value
-                    return answer
-                finally:
-                    self.taken(0)
-                match need:
-                    case UntilDurable(ticket, wait_s):
-                        resume = await self._durable(ticket, wait_s)
-                    case UntilChanged(ledger_id):
-                        resume = await self._changed(ledger_id, deadline, turn)
-                    case Loaded(ledger_id):
-                        resume = await self.on_reader(self._storage.load, ledger_id)
-                    case FromDisk(query):
-                        resume = await self.on_reader(self._storage.read, query)
-                    case ListedFromDisk(query):
-                        resume = await self.on_reader(self._storage.held, query)
-                    case _:
-                        assert_never(need)
+            return await run(steps, perform)
         finally:
-            steps.close()
+            self.taken(0)
 
     def needs_nothing(self, runs: Sequence[AddRun]) -> bool:
         """Whether adds of *runs* need not be prepared: the common case."""

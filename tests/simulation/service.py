@@ -5,24 +5,24 @@ of its own, some time after what caused it, and a crash may come between any two
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from bookie.journal.format import JournalMark
 from bookie.server.core import (
     AddSession,
     BookieCore,
-    FromDisk,
-    ListedFromDisk,
-    Loaded,
-    Need,
-    Resume,
+    ListDisk,
+    Load,
+    ReadDisk,
     UntilChanged,
     UntilDurable,
 )
 from bookie.storage.engine import BookieStorage
 from ledger.errors import StorageError
+from ledger.protocol import procedure
+from ledger.protocol.procedure import Steps
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -162,19 +162,19 @@ class _Request(Generic[Answer]):
     def __init__(
         self,
         service: "SimService",
-        steps: Generator[Need, Resume, Answer],
+        steps: Steps[Answer],
         answer: Callable[[Answer], None],
         failed: Answer,
         wait_s: float,
     ) -> None:
         self._service = service
-        self._steps: Generator[Need, Resume, Answer] = steps
+        self._steps: Steps[Answer] = steps
         self._answer: Callable[[Answer], None] = answer
         self._failed: Answer = failed
         self._wait_until = service.host.scheduler.now + wait_s
         self._waits = 0
 
-    def resume(self, outcome: Resume) -> None:
+    def resume(self, outcome: object) -> None:
         """Take the next step; a disk that cannot read is an error, as in
         `bookie.server.service`."""
         self._waits += 1
@@ -188,7 +188,7 @@ class _Request(Generic[Answer]):
             self._wait_for(need)
         self._service.after_work()
 
-    def _wait_for(self, need: Need) -> None:
+    def _wait_for(self, need: procedure.Action[Any]) -> None:
         match need:
             case UntilDurable(ticket, wait_s):
                 wait = self._waits
@@ -200,14 +200,14 @@ class _Request(Generic[Answer]):
                 left_s = max(0.0, self._wait_until - self._service.host.scheduler.now)
                 self._service.until_changed(ledger_id, partial(self._wake, wait, outcome=True))
                 self._service.host.after(left_s, partial(self._wake, wait, outcome=False))
-            case Loaded(ledger_id):
+            case Load(ledger_id):
                 self._service.from_disk(partial(self._load, ledger_id))
-            case FromDisk(query):
+            case ReadDisk(query):
                 self._service.from_disk(partial(self._read_disk, query))
-            case ListedFromDisk(query):
+            case ListDisk(query):
                 self._service.from_disk(partial(self._list, query))
             case _:
-                assert_never(need)
+                raise AssertionError(f"nothing here does {need}")
 
     def _load(self, ledger_id: int) -> None:
         try:

@@ -6,17 +6,15 @@ from bookie.server.core import (
     HELD_WAIT_S,
     Ack,
     BookieCore,
-    FromDisk,
-    HeldSteps,
-    LacSteps,
-    ListedFromDisk,
-    ReadSteps,
+    ListDisk,
+    ReadDisk,
     UntilChanged,
     UntilDurable,
 )
 from bookie.server.limits import CoreLimits
 from ledger.entry import encode_lac
 from ledger.errors import BadMessage
+from ledger.protocol.procedure import Steps
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -32,14 +30,15 @@ from tests.bookie.runs import KEY, run_of
 
 
 def answer_of(
-    steps: ReadSteps | LacSteps | HeldSteps, resume: ReadAnswer | HeldAnswer | bool | None
+    steps: Steps[ReadAnswer] | Steps[LacAnswer] | Steps[HeldAnswer],
+    resume: ReadAnswer | HeldAnswer | bool | None,
 ) -> object:
     with pytest.raises(StopIteration) as stopped:
         steps.send(resume)
     return stopped.value.value
 
 
-def read_answer_of(steps: ReadSteps, resume: ReadAnswer | bool | None = None) -> ReadAnswer:
+def read_answer_of(steps: Steps[ReadAnswer], resume: ReadAnswer | bool | None = None) -> ReadAnswer:
     answer = answer_of(steps, resume)
     assert isinstance(answer, ReadAnswer)
     return answer
@@ -274,7 +273,7 @@ def test_disk_reads_are_bounded_but_not_those_of_recovery() -> None:
     core = BookieCore(storage, CoreLimits(disk_reads_max=1))
     query = ReadQuery(7, KEY, 0, 0)
     reading = core.read(query)
-    assert isinstance(reading.send(None), FromDisk)
+    assert isinstance(reading.send(None), ReadDisk)
     assert read_answer_of(core.read(query)).status is Status.TOO_MANY_REQUESTS
 
     recovering = core.read(ReadQuery(7, KEY, 0, 0, fence=True))
@@ -282,9 +281,9 @@ def test_disk_reads_are_bounded_but_not_those_of_recovery() -> None:
     core.committed(storage.commit())
     need = recovering.send(None)
 
-    assert isinstance(need, FromDisk)
+    assert isinstance(need, ReadDisk)
     assert read_answer_of(reading, ReadAnswer(Status.OK)).status is Status.OK
-    assert isinstance(core.read(query).send(None), FromDisk)
+    assert isinstance(core.read(query).send(None), ReadDisk)
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2)])
@@ -297,7 +296,7 @@ def test_a_list_of_what_is_held_is_a_read_from_disk_and_has_a_bound() -> None:
     core = BookieCore(MemoryStorage(), CoreLimits(held_ranges_max=100))
     for asked, given in ((7, 7), (0, 1), (1 << 30, 100)):
         need = core.read_held(HeldQuery(7, KEY, 0, 9, ranges_max=asked)).send(None)
-        assert need == ListedFromDisk(HeldQuery(7, KEY, 0, 9, ranges_max=given))
+        assert need == ListDisk(HeldQuery(7, KEY, 0, 9, ranges_max=given))
     assert answer_of(core.read_held(HeldQuery(7, KEY, 9, 0)), None) == HeldAnswer(
         Status.BAD_REQUEST
     )
@@ -317,7 +316,7 @@ def test_so_many_lists_are_made_at_once_only(limits: CoreLimits) -> None:
     assert answer_of(under_way[0], listed) == listed
     under_way[1].close()
     for steps in [core.read_held(HeldQuery(7, KEY, 0, 9)) for _ in range(2)]:
-        assert isinstance(steps.send(None), ListedFromDisk)
+        assert isinstance(steps.send(None), ListDisk)
 
 
 def test_a_list_is_given_once_all_that_was_taken_before_it_was_made_is_durable() -> None:
@@ -362,4 +361,4 @@ def test_lists_leave_readers_their_share_of_the_disk() -> None:
     assert answer_of(core.read_held(HeldQuery(7, KEY, 0, 9)), None) == HeldAnswer(
         Status.TOO_MANY_REQUESTS
     )
-    assert isinstance(core.read(ReadQuery(7, KEY, 0, 9)).send(None), FromDisk)
+    assert isinstance(core.read(ReadQuery(7, KEY, 0, 9)).send(None), ReadDisk)

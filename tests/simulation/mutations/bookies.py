@@ -1,13 +1,12 @@
 """Bugs of a bookie's request handling and of what it keeps about a ledger."""
 
-from collections.abc import Generator
 from dataclasses import replace
 
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
 from bookie.journal.format import Record, RecordKind
 from bookie.pieces import FoundPieces
-from bookie.server.core import Ack, AddSession, BookieCore, Need, Resume
+from bookie.server.core import Ack, AddSession, BookieCore
 from bookie.storage import checkpoint, engine, reads
 from bookie.storage.add_lookup import Vetted
 from bookie.storage.engine import BookieStorage
@@ -15,6 +14,7 @@ from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from bookie.storage.replay import Replay
 from ledger.entry import Checked
+from ledger.protocol.procedure import Steps
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -32,9 +32,7 @@ def answers_adds_before_the_journal_is_synced(patch: Patch) -> None:
 
 @mutation("rule 33")
 def answers_a_fence_before_it_is_durable(patch: Patch) -> None:
-    def fence(
-        self: BookieCore, ledger_id: int, key: bytes
-    ) -> Generator[Need, Resume, Status | None]:
+    def fence(self: BookieCore, ledger_id: int, key: bytes) -> Steps[Status | None]:
         status, _ = self.storage.fence(ledger_id, key)
         yield from ()
         return None if status is Status.OK else status
@@ -47,9 +45,7 @@ def answers_a_negative_before_its_fence_is_durable(patch: Patch) -> None:
     """Waits on success, as BookKeeper does, but says at once that it has nothing."""
     honest = BookieCore._fence
 
-    def fence(
-        self: BookieCore, ledger_id: int, key: bytes
-    ) -> Generator[Need, Resume, Status | None]:
+    def fence(self: BookieCore, ledger_id: int, key: bytes) -> Steps[Status | None]:
         if self.storage.lac(ledger_id, key).status is not Status.NO_SUCH_LEDGER:
             return (yield from honest(self, ledger_id, key))
         status, _ = self.storage.fence(ledger_id, key)

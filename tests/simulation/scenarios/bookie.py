@@ -4,18 +4,16 @@ Its disk is the simulated one. The journal commits at once, unless the test hold
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bookie.server.core import (
     BookieCore,
-    FromDisk,
-    ListedFromDisk,
-    Loaded,
-    Need,
-    Resume,
+    ListDisk,
+    Load,
+    ReadDisk,
     UntilChanged,
     UntilDurable,
 )
@@ -24,6 +22,8 @@ from bookie.storage.engine import BookieStorage
 from ledger.entry import access_key, encode_frame
 from ledger.errors import StorageError
 from ledger.ids import BookieId
+from ledger.protocol import procedure
+from ledger.protocol.procedure import Steps
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 Outcome = TypeVar("Outcome", ReadAnswer, LacAnswer, HeldAnswer)
-Steps = Generator[Need, Resume, Outcome]
 
 SMALL: Final = StorageConfig(
     journal_preallocate_bytes=4096, memtable_bytes_max=1 << 20, recent_bytes_max=0
@@ -55,7 +54,7 @@ class _Poll:
 
     ledger_id: int
     until: float
-    resume: Callable[[Resume], None]
+    resume: Callable[[object], None]
 
 
 class HandBookie:
@@ -162,8 +161,8 @@ class HandBookie:
 
     def _resume(
         self,
-        steps: "Steps[Outcome]",
-        outcome: Resume,
+        steps: Steps[Outcome],
+        outcome: object,
         answer: Callable[[Outcome], None],
         until: float,
     ) -> None:
@@ -175,19 +174,23 @@ class HandBookie:
             self._wait_for(need, lambda given: self._resume(steps, given, answer, until), until)
         self._after_work()
 
-    def _wait_for(self, need: Need, resume: Callable[[Resume], None], until: float) -> None:
+    def _wait_for(
+        self, need: procedure.Action[Any], resume: Callable[[object], None], until: float
+    ) -> None:
         match need:
             case UntilDurable(ticket):
                 self._until_durable.append((ticket, lambda: resume(True)))
             case UntilChanged(ledger_id):
                 self._polls.append(_Poll(ledger_id, until, resume))
-            case Loaded(ledger_id):
+            case Load(ledger_id):
                 self.storage.load(ledger_id)
                 resume(None)
-            case FromDisk(query):
+            case ReadDisk(query):
                 resume(self._read_disk(query))
-            case ListedFromDisk(query):
+            case ListDisk(query):
                 resume(self.storage.held(query))
+            case _:
+                raise AssertionError(f"nothing here does {need}")
 
     def _read_disk(self, query: ReadQuery) -> ReadAnswer:
         try:
