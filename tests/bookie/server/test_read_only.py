@@ -205,7 +205,7 @@ async def test_taking_the_order_back_leaves_the_other_reasons() -> None:
 async def test_an_order_that_cannot_be_kept_is_told_and_changes_nothing(operation: str) -> None:
     kept = Kept()
     kept.main.fail(operation, "", errno.EIO)
-    with pytest.raises(OrderNotKept, match=f"cannot be kept in .*{PATH}"):
+    with pytest.raises(OrderNotKept, match=f"cannot be stored in .*{PATH}"):
         await kept.keeper.set_by_operator(read_only=True)
     assert kept.keeper.reasons == ()
     assert not kept.storage.read_only
