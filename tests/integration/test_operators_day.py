@@ -51,7 +51,7 @@ RUN: Final = {
     "Shrink": 1,
     "Rolling restart": 1,
     "Upgrade": 0,  # `make upgrade-test` does what it says, with two releases
-    "Repair less, or faster, while it runs": 1,
+    "Throttle repair while it runs": 1,
     "Restore the metadata store from a backup": 2,
     "Move the metadata to another ZooKeeper": 1,  # `test_namespace_copy` and `test_restore`
     "The last resort: close-at": 0,  # `test_cli_restore`
@@ -227,7 +227,7 @@ async def test_rolling_restart(tmp_path: Path) -> None:
 
 async def test_repair_less_or_faster(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
-        printed = await made.run(TASKS["Repair less, or faster, while it runs"][0])
+        printed = await made.run(TASKS["Throttle repair while it runs"][0])
     assert "each copies 8.0 MiB/s, 1 ledger at a time" in said(printed, "dlog autorecovery status")
 
 
