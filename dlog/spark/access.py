@@ -23,12 +23,12 @@ from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
-from dlog.spark.arrow import COLUMNS
 from dlog.spark.arrow_batches import rows_of
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition, name_of, namesake
 from dlog.spark.plan import LogEnd, LogRange
+from dlog.spark.schema import COLUMNS
 from dlog.spark.selection import Selection
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError

@@ -3,9 +3,10 @@
 The value column of a record batch is laid out as Arrow's, so its buffers are taken as they
 are; keys and txids likewise. What follows from the place (log, offset, dlsn) is computed in
 columns. Spark compares the schema of the first batch with its own type by type, so
-`ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice. Only the column of headers, which is
-there if it was asked for, is put together record by record, where a batch has any; its type is
-that of Spark's Kafka source, and it is empty where a record has none (decision 60).
+`ARROW_SCHEMA` here and `SPARK_SCHEMA` (`dlog.spark.schema`) say the same thing twice. Only the
+column of headers, which is there if it was asked for, is put together record by record, where a
+batch has any; its type is that of Spark's Kafka source, and it is empty where a record has none
+(decision 60).
 
 Arrays are made of buffers: `pa.array`, `pa.scalar`, `to_numpy`, and functions of `pyarrow.compute`
 that are given a value of Python import pandas where it is installed, a third of a second of each
@@ -24,14 +25,8 @@ import pyarrow as pa
 from dlog.headers import Pairs
 from dlog.position import NO_TXID, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import RecordBatch
+from dlog.spark.schema import COLUMNS
 
-SPARK_SCHEMA: Final = (
-    "log string, offset bigint, dlsn string, timestamp timestamp, txid bigint, "
-    "key binary, value binary"
-)
-SPARK_SCHEMA_WITH_HEADERS: Final = (
-    SPARK_SCHEMA + ", headers array<struct<key: string, value: binary>>"
-)
 ARROW_SCHEMA: Final = pa.schema(
     [
         ("log", pa.string()),
@@ -45,8 +40,6 @@ ARROW_SCHEMA: Final = pa.schema(
 )
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", HEADERS))
-COLUMNS: Final = tuple(ARROW_SCHEMA.names)
-COLUMNS_WITH_HEADERS: Final = tuple(ARROW_SCHEMA_WITH_HEADERS.names)
 _INT64: Final = pa.int64()
 ROWS_MAX: Final = 65_536
 NO_TIME: Final = np.iinfo(np.int64).min

@@ -18,7 +18,6 @@ from dlog.headers import Pairs
 from dlog.position import NO_TXID
 from dlog.recordbatch import RecordBatch
 from dlog.spark.arrow import (
-    COLUMNS,
     byte_strings,
     header_lists,
     micros_of,
@@ -29,6 +28,7 @@ from dlog.spark.arrow import (
     to_arrow,
     txids,
 )
+from dlog.spark.schema import COLUMNS
 
 SMALL_BYTES: Final = 64 << 10
 """Of the records of an entry; to put larger ones together costs more than it saves."""

@@ -63,6 +63,7 @@ NO_SECRETS: Final = {
     "dlog.columns.Columns.keys",
     "dlog.console.views.records.RecordRow.key",
     "dlog.protocol.packer.Group.keys",
+    "dlog.protocol.packer.EncodedGroup.keys",
     "dlog.recordbatch.RecordBatch.keys",
     "dlog.spark.sink.columns.SinkColumns.key",
     # Says that there is no key.

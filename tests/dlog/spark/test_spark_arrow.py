@@ -13,13 +13,12 @@ from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
 from dlog.spark.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
-    COLUMNS,
-    COLUMNS_WITH_HEADERS,
     ROWS_MAX,
     ends_of,
     gather,
     to_arrow,
 )
+from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
 
 VALUES = [b"a", b"", b"ccc"]
 

@@ -9,8 +9,9 @@ from dlog.columns import Columns
 from dlog.headers import encode_headers
 from dlog.position import Place
 from dlog.recordbatch import RecordBatch, decode_batch, encode_batch
-from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
+from dlog.spark.arrow import to_arrow
 from dlog.spark.arrow_batches import SMALL_BYTES, rows_of
+from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
 
 VALUES = [b"a", b"", b"ccc", b"dd"]
 KINDS: tuple[dict[str, list[object]], ...] = (

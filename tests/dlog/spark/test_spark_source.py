@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 from dlog.errors import NoSuchLog
 from dlog.position import Timestamp, Txid
 from dlog.spark import batch, micro_batch, tasks
-from dlog.spark.arrow import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.errors import (
     InvalidOption,
@@ -45,6 +44,7 @@ from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogEnd, LogRange
+from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.selection import Selection
 from dlog.spark.source import DlogSource
 from dlog.spark.tasks import LogPartition
