@@ -137,7 +137,7 @@ async def test_who_has_no_key_hears_what_to_give_and_looks_after_the_log_all_the
         await append_secrets(log, 3)
         await log.abandon()
         without_keys(keys)
-        with pytest.raises(KeyMissing, match=r"'one' .* does not have it: name .* DLOG_KEY_FILE"):
+        with pytest.raises(KeyMissing, match=r"'one' .* does not have it: set DLOG_KEY_FILE"):
             await values(client)
         with pytest.raises(KeyMissing):
             await Log.last("log", client=client)
