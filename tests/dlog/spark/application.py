@@ -42,7 +42,7 @@ later has no trouble."""
 HELD: Final = "held"
 """No task seals as long as there is a file `hold`; each says `held` with its process."""
 TASKS: Final = 2
-PATIENCE_S: Final = 150.0
+PATIENCE_S: Final = 400.0
 _SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.speculation": "true",

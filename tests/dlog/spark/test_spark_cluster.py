@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(90
 
 ROWS: Final = [b"%d" % row for row in range(1000)]
 PER_TRIGGER: Final = 100
-STEP_S: Final = 120.0
+STEP_S: Final = 300.0
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 LOCAL_CLUSTER: Final = "local-cluster[2,1,1024]"
 
