@@ -1,7 +1,8 @@
 """Batches that were encoded before it was known where they go: joined, placed, measured.
 
-A task of Spark encodes its rows, and so does whatever speaks another protocol; a writer appends
-the batch as it is. Records are not decoded one by one on the way: only the header changes.
+A task of Spark encodes its rows, and a writer appends the batch as it is. The columns are checked
+whole, as readers check them: an entry that cannot be read would block every reader for good. No
+record becomes an object on the way.
 """
 
 from array import array
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dlog.errors import DamagedBatch
+from dlog.headers import are_paired
 from dlog.position import NO_TXID
 from dlog.receipts import Receipt
 from dlog.recordbatch import (
@@ -24,8 +26,8 @@ from dlog.recordbatch import (
     Flag,
     RecordBatch,
     assemble,
+    batch_from_body,
     compress,
-    decode_batch,
     parse_header,
     version_of,
 )
@@ -41,6 +43,23 @@ def parse_encoded(payload: bytes | memoryview) -> BatchHeader:
     if header.codec is not Codec.NONE or header.flags & _PLACED:
         raise DamagedBatch("it is compressed or encrypted, or has a receipt: it has its place")
     return header
+
+
+def decode_encoded(payload: bytes) -> RecordBatch:
+    """Return the columns of *payload*, a batch without a place, as views of it.
+
+    Raises `DamagedBatch`, also if its header does not tell its txids or which headers it has, and
+    `BatchTooNew`."""
+    batch = batch_from_body(parse_encoded(payload), memoryview(payload)[HEADER_BYTES:])
+    txids = [txid for txid in batch.txid_list() or () if txid is not None]
+    told = (batch.header.first_txid, batch.header.last_txid)
+    if txids and told != (txids[0], txids[-1]):
+        raise DamagedBatch(f"its header tells of txids {told[0]} to {told[1]}, and has others")
+    if batch.headers is not None:
+        encoded = (headers.encoded for headers in batch.headers_list() or ())
+        if any(map(are_paired, encoded)) != bool(batch.header.flags & Flag.PAIRS):
+            raise DamagedBatch("its flags do not tell which headers it has")
+    return batch
 
 
 def placed(
@@ -77,14 +96,9 @@ def placed(
     return b"".join((packed, *body))
 
 
-def joined(payloads: Sequence[bytes]) -> bytes:
-    """Return one batch of the records of all *payloads*, in order. They have no place, and their
-    records fit into one entry. Raises `DamagedBatch`, `BatchTooNew`."""
-    for payload in payloads:
-        parse_encoded(payload)
-    if len(payloads) == 1:
-        return payloads[0]
-    batches = [decode_batch(payload) for payload in payloads]
+def joined(batches: Sequence[RecordBatch]) -> bytes:
+    """Return one batch of the records of all *batches*, in order. They have no place, and their
+    records fit into one entry."""
     base_ms = batches[0].header.base_timestamp_ms
     columns: list[Buffer] = [_ends((batch.count, batch.value_offsets) for batch in batches)]
     blobs = [_blob([batch.values for batch in batches])]
@@ -118,11 +132,8 @@ def joined(payloads: Sequence[bytes]) -> bytes:
     )
 
 
-def largest_record_bytes(payload: bytes) -> int:
-    """Return the bytes of the largest record in *payload*: value, key and headers together.
-
-    Raises `DamagedBatch`, `BatchTooNew`."""
-    batch = decode_batch(payload)
+def largest_record_bytes(batch: RecordBatch) -> int:
+    """Return the bytes of the largest record in *batch*: value, key and headers together."""
     sizes = [0] * batch.count
     for offsets in (batch.value_offsets, batch.key_offsets, batch.headers_offsets):
         if offsets is not None:

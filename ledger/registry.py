@@ -19,6 +19,7 @@ from ledger.errors import (
     BookieForgotten,
     DamagedMetadata,
     MetadataError,
+    NamespaceMismatch,
     NodeExists,
     NoSuchNode,
     NotEnoughBookies,
@@ -405,7 +406,8 @@ class BookieDirectory:
     async def _read_level(self) -> None:
         """Learn what the programs of the cluster can read; a level never falls."""
         if self._level < LEVEL_MAX:
-            with suppress(NoSuchNode):  # whoever opens the namespace says so
+            # An open of the namespace reports both; the directory goes by the last level.
+            with suppress(NoSuchNode, NamespaceMismatch):
                 held = decode_instance((await self._store.get(INSTANCE)).value)[1]
                 self._level = held.level
 

@@ -10,10 +10,11 @@ Hot path: no object per record beyond what the caller gave.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from dlog.columns import Columns, Row
-from dlog.encoded_batch import joined, largest_record_bytes, parse_encoded
+from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.headers import PAIRED_RECORD, are_paired
 from dlog.outcome import Outcome
@@ -21,9 +22,9 @@ from dlog.position import NO_TXID, TXID_MAX
 from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
 from dlog.protocol.pending_batch import Gathering
 from dlog.receipts import Receipt
-from dlog.recordbatch import BatchHeader, Flag
+from dlog.recordbatch import Flag, RecordBatch
 from ledger.errors import LevelTooLow, LogError, TooManyPending
-from ledger.feature_level import HEADER_PAIRS, LEVEL_MAX
+from ledger.feature_level import HEADER_PAIRS
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which no other
@@ -51,7 +52,7 @@ class Intake:
         last_txid: int,
         now_ms: Callable[[], int],
         wake: Callable[[], object],
-        level: Callable[[], int] = lambda: LEVEL_MAX,
+        level: Callable[[], int],
         told: Callable[[], None] | None = None,
     ) -> None:
         """*level* returns the feature level of the cluster. *told* is called when the application
@@ -190,42 +191,42 @@ class Intake:
 
     def submit_encoded(self, payloads: Sequence[bytes], receipt: Receipt) -> Outcome:
         """Append the records of encoded batches, which have no place yet, as one entry, all or
-        none; return the outcome they will have. They go by their headers, and are not decoded.
+        none; return the outcome they will have. No record of them becomes an object.
 
-        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units; who
-        encoded them has kept the order of txids in each. Raises why they are refused, and
-        `DamagedBatch`, `BatchTooNew`."""
+        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units.
+        Raises the error that refuses them, and `DamagedBatch`, `BatchTooNew`."""
         assert self._origin in {None, receipt.origin}, "an entry has one receipt"
-        headers = [parse_encoded(payload) for payload in payloads]
-        assert sum(header.records_bytes for header in headers) <= UNIT_BYTES_MAX, "one entry"
-        assert sum(header.count for header in headers) <= UNIT_RECORDS_MAX
+        batches = [decode_encoded(payload) for payload in payloads]
+        assert sum(batch.header.records_bytes for batch in batches) <= UNIT_BYTES_MAX, "one entry"
+        assert sum(batch.count for batch in batches) <= UNIT_RECORDS_MAX
         self.settle()
         last_txid = self._last_txid
-        for header, payload in zip(headers, payloads, strict=True):
-            refusal = self._refusal_of_encoded(header, payload, last_txid)
+        for batch in batches:
+            refusal = self._refusal_of_encoded(batch, last_txid)
             if refusal is not None:
                 raise refusal
-            if header.first_txid != NO_TXID:
-                last_txid = header.last_txid
-        group = self.packer.add_encoded(joined(payloads), receipt)
+            if batch.header.first_txid != NO_TXID:
+                last_txid = batch.header.last_txid
+        payload = payloads[0] if len(payloads) == 1 else joined(batches)
+        group = self.packer.add_encoded(payload, receipt)
         self._origin, self._last_txid = receipt.origin, last_txid
         self.next_offset += group.count
         self._call()
         return group.outcome
 
-    def _refusal_of_encoded(
-        self, header: BatchHeader, payload: bytes, last_txid: int
-    ) -> LogError | None:
-        size = header.records_bytes
+    def _refusal_of_encoded(self, batch: RecordBatch, last_txid: int) -> LogError | None:
+        size = batch.header.records_bytes
         if size > self._record_bytes_max:  # of all its records together
-            size = largest_record_bytes(payload)
+            size = largest_record_bytes(batch)
         refusal = self._refusal(size, None, None)
-        if refusal is None and header.flags & Flag.PAIRS:
+        if refusal is None and batch.header.flags & Flag.PAIRS:
             refusal = self._pairs_refusal()
-        if refusal is None and header.first_txid != NO_TXID:
-            refusal = self._txid_refusal(header.first_txid, last_txid)
-            if refusal is None:
-                refusal = self._txid_refusal(header.last_txid, header.first_txid)
+        txids = [txid for txid in batch.txid_list() or () if txid is not None]
+        if refusal is None and txids:
+            refusal = self._txid_refusal(txids[0], last_txid)
+            if refusal is None and txids != sorted(txids):
+                before, after = next(pair for pair in pairwise(txids) if pair[0] > pair[1])
+                refusal = self._txid_refusal(after, before)
         return refusal
 
     def _call(self) -> None:

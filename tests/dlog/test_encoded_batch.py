@@ -5,12 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.columns import Columns, Row
-from dlog.encoded_batch import joined, largest_record_bytes, parse_encoded, placed
+from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes, placed
 from dlog.errors import DamagedBatch
 from dlog.headers import HeadersGiven, encode_headers
 from dlog.position import NO_TXID, TXID_MAX, Place
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, decode_batch, encode_batch
+from dlog.recordbatch import (
+    HEADER_BYTES,
+    Codec,
+    Flag,
+    decode_batch,
+    encode_batch,
+    version_of,
+)
 
 NAMES = st.sampled_from(["a", "b", "ä"])
 HEADERS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=3)), max_size=3)
@@ -47,7 +54,8 @@ def test_batches_that_are_joined_have_the_records_of_all_in_order(
     drawn: tuple[list[Row], list[bytes]],
 ) -> None:
     rows, payloads = drawn
-    batch = decode_batch(joined(payloads))
+    whole = joined([decode_encoded(payload) for payload in payloads])
+    batch = decode_batch(whole)
     batch.check_headers()
     found = [
         (record.value, record.key, record.txid, record.timestamp_ms, record.headers.encoded)
@@ -60,7 +68,7 @@ def test_batches_that_are_joined_have_the_records_of_all_in_order(
     assert batch.header.base_index == 0
     assert batch.receipt is None
     sizes = Columns.of([*rows]).sizes()
-    assert largest_record_bytes(joined(payloads)) == max(sizes)
+    assert largest_record_bytes(decode_encoded(whole)) == max(sizes)
     assert batch.header.records_bytes == sum(sizes)
 
 
@@ -68,7 +76,7 @@ def test_batches_that_are_joined_have_the_records_of_all_in_order(
 def test_a_batch_that_is_placed_is_as_one_that_was_encoded_there(
     drawn: tuple[list[Row], list[bytes]], codec: Codec, receipt: Receipt | None
 ) -> None:
-    rows, payloads = drawn
+    rows, _ = drawn
     base_ms = rows[0][3] or 0
     whole = Columns.of([*rows])
     encoded = encode_batch(whole, base_index=0, base_timestamp_ms=base_ms)
@@ -87,7 +95,6 @@ def test_a_batch_that_is_placed_is_as_one_that_was_encoded_there(
     after = placed(encoded, base_index=0, previous_txid=TXID_MAX)
     last = decode_batch(after).header.last_txid
     assert last == (TXID_MAX if header.first_txid == NO_TXID else header.last_txid)
-    assert payloads
 
 
 def placed_batches() -> Sequence[bytes]:
@@ -101,10 +108,34 @@ def placed_batches() -> Sequence[bytes]:
 
 @pytest.mark.parametrize("payload", placed_batches(), ids=["compressed", "receipt"])
 def test_a_batch_that_has_its_place_is_not_placed_again(payload: bytes) -> None:
-    plain = encode_batch(Columns([b"x"]), base_index=0, base_timestamp_ms=0)
     with pytest.raises(DamagedBatch, match="has its place"):
-        parse_encoded(payload)
-    with pytest.raises(DamagedBatch, match="has its place"):
-        joined([plain, payload])
+        decode_encoded(payload)
     with pytest.raises(DamagedBatch, match="has its place"):
         placed(payload, base_index=0, previous_txid=NO_TXID)
+
+
+def changed(payload: bytes, at: int, value: bytes) -> bytes:
+    return payload[:at] + value + payload[at + len(value) :]
+
+
+def lies() -> dict[str, bytes]:
+    """Return batches whose headers say what their columns do not; each reader would stumble."""
+    plain = encode_batch(Columns([b"a", b"bc"]), base_index=0, base_timestamp_ms=0)
+    with_txids = encode_batch(Columns([b"a"], txids=[5]), base_index=0, base_timestamp_ms=0)
+    paired = Columns([b"a"], headers=[encode_headers([("a", b"1"), ("a", None)])])
+    with_pairs = encode_batch(paired, base_index=0, base_timestamp_ms=0)
+    flags = Flag.HEADERS
+    return {
+        "offsets": changed(plain, HEADER_BYTES + 4, b"\xff"),
+        "txids": changed(with_txids, 48, b"\x04"),
+        "pairs": changed(
+            changed(with_pairs, 4, bytes([version_of(flags)])), 6, flags.to_bytes(2, "little")
+        ),
+        "cut": plain[:-1],
+    }
+
+
+@pytest.mark.parametrize("lie", lies())
+def test_a_batch_that_no_reader_could_read_is_damage_before_it_is_appended(lie: str) -> None:
+    with pytest.raises(DamagedBatch):
+        decode_encoded(lies()[lie])

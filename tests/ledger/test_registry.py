@@ -257,6 +257,19 @@ async def test_the_directory_follows_the_level_of_the_cluster() -> None:
         await until(lambda: directory.level == LEVEL_MAX)
 
 
+async def test_an_instance_of_a_format_to_come_does_not_end_the_list_of_bookies() -> None:
+    store = open_memory()
+    await namespace(store, IDENTITIES - 1)
+    await come(store, B1)
+    async with following(open_memory()) as directory:
+        node = await store.get(INSTANCE)
+        later = pb.InstanceNode(version=99, instance="instance").SerializeToString()
+        await store.set(INSTANCE, later, node.version)
+        await unregister(store, B1)
+        await until(lambda: directory.available() == ())
+        assert directory.level == IDENTITIES - 1
+
+
 async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:
     async with following(open_memory()) as directory:
         heard: list[int] = []

@@ -23,7 +23,7 @@ from dlog.aio.store import ManifestNode, delete_listed
 from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
-from dlog.encoded_batch import largest_record_bytes, placed
+from dlog.encoded_batch import decode_encoded, largest_record_bytes, placed
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.headers import PAIRED_RECORD
@@ -38,8 +38,8 @@ from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, Flag, decode_batch, parse_header
 from dlog.settings import LogSettings
-from ledger.errors import LevelTooLow, LogError
-from ledger.feature_level import HEADER_PAIRS
+from ledger.errors import LogError
+from ledger.feature_level import HEADER_PAIRS, ClusterLevel
 from ledger.ids import EntryId
 from ledger.log_events import get_logger
 from ledger.log_events import now_ms as wall_clock_ms
@@ -327,7 +327,7 @@ class Sink:
         most = self._settings.record_bytes_max
         for payload in payloads:  # whoever encoded it may not have known the log
             size = parse_header(payload).records_bytes
-            if size > most and (size := largest_record_bytes(payload)) > most:
+            if size > most and (size := largest_record_bytes(decode_encoded(payload))) > most:
                 raise RecordTooLarge(self.log, size, most)
         stager = await Stager.begin(self._ledgers, self.assignment, receipt)
         try:
@@ -422,8 +422,8 @@ class Stager:
         Raises `DamagedBatch`, `LevelTooLow`, and what ended the ledger: then begin another one."""
         settings = self._assignment.settings
         header = parse_header(payload)
-        if header.flags & Flag.PAIRS and self._level < HEADER_PAIRS:
-            raise LevelTooLow(PAIRED_RECORD, HEADER_PAIRS, self._level)
+        if header.flags & Flag.PAIRS:
+            ClusterLevel(self._level).check_brings(HEADER_PAIRS, PAIRED_RECORD)
         while len(self._adding) >= STAGED_AT_ONCE_MAX:
             await self._adding.popleft()
         entry = placed(

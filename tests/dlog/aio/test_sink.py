@@ -14,6 +14,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
 from dlog.errors import (
     AppendOutcomeUnknown,
+    DamagedBatch,
     LogClosed,
     LogSealed,
     LostOwnership,
@@ -123,6 +124,18 @@ async def test_units_with_header_pairs_are_taken_from_the_level_on_that_brings_t
         await sink.commit(Receipt(QUERY, 1), [await staged(client, sink, 1, payload)])
     async with await Log.tail("log", client=client, follow=False) as reader:
         assert [record.headers.pairs() async for record in reader] == [headers, headers]
+
+
+async def test_a_unit_whose_txids_decrease_within_a_batch_is_refused_and_leaves_no_trace() -> None:
+    client = FakeCluster().client()
+    async with await Sink.open("log", client=client) as sink:
+        with pytest.raises(TxidOutOfOrder, match="6"):
+            await sink.commit(Receipt(QUERY, 0), [batch(b"a", b"b", b"c", txids=[5, 7, 6])])
+        damaged = batch(b"a")[:-1]
+        with pytest.raises(DamagedBatch):
+            await sink.commit(Receipt(QUERY, 0), [damaged])
+        await sink.commit(Receipt(QUERY, 0), [batch(b"good", txids=[5])])
+    assert await values_of(client) == [b"good"]
 
 
 async def test_staged_ledgers_become_segments_by_one_swap_in_their_order() -> None:

@@ -19,6 +19,7 @@ from dlog.protocol.log_writer_events import (
 )
 from dlog.protocol.packer import Group
 from dlog.settings import LogSettings
+from ledger.feature_level import LEVEL_MAX
 from ledger.ids import EntryId, LedgerId
 
 FIRST = LedgerId(1)
@@ -55,6 +56,7 @@ class Rig:
             last_txid=NO_TXID,
             now_ms=lambda: 0,
             wake=self._wake,
+            level=lambda: LEVEL_MAX,
         )
         self.machine = Writing(
             "log", manifest, 1, FIRST, self.intake, reopen_timeout_s=reopen_timeout_s, now=0.0
