@@ -32,7 +32,7 @@ KINDS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -78,6 +78,7 @@ help:
 	@echo 'make bench-hostile [ONLY="kind ..."]   p99 of a writer beside hostile clients, and beside a greedy one'
 	@echo 'make bench-console [ZK=1]   pages, memory and processor of the console of 10,000 logs and 100,000 ledgers'
 	@echo 'make bench-tls         lone appends, appends and reads with TLS and without it, in turns, with their ratios'
+	@echo 'make bench-calls       Python calls of one lone append; fails if they have grown by a tenth'
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make bench-peers [ONLY="row ..."] [TABLE=1]   dlog beside BookKeeper, DistributedLog'
 	@echo '                       and Kafka in turns; needs a JDK and Maven. TABLE=1: benchmarks/peers.md of all runs'
@@ -240,6 +241,9 @@ bench-console: $(STAMP)
 
 bench-tls: $(STAMP)
 	$(PY) -m benchmarks.tls --rounds 5 --megabytes 150
+
+bench-calls: $(STAMP)
+	$(PY) -m benchmarks.calls --files
 
 bench-repair: $(STAMP)
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
