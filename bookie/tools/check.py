@@ -265,7 +265,7 @@ class LedgerDirectoryCheck:
 
     def _check_log_end(self, log: LogSummary, end: LogEnd) -> None:
         if end.is_damage:
-            # What the index names there was reported already; this is about everything else.
+            # Damage of entries that the index names was reported already; this is all other damage.
             self._findings.damage(log.path, end.offset, end.reason)
         elif end.reason:
             reason = f"as a crash left it: {end.reason}, from byte {end.offset} on"

@@ -1,4 +1,4 @@
-"""What is in the entry logs of one ledger directory, without asking the index."""
+"""The contents of the entry logs of one ledger directory, without the index."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bookie.entrylog.ledger_map import LedgerMap, read_map
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What the header and the map of a log say."""
+    """The header and the map of a log."""
 
     log_id: int
     path: str

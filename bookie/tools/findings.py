@@ -1,4 +1,4 @@
-"""What a check has found, in values: counts, damages, and what is odd but harmless."""
+"""The results of a check: counts, damages, and notes on harmless oddities."""
 
 from array import array
 from bisect import bisect_right

@@ -43,7 +43,7 @@ _WIPED: Final = "its data were wiped, and an operator said that they are given u
 class Formatted:
     directories: tuple[str, ...]
     wiped: tuple[str, ...]
-    """What was removed."""
+    """Files and directories that were removed."""
     cookie: Cookie | None
     """Whose data they were, as far as a cookie said so."""
 

@@ -51,7 +51,7 @@ class IndexFiles:
         self._roll = Roll(disk)
         self._roll.load(counted)
         self.needed = self._roll.needed
-        """What the roll says is needed of other files."""
+        """Files that the roll of indexes needs."""
         self._blocks = Blocks(disk, files_max=_FILES_MAX, counted=self.edition_of)
         self.redo_damage: IndexDamaged | None = None
         """Why a start refuses the redo file, if it does."""

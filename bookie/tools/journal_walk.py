@@ -1,4 +1,4 @@
-"""What is in a journal, record by record, and how each of its files ends.
+"""The records of a journal, and the ends of its files.
 
 The reader and the policy are the engine's own (`bookie.journal.recovery`): where a start would
 refuse or begin a limbo, this says so, with the same words. Nothing is raised for what the files
@@ -53,7 +53,7 @@ class JournalEnd:
     offset: int
     reason: str
     is_damage: bool = False
-    """Whether something that was promised is not there: a start refuses it, or begins a limbo."""
+    """Return True if promised data are missing: a start refuses it, or begins a limbo."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ OWN_NAMES: Final = (
     entrylog_format.DIRECTORY,
     index_format.DIRECTORY,
 )
-"""What a bookie puts into a directory, apart from its lock."""
+"""Names that a bookie creates in a directory, apart from its lock."""
 
 
 class NotABookie(CallerError):

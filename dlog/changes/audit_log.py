@@ -44,7 +44,7 @@ CHANGES_MAX: Final = 10_000
 """Of one answer; they are in memory at once."""
 TRIES_MAX: Final = 20
 WRITE_S_MAX: Final = 5.0
-"""How long an operator is held up by the beginning, and by the outcome, if bookies hang."""
+"""Time limit for writing the beginning of a change, and for its outcome, if bookies hang."""
 BACKOFF_S: Final = 0.02
 BACKOFF_S_MAX: Final = 0.5
 CLOSE_S: Final = 1.0

@@ -22,7 +22,7 @@ Argument = str | int | float | bool | list[str] | None
 
 class Outcome(StrEnum):
     BEGUN = "begun"
-    """No more is known: it goes on, or its process was killed."""
+    """No more is known: it still runs, or its process was killed."""
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -33,11 +33,11 @@ class Change:
     number: str
     """Drawn by chance; the same in all records of this change."""
     who: str
-    """As a certificate names him, else USER@HOST: as he says himself, nobody checked it."""
+    """As the certificate names the operator, else USER@HOST, which nobody has checked."""
     place: str
     """From where: host and process, and more where more is known."""
     command: str
-    """What was ordered, in the words of the command line: ``log truncate``."""
+    """The order, in the words of the command line: ``log truncate``."""
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     begun_ms: int
     outcome: Outcome = Outcome.BEGUN

@@ -12,21 +12,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from dlog.cli import print_version
-from dlog.cli.change_records import note_commands
-from dlog.cli.completion_scripts import EPILOG as COMPLETION_EPILOG
-from dlog.cli.completion_scripts import completion
-from dlog.cli.console import EPILOG as CONSOLE_EPILOG
-from dlog.cli.console import console
-from dlog.cli.demo import EPILOG as DEMO_EPILOG
-from dlog.cli.demo import demo
-from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
-from dlog.cli.init import EPILOG as INIT_EPILOG
-from dlog.cli.init import init
-from dlog.cli.options import Uri, examples
+from dlog.cli import completion, console, health, init, local_cluster, print_version
+from dlog.cli.commands import examples_of, include
+from dlog.cli.options import Uri
 from dlog.cli.runner import FAILED
-from dlog.cli.up import EPILOG as UP_EPILOG
-from dlog.cli.up import up
 from dlog.installation import OtherDlogInstalled, check_own_package
 
 _HELP = """A replicated log: append records, tail them, inspect them.
@@ -41,7 +30,7 @@ _EPILOG = "\n\n".join(
         "Environment: DLOG_URI names the namespace, DLOG_CONFIG a TOML file of settings, "
         "DLOG_KEY_FILE the keys of encrypted logs; "
         "DLOG_DEBUG=1 shows tracebacks and the program's own log on stderr.",
-        examples("dlog up", "seq 100 | dlog log append numbers", "dlog log tail numbers -f"),
+        examples_of("dlog up", "seq 100 | dlog log append numbers", "dlog log tail numbers -f"),
     ]
 )
 
@@ -49,7 +38,10 @@ _GROUPS: Final = {
     "log": ("log.app", "Create, read, write, inspect, maintain and delete logs."),
     "consumer": ("consumer", "Named consumers of a log: list, show, reset, delete."),
     "leader": ("leader", "Elections: who leads a log, and which candidates wait."),
-    "janitor": ("janitor", "Apply retention, finish deletions, remove leaked ledgers."),
+    "janitor": (
+        "janitor",
+        "Apply retention, finish deletions, remove leaked ledgers.",
+    ),
     "ledger": ("ledger", "Inspect ledgers, the segments that logs are made of; recover one."),
     "bookie": (
         "bookie.app",
@@ -58,7 +50,7 @@ _GROUPS: Final = {
     ),
     "autorecovery": ("autorecovery", "Restore underreplicated ledgers to full replication."),
     "access": (
-        "access",
+        "rights:access",
         """Who may do what: grants of roles to identities.
 
 They apply where DLOG_TLS=required, because only there every client has an identity. An identity is
@@ -73,35 +65,35 @@ See docs/security.md.""",
 Changes are recorded in the log '_audit', created with the first change. See docs/operations.md.""",
     ),
     "cluster": (
-        "cluster",
+        "metadata:cluster",
         """The formats that the programs of a cluster may write, after an upgrade.
 
 A cluster has a level. Formats that older programs cannot read are written only from their level on.
 You raise the level explicitly; it never falls. See docs/operations.md.""",
     ),
     "quota": (
-        "quota",
+        "rights:quota",
         """How much may be appended and read a second.
 
 Clients beyond their quota are delayed, not refused. All clients of a quota share it.
 A quota of an identity needs TLS, which tells bookies the identity; one of logs does not. See
 docs/security.md.""",
     ),
-    "metadata": ("metadata", "Continue after the metadata store was damaged or restored."),
+    "metadata": ("metadata:metadata", "Continue after the metadata store was damaged or restored."),
     "perf": ("perf", "Measure a cluster: throughput and latency of appends and reads."),
     "debug": ("debug", "Collect what a problem report needs."),
     "tls": (
-        "tls",
+        "credentials:tls",
         "Create TLS certificates with an authority of your own, and show their contents. Needs "
         "'dlog-ledgers[tls]'. See docs/security.md.",
     ),
     "key": (
-        "keys",
+        "credentials:key",
         "Create keys that encrypt logs, and re-wrap the data keys of a log. Needs "
         "'dlog-ledgers[encryption]'. See docs/security.md.",
     ),
 }
-"""Modules of groups of commands, each with an `app`; and what the groups are for."""
+"""Groups of commands: the module, with the name of the variable if it is not `app`; the help."""
 
 app = typer.Typer(
     name="dlog",
@@ -123,10 +115,9 @@ class LateGroup(TyperGroup):
     @property
     def commands(self) -> MutableMapping[str, Any]:
         if self._found is None:
-            module, _ = _GROUPS[self.name or ""]
-            group: typer.Typer = import_module(f"dlog.cli.{module}").app
+            module, _, variable = _GROUPS[self.name or ""][0].partition(":")
+            group: typer.Typer = getattr(import_module(f"dlog.cli.{module}"), variable or "app")
             group.rich_markup_mode = app.rich_markup_mode
-            note_commands(group)
             self._found = get_group(group).commands
         return self._found
 
@@ -135,14 +126,7 @@ class LateGroup(TyperGroup):
         """Leave out what typer knows of the group: nothing."""
 
 
-app.command(epilog=UP_EPILOG)(up)
-app.command(epilog=INIT_EPILOG)(init)
-app.command(epilog=STATUS_EPILOG)(status)
-app.command(epilog=DOCTOR_EPILOG)(doctor)
-app.command(epilog=CONSOLE_EPILOG)(console)
-app.command(epilog=DEMO_EPILOG)(demo)
-app.command(epilog=COMPLETION_EPILOG)(completion)
-note_commands(app)
+include(app, local_cluster.app, init.app, health.app, console.app, completion.app)
 for _name, (_, _help) in _GROUPS.items():
     app.add_typer(
         typer.Typer(cls=LateGroup, help=_help, no_args_is_help=True),

@@ -7,30 +7,136 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bookie.autorecovery.options import MIB, RATE, DelayS, GraceS, Ledgers, Rate
-from dlog.cli.bookie.operating_shown import shown_duration, shown_size
+from dlog.cli.commands import CHANGES, READS, SERVES, CommandGroup, Effect, Given
 from dlog.cli.connections import connected, opened_store
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_progress, shown_time
-from dlog.cli.runner import FAILED, run_at, told, until_signal
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import (
+    Column,
+    View,
+    answer,
+    format_duration,
+    format_rate,
+    format_size,
+    format_time,
+    json_column,
+    print_json,
+    print_lines,
+    progress_line,
+    text_column,
+    warn,
+)
+from dlog.cli.runner import run_at, run_check, until_signal
 from dlog.config import load
 from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration, mebibytes
 from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.worker import RepairThrottle
+    from bookie.autorecovery.checks import Audit, CheckRecord, PlacementRecord, ReplicasRecord
+    from bookie.autorecovery.status import AutorecoveryStatus
+    from bookie.autorecovery.worker import RepairThrottle, WorkerReport
 
 RATE_MIN: Final = 0.1
 """MiB/s: with less, a worker sleeps for minutes between two messages, and heeds no change."""
 
-app = typer.Typer()
+app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
-@app.command(
-    epilog=examples(
-        "dlog autorecovery start",
-        "dlog autorecovery start --delay-s 60 --rate 100",
-    )
+def _format_throttle(throttle: "RepairThrottle") -> str:
+    words = []
+    if throttle.bytes_per_s == 0:
+        words.append("each copies without a limit")
+    elif throttle.bytes_per_s is not None:
+        words.append(f"each copies {format_rate(throttle.bytes_per_s)}")
+    if throttle.ledgers_max is not None:
+        words.append(f"{counted(throttle.ledgers_max, 'ledger')} at a time")
+    return ", ".join(words) or "each goes as fast as it was started with"
+
+
+_THROTTLE: "Final[View[RepairThrottle]]" = View(
+    json_column("bytes_per_s", lambda throttle: throttle.bytes_per_s),
+    json_column("ledgers", lambda throttle: throttle.ledgers_max),
 )
+_AUDIT: "Final[View[Audit]]" = View(
+    Column("at_ms", lambda audit: audit.at_ms, "last audit", format_time),
+    Column("ledgers", lambda audit: audit.ledgers, "  ledgers read"),
+    Column("marked", lambda audit: audit.marked, "  marked"),
+    Column("damaged", lambda audit: audit.damaged, "  unreadable"),
+    Column("lost", lambda audit: list(audit.lost), "  bookies lost"),
+    Column("alarm", lambda audit: audit.alarm, "  alarm"),
+)
+_CHECK: "Final[View[CheckRecord]]" = View(
+    text_column("last check of entries", lambda check: format_time(check.at_ms)),
+    text_column("  ledgers lacking some", lambda check: check.lacking),
+)
+_PLACEMENT: "Final[View[PlacementRecord]]" = View(
+    text_column("last check of placement", lambda check: format_time(check.at_ms)),
+    text_column("  ledgers misplaced", lambda check: check.misplaced),
+)
+_REPLICAS: "Final[View[ReplicasRecord]]" = View(
+    text_column("last count of replicas", lambda check: format_time(check.at_ms)),
+    text_column("  ledgers with bookies away", lambda check: check.away),
+    text_column("  of them urgent", lambda check: check.urgent),
+    text_column("  ledgers of unknown bookies", lambda check: check.unknown),
+)
+_WORKER: "Final[View[WorkerReport]]" = View(
+    text_column("worker", lambda worker: worker.worker),
+    text_column("ledgers repaired", lambda worker: worker.ledgers),
+    text_column("copied", lambda worker: format_size(worker.bytes)),
+    text_column("now", lambda worker: format_rate(worker.bytes_per_s)),
+    text_column(
+        "at most",
+        lambda worker: format_rate(worker.bytes_per_s_max) if worker.bytes_per_s_max else "-",
+    ),
+    text_column("ledgers at a time", lambda worker: worker.ledgers_max),
+)
+_STATUS: "Final[View[AutorecoveryStatus]]" = View(
+    Column(
+        "enabled",
+        lambda status: status.enabled,
+        form=lambda on: "yes" if on else "no: see 'dlog autorecovery enable'",
+    ),
+    Column(
+        "auditor",
+        lambda status: status.auditor,
+        form=lambda name: name or "none: start 'dlog autorecovery start'",
+    ),
+    Column("underreplicated", lambda status: status.marked),
+    Column("urgent", lambda status: status.urgent),
+    Column("repairing", lambda status: {str(k): v for k, v in status.repairing.items()}, form=len),
+    Column("deferred", lambda status: status.deferred),
+    Column("waiting_for_bookies", lambda status: status.waiting),
+    Column("with_lost_entries", lambda status: status.lost),
+    Column("with_different_copies", lambda status: status.differing),
+    Column("delay_s", lambda status: status.delay_s),
+    json_column("bytes_per_s", lambda status: round(status.bytes_per_s)),
+    json_column("left_s", lambda status: status.left_s),
+    json_column("throttle", lambda status: _THROTTLE.json(status.throttle)),
+    text_column("throttle", lambda status: _format_throttle(status.throttle)),
+    json_column(
+        "checks",
+        lambda status: {
+            "ledgers": _dict(status.last_check),
+            "placement": _dict(status.placement),
+            "replicas": _dict(status.replicas),
+        },
+    ),
+    json_column("workers", lambda status: [asdict(worker) for worker in status.workers]),
+    json_column(
+        "last_audit", lambda status: _AUDIT.json(status.last_audit) if status.last_audit else None
+    ),
+    text_column("workers", lambda status: len(status.workers)),
+    text_column("copied", lambda status: format_rate(status.bytes_per_s)),
+    text_column(
+        "done in", lambda status: format_duration(status.left_s) if status.left_s else None
+    ),
+)
+
+
+def _dict(record: "CheckRecord | PlacementRecord | ReplicasRecord | None") -> object:
+    return None if record is None else asdict(record)
+
+
+@app.define(SERVES, "dlog autorecovery start", "dlog autorecovery start --delay-s 60 --rate 100")
 def start(
     *,
     delay_s: DelayS = 300.0,
@@ -59,7 +165,7 @@ def start(
         log_events.configure()
         exposed = Exposed()
         security = await Security.settled(load().secured)
-        with served(exposed, metrics_host, metrics_port, told, security=security):
+        with served(exposed, metrics_host, metrics_port, warn, security=security):
             async with connected(uri) as client:
                 config = config_of(delay_s, grace_s, rate, ledgers)
                 await until_signal(run_autorecovery(client, config, exposed))
@@ -67,7 +173,7 @@ def start(
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog autorecovery status", "dlog autorecovery status --json"))
+@app.define(READS, "dlog autorecovery status", "dlog autorecovery status --json")
 def status(uri: Uri = None, as_json: Json = False) -> None:
     """Show whether repair is enabled, the auditor, how the last audit ended and what is left to
     do."""
@@ -77,101 +183,23 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
 
         async with opened_store(uri) as store:
             found = await autorecovery_status(store)
-        audit = found.last_audit
-        facts: dict[str, object] = {
-            "enabled": found.enabled,
-            "auditor": found.auditor,
-            "underreplicated": found.marked,
-            "urgent": found.urgent,
-            "repairing": len(found.repairing),
-            "deferred": found.deferred,
-            "waiting_for_bookies": found.waiting,
-            "with_lost_entries": found.lost,
-            "with_different_copies": found.differing,
-            "delay_s": found.delay_s,
-            "bytes_per_s": round(found.bytes_per_s),
-            "left_s": found.left_s,
-            "throttle": _throttle_facts(found.throttle),
-        }
-        last = {
-            "at_ms": 0 if audit is None else audit.at_ms,
-            "ledgers": 0 if audit is None else audit.ledgers,
-            "marked": 0 if audit is None else audit.marked,
-            "damaged": 0 if audit is None else audit.damaged,
-            "lost": [] if audit is None else list(audit.lost),
-            "alarm": "" if audit is None else audit.alarm,
-        }
         if as_json:
-            repairing = {str(ledger): found.repairing[ledger] for ledger in found.repairing}
-            checks = {
-                "ledgers": found.last_check,
-                "placement": found.placement,
-                "replicas": found.replicas,
-            }
-            facts["checks"] = {
-                kind: None if check is None else asdict(check) for kind, check in checks.items()
-            }
-            workers = [asdict(worker) for worker in found.workers]
-            print_json(
-                {
-                    **facts,
-                    "repairing": repairing,
-                    "workers": workers,
-                    "last_audit": last if audit else None,
-                }
-            )
+            print_json(_STATUS.json(found))
             return
-        shown = {name.replace("_", " "): value for name, value in facts.items()}
-        shown["enabled"] = "yes" if found.enabled else "no: see 'dlog autorecovery enable'"
-        shown["auditor"] = found.auditor or "none: start 'dlog autorecovery start'"
-        shown["delay s"] = "-" if found.delay_s is None else found.delay_s
-        del shown["bytes per s"], shown["left s"]
-        shown["workers"] = len(found.workers)
-        shown["copied"] = f"{shown_size(found.bytes_per_s)}/s"
-        shown["done in"] = "-" if not found.left_s else shown_duration(found.left_s)
-        shown["throttle"] = _shown_throttle(found.throttle)
-        if audit is None:
-            shown["last audit"] = "never"
-        else:
-            shown["last audit"] = shown_time(audit.at_ms)
-            shown["  ledgers read"] = audit.ledgers
-            shown["  marked"] = audit.marked
-            shown["  unreadable"] = audit.damaged
-            shown["  bookies lost"] = ", ".join(audit.lost) or "-"
-            shown["  alarm"] = audit.alarm or "-"
-        if check := found.last_check:
-            shown["last check of entries"] = shown_time(check.at_ms)
-            shown["  ledgers lacking some"] = check.lacking
-        if placement := found.placement:
-            shown["last check of placement"] = shown_time(placement.at_ms)
-            shown["  ledgers misplaced"] = placement.misplaced
-        if replicas := found.replicas:
-            shown["last count of replicas"] = shown_time(replicas.at_ms)
-            shown["  ledgers with bookies away"] = replicas.away
-            shown["  of them urgent"] = replicas.urgent
-            shown["  ledgers of unknown bookies"] = replicas.unknown
-        print_facts(shown)
+        lines = _STATUS.lines(found)
+        lines |= _AUDIT.lines(found.last_audit) if found.last_audit else {"last audit": "never"}
+        lines |= _CHECK.lines(found.last_check) if found.last_check else {}
+        lines |= _PLACEMENT.lines(found.placement) if found.placement else {}
+        lines |= _REPLICAS.lines(found.replicas) if found.replicas else {}
+        print_lines(lines)
         if found.workers:
             sys.stdout.write("\n")
-            print_table(
-                ("worker", "ledgers repaired", "copied", "now", "at most", "ledgers at a time"),
-                (
-                    (
-                        each.worker,
-                        each.ledgers,
-                        shown_size(each.bytes),
-                        f"{shown_size(each.bytes_per_s)}/s",
-                        f"{shown_size(each.bytes_per_s_max)}/s" if each.bytes_per_s_max else "-",
-                        each.ledgers_max,
-                    )
-                    for each in found.workers
-                ),
-            )
+            _WORKER.table(found.workers)
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog autorecovery audit", "dlog autorecovery audit --json"))
+@app.define(CHANGES, "dlog autorecovery audit", "dlog autorecovery audit --json")
 def audit(uri: Uri = None, as_json: Json = False) -> None:
     """Query all bookies for the entries that they hold, now, and mark the ledgers that lack
     some.
@@ -184,7 +212,7 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
         from ledger.log_events import now_ms
 
         async with connected(uri) as client:
-            with shown_progress() as report:
+            with progress_line() as report:
 
                 def show(check: Check) -> None:
                     checked = counted(check.ledgers, "ledger")
@@ -192,34 +220,30 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
 
                 check = await check_all(client, on_progress=show)
             await record(client.store, check, at_ms=now_ms())
-        if as_json:
-            print_json(
-                {
-                    "ledgers": check.ledgers,
-                    "lacking": check.lacking,
-                    "unsure": check.unsure,
-                    "unreadable": check.unreadable,
-                }
-            )
-        else:
-            sys.stdout.write(
-                f"{counted(check.ledgers, 'ledger')}: {check.lacking} without entries, of "
-                f"{check.unsure} some bookies did not say all, {check.unreadable} cannot be read\n"
-            )
+        answer(
+            {
+                "ledgers": check.ledgers,
+                "lacking": check.lacking,
+                "unsure": check.unsure,
+                "unreadable": check.unreadable,
+            },
+            f"{counted(check.ledgers, 'ledger')}: {check.lacking} without entries, of "
+            f"{check.unsure} some bookies did not say all, {check.unreadable} cannot be read\n",
+            as_json=as_json,
+        )
         return not (check.lacking or check.unreadable)
 
-    if not run_at(uri, command()):
-        raise typer.Exit(FAILED)
+    run_check(uri, command())
 
 
-@app.command(epilog=examples("dlog autorecovery disable"))
+@app.define(CHANGES, "dlog autorecovery disable")
 def disable(uri: Uri = None, as_json: Json = False) -> None:
     """Pause all workers of the namespace, for maintenance; the auditor continues to mark
     ledgers."""
     _switch(uri, on=False, as_json=as_json)
 
 
-@app.command(epilog=examples("dlog autorecovery enable"))
+@app.define(CHANGES, "dlog autorecovery enable")
 def enable(uri: Uri = None, as_json: Json = False) -> None:
     """Resume workers that were disabled."""
     _switch(uri, on=True, as_json=as_json)
@@ -235,15 +259,12 @@ def _switch(uri: str | None, *, on: bool, as_json: bool) -> None:
                 await Marks(store).enable()
             else:
                 await Marks(store).disable(now_ms=now_ms())
-        if as_json:
-            print_json({"enabled": on})
-        else:
-            sys.stdout.write("workers repair\n" if on else "workers rest\n")
+        answer({"enabled": on}, "workers repair\n" if on else "workers rest\n", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog autorecovery delay 10m", "dlog autorecovery delay"))
+@app.define(CHANGES, "dlog autorecovery delay 10m", "dlog autorecovery delay")
 def delay(
     seconds: Annotated[
         float | None,
@@ -276,13 +297,16 @@ def delay(
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog autorecovery throttle",
-        "dlog autorecovery throttle --rate 100",
-        "dlog autorecovery throttle --rate 8 --ledgers 1",
-        "dlog autorecovery throttle --reset",
-    )
+def _sets_throttle(given: Given) -> bool:
+    return given["reset"] is True or (given["rate"], given["ledgers"]) != (None, None)
+
+
+@app.define(
+    Effect(_sets_throttle),
+    "dlog autorecovery throttle",
+    "dlog autorecovery throttle --rate 100",
+    "dlog autorecovery throttle --rate 8 --ledgers 1",
+    "dlog autorecovery throttle --reset",
 )
 def throttle(
     *,
@@ -334,22 +358,4 @@ def throttle(
         return wanted
 
     now = run_at(uri, command())
-    if as_json:
-        print_json(_throttle_facts(now))
-    else:
-        sys.stdout.write(_shown_throttle(now) + "\n")
-
-
-def _throttle_facts(throttle: "RepairThrottle") -> dict[str, object]:
-    return {"bytes_per_s": throttle.bytes_per_s, "ledgers": throttle.ledgers_max}
-
-
-def _shown_throttle(throttle: "RepairThrottle") -> str:
-    words = []
-    if throttle.bytes_per_s == 0:
-        words.append("each copies without a limit")
-    elif throttle.bytes_per_s is not None:
-        words.append(f"each copies {shown_size(throttle.bytes_per_s)}/s")
-    if throttle.ledgers_max is not None:
-        words.append(f"{counted(throttle.ledgers_max, 'ledger')} at a time")
-    return ", ".join(words) or "each goes as fast as it was started with"
+    answer(_THROTTLE.json(now), _format_throttle(now) + "\n", as_json=as_json)

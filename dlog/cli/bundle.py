@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from bookie.autorecovery.status import underreplicated
 from dlog.cli.connections import check_there, opened_store
 from dlog.cli.health import report_of
-from dlog.cli.ledger import mark_facts
+from dlog.cli.ledger import MARKED
 from dlog.config import InvalidConfig, load, resolve_uri
 from dlog.health.store import StoreFacts
 from dlog.installation import formats, other_dlog
@@ -168,7 +168,7 @@ class Bundle:
     redactor: Redactor
     files: dict[str, bytes] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    """What could not be had, and why."""
+    """Parts that could not be collected, and why."""
     left_bytes: int = BYTES_MAX
 
     def add_text(self, name: str, text: str, *, opaque: bool = False) -> None:
@@ -362,7 +362,7 @@ async def _metadata(bundle: Bundle, wanted: BundleRequest) -> None:
             "bookies": [_shown(each) for each in there.bookies],
             "bookies_left_out": there.left_out,
             "underreplicated": len(marks),
-            "marks": [mark_facts(each) for each in marks[:MARKS_MAX]],
+            "marks": MARKED.rows(marks[:MARKS_MAX]),
         },
     )
 

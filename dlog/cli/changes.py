@@ -1,20 +1,48 @@
 """``dlog changes``: what operators changed, out of the log `_audit`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.argument_values import parse_time
+from dlog.cli.commands import READS, CommandGroup
 from dlog.cli.connections import connected
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json, print_table, shown_time
-from dlog.cli.runner import run_at, told
+from dlog.cli.options import Json, Uri, parse_time
+from dlog.cli.output import Column, View, format_time, json_column, print_json, text_column, warn
+from dlog.cli.runner import run_at
 from dlog.starts import TIME_HELP
 
 if TYPE_CHECKING:
     from dlog.changes import Change
 
-app = typer.Typer()
+app = CommandGroup("operations#who-changed-what")
+
+
+def _command_line(change: "Change") -> str:
+    given = (f"{name}={_quoted(value)}" for name, value in change.arguments.items())
+    return " ".join([change.command, *given])
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_quoted, value))
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
+_CHANGE: "Final[View[Change]]" = View(
+    json_column("number", lambda change: change.number),
+    text_column("when", lambda change: format_time(change.begun_ms)),
+    Column("who", lambda change: change.who, form=str),
+    Column("place", lambda change: change.place, "from", str),
+    json_column("command", lambda change: change.command),
+    json_column("arguments", lambda change: dict(change.arguments)),
+    text_column("what", _command_line),
+    json_column("begun_ms", lambda change: change.begun_ms),
+    json_column("ended_ms", lambda change: change.ended_ms),
+    json_column("outcome", lambda change: str(change.outcome)),
+    json_column("error", lambda change: change.error),
+    text_column("outcome", lambda c: f"{c.outcome}: {c.error}" if c.error else str(c.outcome)),
+)
 
 
 @app.callback()
@@ -22,14 +50,13 @@ def _changes() -> None:
     """Make `list` a command of its own, although it is the only one."""
 
 
-@app.command(
-    "list",
-    epilog=examples(
-        "dlog changes list",
-        "dlog changes list --since 7d",
-        "dlog changes list --follow --json",
-        "dlog changes list --json | jq .command",
-    ),
+@app.define(
+    READS,
+    "dlog changes list",
+    "dlog changes list --since 7d",
+    "dlog changes list --follow --json",
+    "dlog changes list --json | jq .command",
+    name="list",
 )
 def list_(
     since: Annotated[
@@ -61,54 +88,21 @@ def list_(
 
         async with connected(uri) as client:
             if follow:
-                async for each in follow_changes(client, since_ms=since_ms):
-                    print_json(facts_of(each)) if as_json else typer.echo(_line(each))
+                async for change in follow_changes(client, since_ms=since_ms):
+                    print_json(_CHANGE.json(change)) if as_json else typer.echo(_line(change))
                 return
-            found = await last_changes(client, since_ms=since_ms, changes_max=limit)
+            changes = await last_changes(client, since_ms=since_ms, changes_max=limit)
         if as_json:
-            for each in found:
-                print_json(facts_of(each))
-        elif found:
-            print_table(
-                ("when", "who", "from", "what", "outcome"),
-                ((shown_time(c.begun_ms), c.who, c.place, _what(c), _outcome(c)) for c in found),
-            )
+            for change in changes:
+                print_json(_CHANGE.json(change))
+        elif changes:
+            _CHANGE.table(changes)
         else:
-            told("no change was recorded" + (" since then" if since else ""))
+            warn("no change was recorded" + (" since then" if since else ""))
 
     run_at(uri, command())
 
 
-def facts_of(change: "Change") -> dict[str, object]:
-    return {
-        "number": change.number,
-        "who": change.who,
-        "place": change.place,
-        "command": change.command,
-        "arguments": dict(change.arguments),
-        "begun_ms": change.begun_ms,
-        "ended_ms": change.ended_ms,
-        "outcome": str(change.outcome),
-        "error": change.error,
-    }
-
-
-def _what(change: "Change") -> str:
-    given = (f"{name}={_shown(value)}" for name, value in change.arguments.items())
-    return " ".join([change.command, *given])
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_shown, value))
-    text = str(value)
-    return text if text.isprintable() and " " not in text else repr(text)
-
-
-def _outcome(change: "Change") -> str:
-    return f"{change.outcome}: {change.error}" if change.error else str(change.outcome)
-
-
 def _line(change: "Change") -> str:
-    at = shown_time(change.ended_ms or change.begun_ms)
-    return "\t".join((at, change.who, change.place, _what(change), _outcome(change)))
+    cells = _CHANGE.lines(change) | {"when": format_time(change.ended_ms or change.begun_ms)}
+    return "\t".join(map(str, cells.values()))

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 import typer
 
+from dlog.cli.commands import SERVES, CommandGroup
 from dlog.cli.connections import connected
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json
-from dlog.cli.runner import failed, run_at, told, until_signal
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import print_json, warn
+from dlog.cli.runner import failed, run_at, until_signal
 from dlog.config import home, load
 from ledger.options import HOST_DEFAULT, PORT_MAX, MetricsHost, MetricsPort
 from ledger.process import make_private
@@ -24,18 +25,22 @@ if TYPE_CHECKING:
 
     from dlog.console.http_server import Served
 
-EPILOG = examples(
+PORT_DEFAULT = 8080
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
+"""Rights that nobody may have to the file of a token; a group may read it, as in containers."""
+MISSING = "the console needs its extra: pip install 'dlog-ledgers[console]'"
+
+
+app = CommandGroup("cli#health")
+
+
+@app.define(
+    SERVES,
     "dlog console",
     "dlog console --port 8081 --metrics-port 9100",
     "dlog console --allow-changes",
     "dlog console --host 0.0.0.0 --tls --allow-host console.example.org --token-file token",
 )
-PORT_DEFAULT = 8080
-_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
-"""What nobody may do with the file of a token; a group may read it, as containers are given it."""
-MISSING = "the console needs its extra: pip install 'dlog-ledgers[console]'"
-
-
 def console(
     *,
     port: Annotated[
@@ -103,7 +108,7 @@ def console(
         )
         security = await Security.settled(load().secured)
         exposed = Exposed()
-        with served(exposed, metrics_host, metrics_port, told, security=security):
+        with served(exposed, metrics_host, metrics_port, warn, security=security):
             async with (
                 connected(uri) as client,
                 http_server.console(client, options, security=security) as found,

@@ -1,62 +1,56 @@
 """``dlog consumer``: named consumers of logs, where they are, and how far behind."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.argument_values import parse_start
-from dlog.cli.names import complete_position
-from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_time, write_text
-from dlog.cli.runner import FAILED, run_at
+from dlog.cli.commands import CHANGES, READS, CommandGroup
+from dlog.cli.completion import complete_position
+from dlog.cli.options import Json, LogName, Uri, Yes, parse_start
+from dlog.cli.output import Column, View, answer, format_time, print_json, report, write_text
+from dlog.cli.runner import FAILED, confirm, run_at
 from dlog.starts import START_HELP
 
 if TYPE_CHECKING:
     from dlog.aio.admin import ConsumerInfo
 
-app = typer.Typer()
+app = CommandGroup("cli#consumers")
+
+_CONSUMER: "Final[View[ConsumerInfo]]" = View(
+    Column("consumer", lambda consumer: consumer.name),
+    Column("log", lambda consumer: consumer.log),
+    Column("position", lambda consumer: consumer.position),
+    Column("lag", lambda consumer: consumer.lag),
+    Column("trimmed", lambda consumer: consumer.trimmed),
+    Column("epoch", lambda consumer: consumer.epoch),
+    Column("exclusive", lambda consumer: consumer.exclusive),
+    Column("in_use_by", lambda consumer: consumer.in_use_by),
+    Column("owner", lambda consumer: consumer.owner),
+    Column("updated_ms", lambda consumer: consumer.updated_ms, "changed", format_time),
+)
+_LISTED: Final = _CONSUMER.only("consumer", "position", "lag", "trimmed", "in use by", "changed")
 
 ConsumerName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")]
 
 
-@app.command(
-    "list", epilog=examples("dlog consumer list flights", "dlog consumer list flights --json")
-)
+@app.define(READS, "dlog consumer list flights", "dlog consumer list flights --json", name="list")
 def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """List the consumers of a log with their positions. With --json, one line for all."""
 
     async def command() -> None:
         from dlog.aio.admin import list_consumers
 
-        found = await list_consumers(log, uri=uri)
-        if as_json:
-            print_json([consumer_facts(each) for each in found])
-        elif found:
-            print_table(
-                ("consumer", "position", "lag", "trimmed", "in use by", "changed"),
-                (
-                    (
-                        each.name,
-                        each.position,
-                        each.lag,
-                        each.trimmed,
-                        each.in_use_by or "-",
-                        shown_time(each.updated_ms),
-                    )
-                    for each in found
-                ),
-            )
-        else:
-            typer.echo(f"log {log!r} has no consumers", err=True)
+        consumers = await list_consumers(log, uri=uri)
+        view = _CONSUMER if as_json else _LISTED
+        view.print_all(consumers, f"log {log!r} has no consumers", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog consumer show flights printer",
-        "dlog consumer show flights printer --json | jq .position",
-    )
+@app.define(
+    READS,
+    "dlog consumer show flights printer",
+    "dlog consumer show flights printer --json | jq .position",
 )
 def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = False) -> None:
     """Show a consumer: its position, its lag, and who uses it."""
@@ -64,34 +58,16 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
     async def command() -> None:
         from dlog.aio.admin import consumer_info
 
-        found = await consumer_info(name, log, uri=uri)
-        if as_json:
-            print_json(consumer_facts(found))
-            return
-        print_facts(
-            {
-                "consumer": found.name,
-                "log": found.log,
-                "position": found.position,
-                "lag": found.lag,
-                "trimmed": found.trimmed,
-                "epoch": found.epoch,
-                "exclusive": "yes" if found.exclusive else "no",
-                "in use by": found.in_use_by or "-",
-                "owner": found.owner or "-",
-                "changed": shown_time(found.updated_ms),
-            }
-        )
+        _CONSUMER.print(await consumer_info(name, log, uri=uri), as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog consumer reset flights printer --to start",
-        "dlog consumer reset flights printer --to time:2h",
-        "dlog consumer reset flights printer --to 1000 --json",
-    )
+@app.define(
+    CHANGES,
+    "dlog consumer reset flights printer --to start",
+    "dlog consumer reset flights printer --to time:2h",
+    "dlog consumer reset flights printer --to 1000 --json",
 )
 def reset(
     log: LogName,
@@ -116,44 +92,37 @@ def reset(
         from dlog.aio.admin import reset_consumer
 
         offset = await reset_consumer(name, log, position, uri=uri)
-        if as_json:
-            print_json({"log": log, "consumer": name, "position": offset})
-        else:
-            write_text(f"{offset}\n")
+        answer({"log": log, "consumer": name, "position": offset}, f"{offset}\n", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog consumer delete flights printer --yes"))
+@app.define(CHANGES, "dlog consumer delete flights printer --yes")
 def delete(
     log: LogName,
     name: ConsumerName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Delete a consumer and its position. Refused while a process uses it exclusively."""
-    if not yes:
-        typer.confirm(f"Delete consumer {name!r} of log {log!r}?", abort=True, err=True)
+    confirm(f"Delete consumer {name!r} of log {log!r}?", yes=yes)
 
     async def command() -> None:
         from dlog.aio.admin import delete_consumer
 
         await delete_consumer(name, log, uri=uri)
-        if as_json:
-            print_json({"log": log, "consumer": name, "deleted": True})
-        else:
-            typer.echo(f"consumer {name!r} of log {log!r} was deleted", err=True)
+        done = {"log": log, "consumer": name, "deleted": True}
+        report(done, f"consumer {name!r} of log {log!r} was deleted", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog consumer lag flights",
-        "dlog consumer lag flights printer",
-        "dlog consumer lag flights --max 10000 || echo 'too far behind'",
-    )
+@app.define(
+    READS,
+    "dlog consumer lag flights",
+    "dlog consumer lag flights printer",
+    "dlog consumer lag flights --max 10000 || echo 'too far behind'",
 )
 def lag(
     log: LogName,
@@ -178,27 +147,13 @@ def lag(
             return await list_consumers(log, uri=uri)
         return [await consumer_info(name, log, uri=uri)]
 
-    found = run_at(uri, command())
+    consumers = run_at(uri, command())
+    behind = {consumer.name: consumer.lag + consumer.trimmed for consumer in consumers}
     if as_json:
-        print_json({each.name: {"lag": each.lag, "trimmed": each.trimmed} for each in found})
+        print_json({c.name: {"lag": c.lag, "trimmed": c.trimmed} for c in consumers})
     elif name is not None:
-        write_text(f"{found[0].lag + found[0].trimmed}\n")
+        write_text(f"{behind[name]}\n")
     else:
-        write_text("".join(f"{each.name}\t{each.lag + each.trimmed}\n" for each in found))
-    if lag_max is not None and any(each.lag + each.trimmed > lag_max for each in found):
+        write_text("".join(f"{name}\t{count}\n" for name, count in behind.items()))
+    if lag_max is not None and max(behind.values(), default=0) > lag_max:
         raise typer.Exit(FAILED)
-
-
-def consumer_facts(found: "ConsumerInfo") -> dict[str, object]:
-    return {
-        "consumer": found.name,
-        "log": found.log,
-        "position": found.position,
-        "lag": found.lag,
-        "trimmed": found.trimmed,
-        "epoch": found.epoch,
-        "exclusive": found.exclusive,
-        "in_use_by": found.in_use_by,
-        "owner": found.owner,
-        "updated_ms": found.updated_ms,
-    }

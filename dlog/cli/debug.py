@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json
-from dlog.cli.runner import run, told
+from dlog.cli.commands import READS, CommandGroup
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import print_json, warn
+from dlog.cli.runner import run
 from ledger.values import counted
 
-app = typer.Typer()
+app = CommandGroup("operations#for-a-problem-report")
 
 
 @app.callback()
@@ -22,12 +23,11 @@ def _debug() -> None:
     """Make `bundle` a command of its own, although it is the only one."""
 
 
-@app.command(
-    epilog=examples(
-        "dlog debug bundle",
-        "dlog debug bundle --out trouble.tar.gz --log-file /var/log/dlog/bookie.log",
-        "dlog debug bundle --metrics bookie-1:9100 --metrics bookie-2:9100",
-    )
+@app.define(
+    READS,
+    "dlog debug bundle",
+    "dlog debug bundle --out trouble.tar.gz --log-file /var/log/dlog/bookie.log",
+    "dlog debug bundle --metrics bookie-1:9100 --metrics bookie-2:9100",
 )
 def bundle(
     *,
@@ -88,12 +88,12 @@ def bundle(
     else:
         typer.echo(str(path))
     if missing:
-        told(f"{counted(len(missing), 'item')} could not be collected: see MISSING.txt in it")
+        warn(f"{counted(len(missing), 'item')} could not be collected: see MISSING.txt in it")
 
 
 def _report(done: str) -> None:
     if sys.stderr.isatty():
-        told(done)
+        warn(done)
 
 
 def _check_free(path: Path) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from dlog.cli.commands import READS, CommandGroup
 from dlog.cli.connections import opened_store
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import colored, print_facts, print_json, write_text
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import colored, print_json, print_lines, write_text
 from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from ledger.errors import CallerError, LogError
@@ -17,16 +18,19 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from dlog.health.signs import Report, Sign
 
-STATUS_EPILOG: Final = examples(
-    "dlog status",
-    "dlog status --json | jq -r '.signs[].what'",
-    "dlog status --uri zk://host:2181/dlog || page-somebody",
-)
-DOCTOR_EPILOG: Final = examples("dlog doctor", "dlog doctor --json | jq .servers")
 _WIDTH: Final = 100
 _COLORS: Final = {"GRAVE": "red", "WRONG": "yellow", "NOTE": None}
 
 
+app = CommandGroup("cli#health")
+
+
+@app.define(
+    READS,
+    "dlog status",
+    "dlog status --json | jq -r '.signs[].what'",
+    "dlog status --uri zk://host:2181/dlog || page-somebody",
+)
 def status(uri: Uri = None, as_json: Json = False) -> None:
     """Check the health of the cluster: problems, most severe first, and what to do about them.
 
@@ -37,6 +41,7 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
     _examine(uri, deep=False, as_json=as_json)
 
 
+@app.define(READS, "dlog doctor", "dlog doctor --json | jq .servers")
 def doctor(uri: Uri = None, as_json: Json = False) -> None:
     """Check the whole cluster in more depth than 'dlog status': query every bookie, read every
     log.
@@ -99,7 +104,7 @@ def _print(report: "Report") -> None:
         for one in report.checked
         if one.facts is not None
     }
-    print_facts(summaries)
+    print_lines(summaries)
     if report.unseen:
         write_text(f"\nNot checked, because there is too much: {'; '.join(report.unseen)}.\n")
     sys.stdout.flush()

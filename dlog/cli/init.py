@@ -1,25 +1,20 @@
 """``dlog init``: make a namespace, on purpose."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlog.cli.options import Bookies, Clients, Json, Operators, Readers, examples
-from dlog.cli.output import print_facts, print_json
-from dlog.cli.runner import run, told
+from dlog.cli.commands import CommandGroup, not_recorded
+from dlog.cli.options import Bookies, Clients, Json, Operators, Readers
+from dlog.cli.output import print_json, print_lines, warn
+from dlog.cli.runner import run
 
 if TYPE_CHECKING:
     from ledger.metastore.acl import AclRoles
 
-EPILOG: Final = examples(
-    "dlog init zk://zk1:2181,zk2:2181,zk3:2181/prod",
-    "dlog init zk://zk1:2181/prod --operator x509:CN=op --bookie x509:CN=bookie-1 "
-    "--client x509:CN=orders --reader x509:CN=report",
-    "dlog init 'zk://zk1:2181/prod?auth-file=/etc/dlog/zookeeper'",
-    "dlog init zk://zk1:2181/prod --layout hierarchical",
-    "dlog init file:///var/lib/dlog/metadata",
-)
+
+app = CommandGroup("operations#a-namespace-is-created-once")
 
 
 class _Layout(StrEnum):
@@ -52,6 +47,15 @@ def named_roles(roles: "AclRoles") -> dict[str, str]:
     return {name: ", ".join(ids) or "none" for name, ids in shown_roles(roles).items()}
 
 
+@app.define(
+    not_recorded("there is no log before there is a namespace"),
+    "dlog init zk://zk1:2181,zk2:2181,zk3:2181/prod",
+    "dlog init zk://zk1:2181/prod --operator x509:CN=op --bookie x509:CN=bookie-1 "
+    "--client x509:CN=orders --reader x509:CN=report",
+    "dlog init 'zk://zk1:2181/prod?auth-file=/etc/dlog/zookeeper'",
+    "dlog init zk://zk1:2181/prod --layout hierarchical",
+    "dlog init file:///var/lib/dlog/metadata",
+)
 def init(
     uri: Annotated[
         str | None,
@@ -119,13 +123,13 @@ def init(
         typer.echo(f"dlog: the namespace {made.uri} {done}", err=True)
         shown = {"instance": made.instance, "layout": made.layout}
         if made.roles.operators:
-            print_facts({**shown, **named_roles(made.roles)})
+            print_lines({**shown, **named_roles(made.roles)})
             return
-        print_facts(
+        print_lines(
             {**shown, "open to": ", ".join(made.ids) or "everybody who can reach the store"}
         )
         if len(made.ids) > 1:
-            told(
+            warn(
                 "each of them may grant itself every role; --operator, --bookie, --client and "
                 "--reader prevent that for programs that write logs"
             )

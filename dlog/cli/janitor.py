@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dlog.cli.commands import CommandGroup, changes_if
 from dlog.cli.connections import connected
-from dlog.cli.log.verify_command import unlisted_facts
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json
-from dlog.cli.runner import FAILED, run_at, told, until_signal
+from dlog.cli.log.maintenance import ERROR, UNLISTED
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import (
+    print_json,
+    warn,
+)
+from dlog.cli.runner import run_check, until_signal
 from dlog.config import load
 from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration
 from ledger.values import DURATION_HELP, counted
@@ -17,7 +21,7 @@ from ledger.values import DURATION_HELP, counted
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
 
-app = typer.Typer()
+app = CommandGroup("cli#the-janitor")
 
 
 @app.callback()
@@ -25,15 +29,14 @@ def _janitor() -> None:
     """Make `run` a command of its own, although it is the only one."""
 
 
-@app.command(
-    "run",
-    epilog=examples(
-        "dlog janitor run",
-        "dlog janitor run --interval 10m --json",
-        "dlog janitor run --once",
-    ),
+@app.define(
+    changes_if("once"),
+    "dlog janitor run",
+    "dlog janitor run --interval 10m --json",
+    "dlog janitor run --once",
+    name="run",
 )
-def run_(
+def run_janitor(
     *,
     once: Annotated[
         bool, typer.Option("--once", help="Make one pass, even if another janitor works, and exit.")
@@ -78,28 +81,27 @@ def run_(
         if once:
             async with connected(uri) as client:
                 done = await Janitor(client, config).run_once()
-            _show(done, as_json=as_json)
+            _show_pass(done, as_json=as_json)
             return not done.troubles
         exposed = Exposed()
         security = await Security.settled(load().secured)
-        with served(exposed, metrics_host, metrics_port, told, security=security):
+        with served(exposed, metrics_host, metrics_port, warn, security=security):
             async with connected(uri) as client:
-                janitor = Janitor(client, config)
+                keeper = Janitor(client, config)
                 expose(exposed)
-                exposed.readiness = janitor.readiness
-                await until_signal(_show_passes(janitor, as_json=as_json), janitor.run())
+                exposed.readiness = keeper.readiness
+                await until_signal(_show_passes(keeper, as_json=as_json), keeper.run())
         return True
 
-    if not run_at(uri, command()):
-        raise typer.Exit(FAILED)
+    run_check(uri, command())
 
 
 async def _show_passes(janitor: "Janitor", *, as_json: bool) -> None:
     while True:
-        _show(await janitor.next_pass(), as_json=as_json)
+        _show_pass(await janitor.next_pass(), as_json=as_json)
 
 
-def _show(done: "JanitorPass", *, as_json: bool) -> None:
+def _show_pass(done: "JanitorPass", *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -107,10 +109,8 @@ def _show(done: "JanitorPass", *, as_json: bool) -> None:
                 "records_trimmed": done.records_trimmed,
                 "ledgers_deleted": done.ledgers_deleted,
                 "logs_deleted": list(done.logs_deleted),
-                "orphans": [unlisted_facts(each) for each in done.orphans],
-                "troubles": [
-                    {"what": each.what, "error": str(each.error)} for each in done.troubles
-                ],
+                "orphans": UNLISTED.rows(done.orphans),
+                "troubles": ERROR.rows(done.troubles),
             }
         )
         return

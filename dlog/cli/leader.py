@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import READS, CommandGroup
+from dlog.cli.completion import near_election
 from dlog.cli.connections import opened_store
-from dlog.cli.names import near_election
-from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.runner import failed, run_at, told
+from dlog.cli.options import Json, LogName, Uri
+from dlog.cli.output import Column, View, format_time, json_column, print_json, text_column, warn
+from dlog.cli.runner import failed, run_at
 from ledger.options import duration
 from ledger.security.access import OWN_LOGS
 from ledger.values import DURATION_HELP, counted
@@ -20,12 +21,34 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_S: Final = 0.2
 _WITHIN_DLOG: Final = (".", OWN_LOGS)
-"""What names of elections begin with that are not of applications' logs."""
+"""Beginnings of the names of elections that are not of applications' logs."""
 
-app = typer.Typer()
+app = CommandGroup("cli#leaders")
+
+_CANDIDATE: "Final[View[LeaderInfo]]" = View(
+    Column("candidate", lambda candidate: candidate.candidate),
+    Column("address", lambda candidate: candidate.address),
+    Column("epoch", lambda candidate: candidate.epoch),
+    Column("since_ms", lambda candidate: candidate.since_ms),
+)
+_ELECTION: "Final[View[list[LeaderInfo]]]" = View(
+    Column("log", lambda candidates: candidates[0].log),
+    Column("candidate", lambda candidates: candidates[0].candidate, "leader"),
+    Column(
+        "address", lambda candidates: candidates[0].address, None, lambda a: a or "not reported"
+    ),
+    Column("epoch", lambda candidates: candidates[0].epoch, "term"),
+    Column("since_ms", lambda candidates: candidates[0].since_ms, "since", format_time),
+    json_column("waiting", lambda candidates: _CANDIDATE.rows(candidates[1:])),
+    text_column("waiting", lambda c: ", ".join(one.candidate for one in c[1:]) or "nobody"),
+)
+_LISTED: "Final[View[list[LeaderInfo]]]" = View(
+    *_ELECTION.only("log", "leader", "term", "since").columns,
+    text_column("waiting", lambda candidates: len(candidates) - 1),
+)
 
 
-@app.command("list", epilog=examples("dlog leader list", "dlog leader list --json"))
+@app.define(READS, "dlog leader list", "dlog leader list --json", name="list")
 def list_(
     prefix: Annotated[str, typer.Option(help="Only logs whose names start with this.")] = "",
     everything: Annotated[
@@ -48,35 +71,19 @@ def list_(
             names = [name for name in await contested_logs(store) if name.startswith(prefix)]
             return [found for name in names if (found := await candidates(store, name))]
 
-    led = run_at(uri, command())
+    elections = run_at(uri, command())
     found = [
-        each for each in led if everything or prefix or not each[0].log.startswith(_WITHIN_DLOG)
+        election
+        for election in elections
+        if everything or prefix or not election[0].log.startswith(_WITHIN_DLOG)
     ]
-    if hidden := len(led) - len(found):
-        told(f"{counted(hidden, 'election')} within dlog not listed; --all lists all")
-    if as_json:
-        print_json([_facts(each) for each in found])
-    elif found:
-        print_table(
-            ("log", "leader", "term", "since", "waiting"),
-            (
-                (
-                    each[0].log,
-                    each[0].candidate,
-                    each[0].epoch,
-                    shown_time(each[0].since_ms),
-                    len(each) - 1,
-                )
-                for each in found
-            ),
-        )
-    else:
-        typer.echo("no log has a leader", err=True)
+    if hidden := len(elections) - len(found):
+        warn(f"{counted(hidden, 'election')} within dlog not listed; --all lists all")
+    view = _ELECTION if as_json else _LISTED
+    view.print_all(found, "no log has a leader", as_json=as_json)
 
 
-@app.command(
-    epilog=examples("dlog leader show flights", "dlog leader show flights --json | jq .candidate")
-)
+@app.define(READS, "dlog leader show flights", "dlog leader show flights --json | jq .candidate")
 def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """Show who leads a log, and the waiting candidates in order.
 
@@ -91,28 +98,11 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
                 raise failed(f"nobody leads log {log!r}{await near_election(store, log)}")
             return found
 
-    found = run_at(uri, command())
-    if as_json:
-        print_json(_facts(found))
-        return
-    leader, *waiting = found
-    print_facts(
-        {
-            "log": log,
-            "leader": leader.candidate,
-            "address": leader.address or "not told",
-            "term": leader.epoch,
-            "since": shown_time(leader.since_ms),
-            "waiting": ", ".join(each.candidate for each in waiting) or "nobody",
-        }
-    )
+    _ELECTION.print(run_at(uri, command()), as_json=as_json)
 
 
-@app.command(
-    epilog=examples(
-        "dlog leader wait flights",
-        "dlog leader wait flights --not host-a:4711 --timeout 30s",
-    )
+@app.define(
+    READS, "dlog leader wait flights", "dlog leader wait flights --not host-a:4711 --timeout 30s"
 )
 def wait(
     log: LogName,
@@ -153,7 +143,7 @@ def wait(
 
     found = run_at(uri, command())
     if as_json:
-        print_json(_facts([found]))
+        print_json(_ELECTION.json([found]))
     else:
         typer.echo(found.candidate)
 
@@ -166,23 +156,3 @@ async def _until_led(store: "MetadataStore", log: str, other_than: str | None) -
         if found is not None and found.candidate != other_than:
             return found
         await asyncio.sleep(_LOOK_AGAIN_S)
-
-
-def _facts(found: list["LeaderInfo"]) -> dict[str, object]:
-    leader, *waiting = found
-    return {
-        "log": leader.log,
-        "candidate": leader.candidate,
-        "address": leader.address,
-        "epoch": leader.epoch,
-        "since_ms": leader.since_ms,
-        "waiting": [
-            {
-                "candidate": each.candidate,
-                "address": each.address,
-                "epoch": each.epoch,
-                "since_ms": each.since_ms,
-            }
-            for each in waiting
-        ],
-    }

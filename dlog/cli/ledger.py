@@ -1,19 +1,26 @@
 """``dlog ledger``: the ledgers that logs are made of. Reading never disturbs a writer."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import CHANGES, READS, CommandGroup
 from dlog.cli.connections import connected, opened_store
-from dlog.cli.options import Json, LedgerNumber, Uri, Yes, examples
+from dlog.cli.options import Json, LedgerNumber, Uri, Yes
 from dlog.cli.output import (
+    Column,
+    View,
+    answer,
+    format_bytes,
+    format_quorum,
+    format_time,
     json_bytes,
-    print_facts,
+    json_column,
     print_json,
+    print_lines,
     print_table,
-    shown_bytes,
-    shown_time,
+    text_column,
 )
 from dlog.cli.runner import run_at
 from ledger.errors import LedgerClosed
@@ -24,16 +31,72 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from bookie.autorecovery.status import MarkedLedger
     from ledger.forced_close import BookieHolding, Evidence
-    from ledger.metadata import LedgerMetadata
+    from ledger.mark import Lack
+    from ledger.metadata import Fragment, LedgerMetadata
 
-app = typer.Typer()
+app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
+
+
+def _format_lacks(lacks: "list[dict[str, object]]") -> str:
+    return ", ".join(f"{lack['bookie']} ({lack['reason']})" for lack in lacks)
+
+
+def _next_repair(marked: "MarkedLedger") -> str:
+    if marked.worker:
+        return f"now, by {marked.worker}"
+    return format_time(marked.mark.not_before_ms) if marked.mark.not_before_ms else "at once"
+
+
+def _or_open(end: int | None) -> object:
+    return "open" if end is None else end
+
+
+_LACK: "Final[View[Lack]]" = View(
+    Column("bookie", lambda lack: lack.bookie),
+    Column("reason", lambda lack: lack.reason.name.lower()),
+    Column("since_ms", lambda lack: lack.since_ms),
+)
+MARKED: "Final[View[MarkedLedger]]" = View(
+    Column("ledger", lambda marked: marked.ledger_id),
+    Column("lacks", lambda marked: _LACK.rows(marked.mark.lacks), None, _format_lacks),
+    text_column("since", lambda marked: format_time(min(k.since_ms for k in marked.mark.lacks))),
+    Column("attempts", lambda marked: marked.mark.attempts),
+    json_column("not_before_ms", lambda marked: marked.mark.not_before_ms),
+    json_column("waiting_for_bookies", lambda marked: marked.mark.wants_bookie),
+    json_column("lost_entries", lambda marked: [list(span) for span in marked.mark.lost]),
+    json_column("different_entries", lambda marked: [list(span) for span in marked.mark.differing]),
+    json_column("urgent", lambda marked: marked.mark.urgent),
+    text_column("next", _next_repair),
+    Column("why", lambda marked: marked.mark.deferred_why),
+    json_column("worker", lambda marked: marked.worker),
+)
+_FRAGMENT: "Final[View[Fragment]]" = View(
+    json_column("first_entry", lambda fragment: fragment.first_entry),
+    json_column("bookies", lambda fragment: list(fragment.bookies)),
+)
+_LEDGER: "Final[View[tuple[int, LedgerMetadata]]]" = View(
+    Column("ledger", lambda found: found[0]),
+    Column("state", lambda found: found[1].state.name),
+    Column("last_entry", lambda found: found[1].last_entry, None, _or_open),
+    Column("length", lambda found: found[1].length, "bytes", _or_open),
+    text_column("quorum", lambda found: format_quorum(found[1].quorum)),
+    json_column("ensemble", lambda found: found[1].quorum.ensemble),
+    json_column("write_quorum", lambda found: found[1].quorum.write),
+    json_column("ack_quorum", lambda found: found[1].quorum.ack),
+    Column("digest", lambda found: found[1].digest.name),
+    Column("created_ms", lambda found: found[1].created_ms, "created", format_time),
+    json_column(
+        "custom", lambda found: {n: json_bytes(v) for n, v in sorted(found[1].custom.items())}
+    ),
+    json_column("fragments", lambda found: _FRAGMENT.rows(found[1].fragments)),
+)
 
 Password = Annotated[
     str, typer.Option(envvar="LEDGER_PASSWORD", help="Password with which the ledger was created.")
 ]
 
 
-@app.command("list", epilog=examples("dlog ledger list", "dlog ledger list --json"))
+@app.define(READS, "dlog ledger list", "dlog ledger list --json", name="list")
 def list_ledgers(uri: Uri = None, as_json: Json = False) -> None:
     """List the ids of all ledgers of the namespace."""
 
@@ -48,7 +111,7 @@ def list_ledgers(uri: Uri = None, as_json: Json = False) -> None:
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog ledger show 12", "dlog ledger show 12 --json"))
+@app.define(READS, "dlog ledger show 12", "dlog ledger show 12 --json")
 def show(ledger: LedgerNumber, uri: Uri = None, as_json: Json = False) -> None:
     """Show a ledger's state, its end, and which bookies hold which entries."""
 
@@ -56,17 +119,15 @@ def show(ledger: LedgerNumber, uri: Uri = None, as_json: Json = False) -> None:
         async with connected(uri) as client:
             metadata, version = await client.ledgers.read(LedgerId(ledger))
         if as_json:
-            print_json({**ledger_facts(ledger, metadata), "version": version})
+            print_json({**_LEDGER.json((ledger, metadata)), "version": version})
         else:
             _print_ledger(ledger, metadata)
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog ledger read 12", "dlog ledger read 12 --first 100 --last 199 --json | jq .payload"
-    )
+@app.define(
+    READS, "dlog ledger read 12", "dlog ledger read 12 --first 100 --last 199 --json | jq .payload"
 )
 def read(
     ledger: LedgerNumber,
@@ -101,7 +162,7 @@ def read(
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog ledger recover 12"))
+@app.define(CHANGES, "dlog ledger recover 12")
 def recover(
     ledger: LedgerNumber, password: Password = "", uri: Uri = None, as_json: Json = False
 ) -> None:
@@ -112,20 +173,21 @@ def recover(
     async def command() -> None:
         async with connected(uri) as client:
             metadata = await client.recover(LedgerId(ledger), password=password.encode())
-        if as_json:
-            print_json(ledger_facts(ledger, metadata))
-        else:
-            sys.stdout.write(
-                f"ledger {ledger} is {metadata.state.name}; its last entry is "
-                f"{metadata.last_entry}, {counted(metadata.length or 0, 'byte')}\n"
-            )
+        answer(
+            _LEDGER.json((ledger, metadata)),
+            f"ledger {ledger} is {metadata.state.name}; its last entry is "
+            f"{metadata.last_entry}, {counted(metadata.length or 0, 'byte')}\n",
+            as_json=as_json,
+        )
 
     run_at(uri, command())
 
 
-@app.command(
-    "close-at",
-    epilog=examples("dlog ledger close-at 12 199", "dlog ledger close-at 12 199 --yes --json"),
+@app.define(
+    CHANGES,
+    "dlog ledger close-at 12 199",
+    "dlog ledger close-at 12 199 --yes --json",
+    name="close-at",
 )
 def close_at(
     ledger: LedgerNumber,
@@ -162,7 +224,7 @@ def close_at(
                 raise LedgerClosed(ledger_id, metadata.last_entry)
             if not yes:
                 evidence = await gather_evidence(client.environment, keys, metadata)
-                shown_evidence(evidence, entry)
+                _print_evidence(evidence, entry)
                 typer.confirm(f"Close ledger {ledger} at {entry}?", abort=True, err=True)
             closed = await force_close(
                 client.environment,
@@ -174,15 +236,15 @@ def close_at(
         if as_json:
             print_json(
                 {
-                    **ledger_facts(ledger, closed.metadata),
+                    **_LEDGER.json((ledger, closed.metadata)),
                     "cut": closed.cut,
                     "short_of_copies": closed.short,
                     "confirmed": closed.evidence.confirmed,
-                    "bookies": evidence_facts(closed.evidence, entry),
+                    "bookies": _evidence_view(entry).rows(closed.evidence.holdings),
                 }
             )
         else:
-            shown_evidence(closed.evidence, entry)
+            _print_evidence(closed.evidence, entry)
             typer.echo(
                 f"ledger {ledger} is CLOSED at {entry}; {counted(closed.cut, 'entry')} cut, "
                 f"{closed.short} have fewer copies than they should: repair makes them",
@@ -192,9 +254,7 @@ def close_at(
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples("dlog ledger underreplicated", "dlog ledger underreplicated --json | jq .lacks")
-)
+@app.define(READS, "dlog ledger underreplicated", "dlog ledger underreplicated --json | jq .lacks")
 def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
     """List the ledgers that are marked as underreplicated, and the state of their repair.
 
@@ -206,137 +266,64 @@ def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
         async with opened_store(uri) as store:
             found = await marked_ledgers(store)
         if as_json:
-            for each in found:
-                print_json(mark_facts(each))
+            for marked in found:
+                print_json(MARKED.json(marked))
         elif found:
-            print_table(
-                ("ledger", "lacks", "since", "attempts", "next", "why"),
-                (
-                    (
-                        each.ledger_id,
-                        ", ".join(f"{k.bookie} ({k.reason.name.lower()})" for k in each.mark.lacks),
-                        shown_time(min(lack.since_ms for lack in each.mark.lacks)),
-                        each.mark.attempts,
-                        f"now, by {each.worker}" if each.worker else _shown_next(each),
-                        each.mark.deferred_why or "-",
-                    )
-                    for each in found
-                ),
-            )
+            MARKED.table(found)
         else:
             sys.stdout.write("no ledger is known to be underreplicated\n")
 
     run_at(uri, command())
 
 
-def _shown_next(marked: "MarkedLedger") -> str:
-    return shown_time(marked.mark.not_before_ms) if marked.mark.not_before_ms else "at once"
+def _claim(holding: "BookieHolding") -> str:
+    if not holding.answers:
+        return "does not answer"
+    if holding.is_deleted:
+        return "has deleted it"
+    return "all that it ever had" if holding.is_complete else "may have had more"
 
 
-def evidence_facts(evidence: "Evidence", end: int) -> list[dict[str, object]]:
-    return [
-        {
-            "bookie": holding.bookie,
-            "member": holding.is_member,
-            "answers": holding.answers,
-            "last_entry": holding.last_entry,
-            "cut": holding.count_above(end),
-            "proven_lac": holding.lac,
-            "fenced": holding.is_fenced,
-            "deleted": holding.is_deleted,
-            "complete": holding.is_complete,
-        }
-        for holding in evidence.holdings
-    ]
-
-
-def shown_evidence(evidence: "Evidence", end: int) -> None:
-    """Print what each bookie holds from the last fragment on, and what closing at *end* cuts."""
-
-    def said(holding: "BookieHolding") -> str:
-        if not holding.answers:
-            return "does not answer"
-        if holding.is_deleted:
-            return "has deleted it"
-        return "all that it ever had" if holding.is_complete else "may have had more"
-
-    print_table(
-        ("bookie", "in the ledger", "highest entry", "cut", "proven LAC", "fenced", "says"),
-        (
-            (
-                holding.bookie,
-                "member" if holding.is_member else "-",
-                holding.last_entry if holding.spans else "-",
-                holding.count_above(end),
-                holding.lac if holding.lac >= 0 else "-",
-                "yes" if holding.is_fenced else "no",
-                said(holding),
-            )
-            for holding in evidence.holdings
+def _evidence_view(end: int) -> "View[BookieHolding]":
+    """Return how it is shown what a bookie holds from the last fragment on, and what closing at
+    *end* cuts of it."""
+    return View(
+        Column("bookie", lambda holding: holding.bookie),
+        Column(
+            "member",
+            lambda holding: holding.is_member,
+            "in the ledger",
+            lambda is_member: "member" if is_member else "-",
         ),
+        json_column("answers", lambda holding: holding.answers),
+        json_column("last_entry", lambda holding: holding.last_entry),
+        text_column("highest entry", lambda h: h.last_entry if h.spans else "-"),
+        Column("cut", lambda holding: holding.count_above(end)),
+        Column(
+            "proven_lac",
+            lambda holding: holding.lac,
+            "proven LAC",
+            lambda lac: lac if lac >= 0 else "-",
+        ),
+        Column("fenced", lambda holding: holding.is_fenced),
+        json_column("deleted", lambda holding: holding.is_deleted),
+        json_column("complete", lambda holding: holding.is_complete),
+        text_column("says", _claim),
     )
+
+
+def _print_evidence(evidence: "Evidence", end: int) -> None:
+    _evidence_view(end).table(evidence.holdings)
     sys.stdout.write(
         f"all up to {evidence.end} is held by somebody; up to {evidence.confirmed} it is proven to "
         "be confirmed\n"
     )
 
 
-def mark_facts(marked: "MarkedLedger") -> dict[str, object]:
-    mark = marked.mark
-    return {
-        "ledger": marked.ledger_id,
-        "lacks": [
-            {
-                "bookie": lack.bookie,
-                "reason": lack.reason.name.lower(),
-                "since_ms": lack.since_ms,
-            }
-            for lack in mark.lacks
-        ],
-        "attempts": mark.attempts,
-        "not_before_ms": mark.not_before_ms,
-        "waiting_for_bookies": mark.wants_bookie,
-        "lost_entries": [list(span) for span in mark.lost],
-        "different_entries": [list(span) for span in mark.differing],
-        "urgent": mark.urgent,
-        "why": mark.deferred_why,
-        "worker": marked.worker,
-    }
-
-
-def ledger_facts(ledger: int, metadata: "LedgerMetadata") -> dict[str, object]:
-    return {
-        "ledger": ledger,
-        "state": metadata.state.name,
-        "last_entry": metadata.last_entry,
-        "length": metadata.length,
-        "ensemble": metadata.quorum.ensemble,
-        "write_quorum": metadata.quorum.write,
-        "ack_quorum": metadata.quorum.ack,
-        "digest": metadata.digest.name,
-        "created_ms": metadata.created_ms,
-        "custom": {name: json_bytes(metadata.custom[name]) for name in sorted(metadata.custom)},
-        "fragments": [
-            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
-            for fragment in metadata.fragments
-        ],
-    }
-
-
 def _print_ledger(ledger: int, metadata: "LedgerMetadata") -> None:
-    quorum = metadata.quorum
-    facts: dict[str, object] = {
-        "ledger": ledger,
-        "state": metadata.state.name,
-        "last entry": "open" if metadata.last_entry is None else metadata.last_entry,
-        "bytes": "open" if metadata.length is None else metadata.length,
-        "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
-        "digest": metadata.digest.name,
-        "created": shown_time(metadata.created_ms),
-    }
-    for name in sorted(metadata.custom):
-        facts[name] = shown_bytes(metadata.custom[name])
-    print_facts(facts)
+    lines = _LEDGER.lines((ledger, metadata))
+    lines |= {name: format_bytes(metadata.custom[name]) for name in sorted(metadata.custom)}
+    print_lines(lines)
     sys.stdout.write("\n")
     rows = []
     for fragment in metadata.fragments:
@@ -348,7 +335,8 @@ def _print_ledger(ledger: int, metadata: "LedgerMetadata") -> None:
 
 
 def _print_entry(entry_id: int, payload: bytes, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"entry": entry_id, "length": len(payload), "payload": json_bytes(payload)})
-    else:
-        sys.stdout.write(f"{entry_id}\t{len(payload)}\t{shown_bytes(payload)}\n")
+    answer(
+        {"entry": entry_id, "length": len(payload), "payload": json_bytes(payload)},
+        f"{entry_id}\t{len(payload)}\t{format_bytes(payload)}\n",
+        as_json=as_json,
+    )

@@ -1,22 +1,28 @@
-"""``dlog metadata``: the metadata store when it is damaged, or was restored from a backup."""
+"""``dlog metadata|cluster``: the metadata store when it is damaged, or was restored from a backup;
+the level of the formats in it, and its rise after an upgrade."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import CHANGES, READS, CommandGroup, changes_unless, not_recorded
 from dlog.cli.connections import connected, opened_store
-from dlog.cli.options import Json, Uri, Yes, examples
-from dlog.cli.output import print_json
-from dlog.cli.runner import FAILED, run_at
+from dlog.cli.options import Json, Uri, Yes
+from dlog.cli.output import Column, View, print_json, print_lines, report, warn
+from dlog.cli.runner import failed, run_at, run_check
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
 from ledger.metastore.uri import FileUri, parse_uri, without_secrets
 from ledger.values import counted
 
+if TYPE_CHECKING:
+    from ledger.feature_level import BookieLevel
+    from ledger.feature_level_upgrade import Survey
+
 _TIMEOUT_S = 10.0
 
-app = typer.Typer()
+metadata = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
 class NotEmbedded(CallerError):
@@ -34,12 +40,11 @@ class NothingRestored(CallerError):
         self.uri = uri
 
 
-@app.command(
-    "accept-loss",
-    epilog=examples(
-        "dlog metadata accept-loss --uri file:///var/lib/orders/metadata",
-        "dlog metadata accept-loss --yes",
-    ),
+@metadata.define(
+    not_recorded("the store is stopped, and no log can be written"),
+    "dlog metadata accept-loss --uri file:///var/lib/orders/metadata",
+    "dlog metadata accept-loss --yes",
+    name="accept-loss",
 )
 def accept_loss(
     uri: Uri = None,
@@ -67,26 +72,21 @@ def accept_loss(
             question = f"Give up everything after commit {found.generation} (newest: {newest})?"
             typer.confirm(question, abort=True, err=True)
         done = accept(directory, really=True, timeout_s=_TIMEOUT_S)
-        if as_json:
-            print_json(
-                {"commit": done.generation, "lost_up_to": done.witnessed, "copy": str(done.copy)}
-            )
-        else:
-            typer.echo(
-                f"the namespace continues from commit {done.generation}; the previous files are in "
-                f"{done.copy}; before bookies start: 'dlog metadata accept-restore'",
-                err=True,
-            )
+        report(
+            {"commit": done.generation, "lost_up_to": done.witnessed, "copy": str(done.copy)},
+            f"the namespace continues from commit {done.generation}; the previous files are in "
+            f"{done.copy}; before bookies start: 'dlog metadata accept-restore'",
+            as_json=as_json,
+        )
 
     run_at(uri, command())
 
 
-@app.command(
-    "accept-restore",
-    epilog=examples(
-        "dlog metadata accept-restore",
-        "dlog metadata accept-restore --yes --reason 'back to the backup of Monday'",
-    ),
+@metadata.define(
+    not_recorded("no bookie is there to record it; the store has the reason"),
+    "dlog metadata accept-restore",
+    "dlog metadata accept-restore --yes --reason 'back to the backup of Monday'",
+    name="accept-restore",
 )
 def accept_restore(
     uri: Uri = None,
@@ -118,19 +118,19 @@ def accept_restore(
                 typer.confirm(question, abort=True, err=True)
             namespace = await open_namespace(store)
             restore = await accept(LedgerStore(store, namespace.layout), reason)
-        if as_json:
-            print_json({"token": restore.token, "accepted_ms": restore.accepted_ms})
-        else:
-            typer.echo("accepted: start all bookies, then run 'dlog metadata reconcile'", err=True)
+        report(
+            {"token": restore.token, "accepted_ms": restore.accepted_ms},
+            "accepted: start all bookies, then run 'dlog metadata reconcile'",
+            as_json=as_json,
+        )
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog metadata reconcile",
-        "dlog metadata reconcile --without bookie-2 --json | jq 'select(.problem != \"\")'",
-    ),
+@metadata.define(
+    CHANGES,
+    "dlog metadata reconcile",
+    "dlog metadata reconcile --without bookie-2 --json | jq 'select(.problem != \"\")'",
 )
 def reconcile(
     uri: Uri = None,
@@ -183,15 +183,13 @@ def reconcile(
         )
         return left == 0
 
-    if not run_at(uri, command()):
-        raise typer.Exit(FAILED)
+    run_check(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog metadata copy zk://old:2181/prod zk://new:2181/prod",
-        "dlog metadata copy file:///data/metadata zk://zk1:2181/prod",
-    )
+@metadata.define(
+    not_recorded("nothing uses the namespace"),
+    "dlog metadata copy zk://old:2181/prod zk://new:2181/prod",
+    "dlog metadata copy file:///data/metadata zk://zk1:2181/prod",
 )
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="URI of the namespace.")],
@@ -210,13 +208,112 @@ def copy(
 
         async with opened_store(source) as old, opened_store(target, made=False) as new:
             copied = await copy_namespace(old, new)
-        if as_json:
-            print_json(asdict(copied))
-        else:
-            typer.echo(
-                f"namespace {copied.instance} is at {without_secrets(target)}: "
-                f"{counted(copied.nodes, 'node')}; {copied.left_out} of sessions were left out",
-                err=True,
-            )
+        report(
+            asdict(copied),
+            f"namespace {copied.instance} is at {without_secrets(target)}: "
+            f"{counted(copied.nodes, 'node')}; {copied.left_out} of sessions were left out",
+            as_json=as_json,
+        )
 
     run_at(source, command())
+
+
+cluster = CommandGroup("operations#upgrade")
+_READER: "Final[View[BookieLevel]]" = View(
+    Column("bookie", lambda reader: reader.bookie),
+    Column(
+        "reads",
+        lambda reader: reader.reads,
+        "reads levels up to",
+        lambda level: "unknown: it does not run" if level is None else level,
+    ),
+)
+
+
+@cluster.define(READS, "dlog cluster status", "dlog cluster status --json | jq .obstacles")
+def status(uri: Uri = None, *, as_json: Json = False) -> None:
+    """Show the level of the cluster, what each bookie can read, and whether the level can
+    rise."""
+
+    async def command() -> None:
+        from ledger.feature_level_upgrade import survey
+
+        async with opened_store(uri, made=False) as store:
+            found = await survey(store)
+        _show(found, as_json=as_json)
+
+    run_at(uri, command())
+
+
+@cluster.define(changes_unless("dry_run"), "dlog cluster upgrade --dry-run", "dlog cluster upgrade")
+def upgrade(
+    uri: Uri = None,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report whether the level can rise; change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Raise the cluster to the highest level that this release knows, once every program can
+    read it.
+
+    Refused as long as a known bookie does not run, or runs an older release; the error names
+    it. Clients do not report what they can read: upgrade readers and writers first. There is no
+    way back: programs that do not know the level are refused from then on."""
+
+    async def command() -> None:
+        from ledger.feature_level import LEVEL_MAX
+        from ledger.feature_level_upgrade import raise_level, survey
+
+        async with opened_store(uri) as store:
+            if dry_run:
+                found = await survey(store)
+                _show(found, as_json=as_json)
+                if found.held.level < LEVEL_MAX and found.obstacles(LEVEL_MAX):
+                    raise failed("the cluster cannot be upgraded yet; nothing was changed")
+                return
+            risen = await raise_level(
+                store,
+                progress=lambda owned: warn(f"owner nodes: {counted(owned, 'ledger')}"),
+            )
+        if as_json:
+            print_json({"before": risen.before, "level": risen.level, "late": list(risen.late)})
+        elif risen.before == risen.level:
+            warn(f"the cluster is at level {risen.level} already")
+        else:
+            warn(f"the cluster is at level {risen.level} now; it was at {risen.before}")
+        if risen.late:
+            raise failed(
+                f"{', '.join(risen.late)} started before the upgrade and cannot read this level: "
+                "upgrade to this release"
+            )
+
+    run_at(uri, command())
+
+
+def _show(found: "Survey", *, as_json: bool) -> None:
+    from ledger.feature_level import LEVEL_MAX, LEVELS
+
+    in_the_way = found.obstacles(LEVEL_MAX) if found.held.level < LEVEL_MAX else []
+    if as_json:
+        print_json(
+            {
+                "level": found.held.level,
+                "raising_to": found.held.raising_to or None,
+                "this_release": LEVEL_MAX,
+                "obstacles": list(in_the_way),
+                "bookies": _READER.rows(found.standings),
+                "left_out": found.left_out,
+            }
+        )
+        return
+    facts: dict[str, object] = {"level": found.held.level, "this release reads": LEVEL_MAX}
+    if found.held.raising_to:
+        facts["being raised to"] = f"{found.held.raising_to} (unfinished: 'dlog cluster upgrade')"
+    for level in range(found.held.level + 1, LEVEL_MAX + 1):
+        facts[f"level {level} brings"] = LEVELS[level].brings
+    if found.held.level < LEVEL_MAX:
+        facts["can rise"] = f"no: {'; '.join(in_the_way)}" if in_the_way else "yes"
+    print_lines(facts)
+    if found.standings:
+        _READER.table(found.standings)

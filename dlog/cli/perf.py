@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import APPLIES, CommandGroup
 from dlog.cli.connections import connected
-from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json
-from dlog.cli.runner import FAILED, run_at, told
+from dlog.cli.options import Json, LogName, Uri
+from dlog.cli.output import print_json, print_lines, warn
+from dlog.cli.runner import FAILED, run_at
 from dlog.config import load, resolve_uri
 from dlog.measuring import How
 from dlog.measuring.leader import NUMBER_BYTES
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from dlog.position import RecordId
 
 TIMES_MAX: Final = 100_000
-"""Latencies that are kept of one run; of more, each so many-th."""
+"""Latencies that are kept of one run; of more, every second one, then every fourth."""
 PENDING_MAX: Final = 10_000
 """Appends that wait for their acknowledgement."""
 REPORT_S: Final = 1.0
 DELETE_S: Final = 30.0
-"""How long a log of ours may take to be deleted in the end."""
+"""Time limit for deleting the log of a measurement at its end."""
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
-app = typer.Typer()
+app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 Records = Annotated[int, typer.Option("--records", "-n", help="Number of records.", min=1)]
 
@@ -66,12 +67,11 @@ def percentile(ascending: Sequence[float], share: float) -> float:
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
 
-@app.command(
-    epilog=examples(
-        "dlog perf append perf-test",
-        "dlog perf append perf-test --records 1000000 --size 1K",
-        "dlog perf append perf-test --rate 2000 --for 30s --json",
-    )
+@app.define(
+    APPLIES,
+    "dlog perf append perf-test",
+    "dlog perf append perf-test --records 1000000 --size 1K",
+    "dlog perf append perf-test --rate 2000 --for 30s --json",
 )
 def append(
     log: LogName,
@@ -110,8 +110,8 @@ def append(
     _show(run_at(uri, command()), as_json=as_json)
 
 
-@app.command(
-    epilog=examples("dlog perf tail perf-test", "dlog perf tail perf-test --records 1000000 --json")
+@app.define(
+    APPLIES, "dlog perf tail perf-test", "dlog perf tail perf-test --records 1000000 --json"
 )
 def tail(
     log: LogName, records: Records = 1_000_000, uri: Uri = None, as_json: Json = False
@@ -131,12 +131,11 @@ def tail(
     _show(run_at(uri, command()), as_json=as_json)
 
 
-@app.command(
-    epilog=examples(
-        "dlog perf standby",
-        "dlog perf standby --rounds 30 --rate 5000 --size 1K",
-        "dlog perf standby --how resign --json",
-    )
+@app.define(
+    APPLIES,
+    "dlog perf standby",
+    "dlog perf standby --rounds 30 --rate 5000 --size 1K",
+    "dlog perf standby --how resign --json",
 )
 def standby(
     *,
@@ -202,7 +201,7 @@ def standby(
                         async with asyncio.timeout(DELETE_S):
                             await delete_log(name, client=client)
                     except (LogError, TimeoutError):
-                        told(f"the log {name!r} was not deleted; 'dlog log delete' does it")
+                        warn(f"the log {name!r} was not deleted; 'dlog log delete' does it")
         return _takeover_facts(how, measured)
 
     facts = run_at(uri, command())
@@ -224,7 +223,7 @@ def _ended_as_by_ctrl_c(number: signal.Signals) -> Iterator[None]:
 def _report_round(number: int, found: "TimedTakeover") -> None:
     if sys.stderr.isatty():
         parts = ", ".join(f"{part} {1000 * s:.0f}" for part, s in found.parts_s.items())
-        told(f"round {number}: {1000 * found.took_s:.0f} ms ({parts})")
+        warn(f"round {number}: {1000 * found.took_s:.0f} ms ({parts})")
 
 
 def _takeover_facts(how: How, measured: "Measured") -> dict[str, object]:
@@ -297,7 +296,7 @@ class _Progress:
         now = time.perf_counter()
         if now - self._at >= REPORT_S:
             if sys.stderr.isatty():
-                told(
+                warn(
                     f"{counted(count, 'record')}, {(count - self._count) / (now - self._at):,.0f}/s"
                 )
             self._at, self._count = now, count
@@ -328,4 +327,4 @@ def _show(facts: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        print_facts(facts)
+        print_lines(facts)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
-from dlog.cli.change_records import INTERRUPTED, recording
+from dlog.cli.commands import INTERRUPTED, recording
 from dlog.cli.connections import check_there
-from dlog.cli.output import escaped
+from dlog.cli.output import warn
 from ledger import log_events
 from ledger.errors import LogError
 
@@ -87,13 +87,25 @@ def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
         command.close()
 
 
+def run_check(uri: str | None, command: Coroutine[object, object, bool]) -> None:
+    """As `run_at`; leave with 1 if *command* returns that not all is as it should be."""
+    if not run_at(uri, command):
+        raise typer.Exit(FAILED)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask *question*, unless *yes* has answered it; leave if the answer is no."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 async def _hinted(uri: str | None, command: Coroutine[object, object, T]) -> T:
     """Do *command*; of a log or a consumer that does not exist, also say which one may be meant,
     and of a local cluster that does not run, how it is started."""
     try:
         return await command
     except LogError as error:
-        from dlog.cli.names import near_consumer, near_log
+        from dlog.cli.completion import near_consumer, near_log
         from dlog.config import default_uri, resolve_uri
         from dlog.errors import NoSuchConsumer, NoSuchLog
         from ledger.errors import NotEnoughBookies
@@ -147,16 +159,11 @@ async def _set(event: "asyncio.Event") -> None:
     await event.wait()
 
 
-def told(sentence: str) -> None:
-    """Say *sentence* on stderr."""
-    typer.echo(f"dlog: {escaped(sentence)}", err=True)
-
-
 def failed(sentence: str) -> typer.Exit:
     """Say *sentence* on stderr; return what to raise."""
     if debugging() and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    typer.echo(f"dlog: {escaped(sentence)}", err=True)
+    warn(sentence)
     error = typer.Exit(FAILED)
     error.add_note(sentence)  # for the log of changes
     return error

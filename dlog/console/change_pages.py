@@ -59,7 +59,7 @@ def address_of(request: Request) -> str:
 
 
 class Pages(Protocol):
-    """What makes pages, and knows who asks."""
+    """The maker of pages, with the sessions of users."""
 
     gatherer: Gatherer
     sessions: Sessions

@@ -1,4 +1,4 @@
-"""What can be changed from a page: each kind asks first, and is made by what its command calls.
+"""Changes that a page offers: each asks first, and calls the same code as its command.
 
 A confirmation sends back what was shown (an offset, settings, which life of the log), so that what
 is made is what was read, though the log has gone on meanwhile.
@@ -71,15 +71,15 @@ Given = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class Kind:
     subject: str
-    """What it changes: log or bookie."""
+    """The kind of its target: log or bookie."""
     words: str
-    """What leads to it."""
+    """The words of the button that leads to it."""
     ask: Callable[[Gatherer, Given], Awaitable[Asked]]
     """Say what it will do. Changes nothing."""
     order: Callable[[Gatherer, Given], Ordered]
     """Return the change that was confirmed. Raises what a form may have wrong."""
     typed: bool = False
-    """Whether the name of what it changes must be typed: there is no way back."""
+    """The name of the target must be typed: there is no way back."""
 
 
 def ordered(kind: Kind, gatherer: Gatherer, given: Given) -> Ordered:

@@ -1,4 +1,4 @@
-"""Who may touch the namespace in ZooKeeper: the same for all of its nodes? Pure."""
+"""The ACLs of the namespace in ZooKeeper, which should be the same on all of its nodes. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class AclFacts:
     survey: AclSurvey | None
     """None: the store knows no ACLs."""
     grants: int = 0
-    """How many there are: they bind nobody who can change them."""
+    """The number of grants: they bind nobody who can change them."""
 
     def signs(self) -> Iterator[Sign]:
         if self.survey is None:

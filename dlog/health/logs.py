@@ -83,7 +83,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningsFacts:
-    """Whether a takeover could recover the last segments of logs."""
+    """A takeover could recover the last segments of logs."""
 
     logs: int
     looked_at: int
@@ -167,7 +167,7 @@ class DeletionsFacts:
     looked_at: int
     """Manifests that were read."""
     janitor: str = ""
-    """Who applies retention now; empty: nobody."""
+    """The janitor that applies retention now; empty: none."""
     half_deleted: tuple[str, ...] = ()
     """Logs whose deletion has begun."""
     waiting: tuple[tuple[str, int], ...] = ()

@@ -37,7 +37,7 @@ AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What one bookie has of the entry that it should have."""
+    """The state of one bookie's copy of the entry."""
 
     bookie: BookieId
     fault: ReplicaFault | None
@@ -70,11 +70,11 @@ class TracedRecord:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each bookie that should have the entry gave it, and all the same."""
+        """Return True if each bookie that should have the entry gave it, and all the same."""
         return all(replica.fault is None for replica in self.replicas)
 
     def has_passed(self, consumer: ConsumerState) -> bool | None:
-        """Whether *consumer* has processed the record; None: it is not known which it is."""
+        """Return True if *consumer* has processed the record; None: the record is not known."""
         return None if self.offset is None else consumer.position > self.offset
 
 

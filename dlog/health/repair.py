@@ -33,7 +33,7 @@ class RepairFacts:
     deferred: int = 0
     """Marks with a failed attempt."""
     deferred_why: tuple[str, ...] = ()
-    """What some of them failed for, each reason once."""
+    """Reasons of those that failed, each once."""
     lost: tuple[int, ...] = ()
     """Ledgers with entries that nobody has."""
     differing: tuple[int, ...] = ()

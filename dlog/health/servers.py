@@ -32,7 +32,7 @@ class Validity:
         return self.expires_s - now_s
 
     def is_soon(self, now_s: float) -> bool:
-        """Whether it should have been renewed by now."""
+        """Return True if it should have been renewed by now."""
         whole_s = self.expires_s - self.begins_s
         return self.left_s(now_s) < min(SOON_S, whole_s * SOON_SHARE)
 
@@ -69,14 +69,14 @@ class ServerFacts:
     operator_address: str = ""
     """Empty: it takes no orders."""
     reached: bool = True
-    """Whether it answered as clients ask it."""
+    """It answered a request as clients send it."""
     silent: str = ""
     """Why it did not answer as operators ask it."""
     status: pb.StatusReply | None = None
     answered_s: float = 0.0
-    """How long that took."""
+    """Duration of that request."""
     clock_off_s: float | None = None
-    """How far its clock is ahead of ours; None: it did not say."""
+    """Its clock minus the local one; None: it did not report it."""
 
     @property
     def certificate(self) -> Validity | None:

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, how grave that is, and what to do about it. Pure."""
+"""Problems of a cluster, their severity, and what to do about them. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Sign:
     what: str
     """One sentence."""
     action: str
-    """What to do about it; empty if there is nothing to be done."""
+    """Advice; empty if there is nothing to be done."""
     bookies: tuple[str, ...] = ()
     """Those that are out of reach, if it says so."""
     due_to: frozenset[frozenset[str]] = frozenset()
@@ -45,7 +45,7 @@ class Sign:
 
 
 class Facts(Protocol):
-    """What one check found out."""
+    """The results of one check."""
 
     def signs(self) -> Iterator[Sign]:
         """Yield what is wrong, if anything is."""
@@ -62,7 +62,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How one check ended: with *facts*, or with why there are none."""
+    """The end of one check: *facts*, or the reason why there are none."""
 
     name: str
     facts: Facts | None
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong, as far as was looked."""
+        """Return True if no problem was found in what was checked."""
         return not any(sign.is_wrong for sign in self.signs)
 
     @property

@@ -17,7 +17,7 @@ class StoreFacts:
     instance: str = ""
     """Of the namespace; empty: there is none."""
     answered_s: float = 0.0
-    """How long one look took."""
+    """Duration of one read."""
     held: ClusterLevel = field(default_factory=lambda: ClusterLevel(LEVEL_MAX))
     """The level of the cluster."""
     trouble: str = ""

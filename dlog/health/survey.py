@@ -112,7 +112,7 @@ async def operator_of(
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What can be asked."""
+    """All that a survey queries, and how."""
 
     store: MetadataStore
     ledgers: LedgerStore
@@ -120,7 +120,7 @@ class Reach:
     timeout_s: float
     """For each answer of a bookie."""
     security: Security | None = None
-    """What this process has for TLS."""
+    """The certificates of this process."""
     level: int = FIRST
     """Of the cluster."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from typer.main import get_command
 
 from dlog.cli.app import app
+from dlog.cli.commands import Command
 from docs.site.markdown import code, table
 
 _HEAD = """\
@@ -27,7 +28,10 @@ def page() -> str:
 def _sections(name: str, command: Any) -> Iterator[str]:
     if command.hidden:
         return
-    yield f"## `{name}`\n\n{_text(command.help)}\n{_parameters(command)}{_examples(command.epilog)}"
+    yield (
+        f"## `{name}`\n\n{_text(command.help)}\n{_parameters(command)}{_examples(command.epilog)}"
+        f"{_more(command)}"
+    )
     for word, each in getattr(command, "commands", {}).items():
         yield from _sections(f"{name} {word}", each)
 
@@ -35,6 +39,14 @@ def _sections(name: str, command: Any) -> Iterator[str]:
 def _text(given: str | None) -> str:
     """Return help as Markdown; what looks like markup in it is none."""
     return re.sub(r"([<*_\[\]])", r"\\\1", (given or "").replace("\b", "")).strip() + "\n"
+
+
+def _more(command: Any) -> str:
+    """Return a link to the section of the documents that has the command."""
+    if not isinstance(command, Command):
+        return ""
+    page, _, heading = command.documented.partition("#")
+    return f"\nMore: [{heading.replace('-', ' ')}]({page}.md#{heading}).\n"
 
 
 def _parameters(command: Any) -> str:

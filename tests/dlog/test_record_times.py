@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlog.cli.output import shown_time
+from dlog.cli.output import format_time
 from dlog.columns import checked, checked_many
 from dlog.manifest import Manifest
 from dlog.position import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
@@ -64,5 +64,5 @@ def test_a_log_with_times_of_now_or_of_a_backfill_is_not(time_ms: int) -> None:
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_a_number() -> None:
-    assert shown_time(NOW_MS * 1_000) == f"{NOW_MS * 1_000} ms"
-    assert shown_time(TIMESTAMP_MS_MAX) == "9999-12-31 23:59:59Z"
+    assert format_time(NOW_MS * 1_000) == f"{NOW_MS * 1_000} ms"
+    assert format_time(TIMESTAMP_MS_MAX) == "9999-12-31 23:59:59Z"

@@ -8,6 +8,7 @@ from typing import Any
 from typer.main import get_command
 
 from dlog.cli.app import app
+from dlog.cli.commands import Command
 
 ROOT = Path(__file__).parents[2]
 COMMAND = r"dlog((?: +[\w.,:/=-]+(?:\|[\w-]+)*)+)"
@@ -60,3 +61,38 @@ def test_every_command_that_a_message_or_a_document_names_exists() -> None:
         if not line.startswith(NO_COMMANDS) and (word := unknown(line.split()))
     ]
     assert wrong == []
+
+
+def defined(command: Any, words: str = "") -> Iterator[tuple[str, Command]]:
+    """Yield each command of the program, and the words that name it."""
+    if isinstance(command, Command):
+        yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from defined(inner, f"{words} {name}".strip())
+
+
+def section(page: str, anchor: str) -> str:
+    """Return what stands below a heading of a document; nothing if there is no such heading."""
+    lines: list[str] = []
+    level, is_code = 0, False
+    for line in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines():
+        is_code ^= line.startswith("```")
+        heading = None if is_code else re.match(r"(#+) (.*)", line)
+        if heading and level and len(heading[1]) <= level:
+            break
+        if heading and re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-") == anchor:
+            level = len(heading[1])
+        if level:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def test_every_command_stands_where_it_says_in_the_documents() -> None:
+    commands = dict(defined(DLOG))
+    assert len(commands) > 80
+    missing = [
+        (words, command.documented)
+        for words, command in commands.items()
+        if f"dlog {words}" not in section(*command.documented.split("#"))
+    ]
+    assert missing == []

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.bookie.offline import opened
+from dlog.cli.bookie.offline import OFFLINE, opened
+from dlog.cli.commands import READS, CommandGroup, not_recorded
 from dlog.cli.connections import opened_store
-from dlog.cli.options import BookieDir, JournalDirs, Json, Ledger, LedgerDirs, Uri, Yes, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_progress
-from dlog.cli.runner import FAILED, failed, run
+from dlog.cli.options import BookieDir, JournalDirs, Json, Ledger, LedgerDirs, Uri, Yes
+from dlog.cli.output import answer, print_json, print_lines, print_table, progress_line
+from dlog.cli.runner import FAILED, confirm, failed, run
 from ledger.values import counted
 
 if TYPE_CHECKING:
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
     from bookie.tools.rebuild import Rebuilt
 
 _KEY_DIGITS: Final = 8
-journal = typer.Typer(no_args_is_help=True, help="Inspect the journals of a stopped bookie.")
-entrylog = typer.Typer(no_args_is_help=True, help="Inspect the entry logs of a stopped bookie.")
-index = typer.Typer(
-    no_args_is_help=True, help="Inspect the index of a stopped bookie, or rebuild it."
-)
+journal = CommandGroup(OFFLINE, "Inspect the journals of a stopped bookie.")
+entrylog = CommandGroup(OFFLINE, "Inspect the entry logs of a stopped bookie.")
+index = CommandGroup(OFFLINE, "Inspect the index of a stopped bookie, or rebuild it.")
 
 
 def show_record(placed: "Placed", *, as_json: bool) -> None:
@@ -109,7 +108,7 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
         if found.sources:
             sources = ", ".join(f"{source:08x}" for source in found.sources)
             facts["compacted from"] = sources
-    print_facts(facts)
+    print_lines(facts)
     if rows:
         print_table(("ledger", "entries", "bytes"), rows)
     sys.stdout.write("\n")
@@ -121,24 +120,21 @@ def show_frames(log_id: int, batch: "Batch", *, as_json: bool) -> None:
     view = memoryview(batch.run.data)
     for entry_id, offset, length in batch.entries():
         header = parse_header(view[offset - batch.offset :])
-        if as_json:
-            print_json(
-                {
-                    "log": log_id,
-                    "offset": offset,
-                    "ledger": batch.ledger_id,
-                    "entry": entry_id,
-                    "bytes": length,
-                    "payload_bytes": header.payload_bytes,
-                    "last_add_confirmed": header.last_add_confirmed,
-                    "digest": header.digest.name,
-                }
-            )
-        else:
-            sys.stdout.write(
-                f"{log_id:08x}:{offset}\tledger {batch.ledger_id}\tentry {entry_id}\t"
-                f"{length} bytes\tLAC {header.last_add_confirmed}\n"
-            )
+        answer(
+            {
+                "log": log_id,
+                "offset": offset,
+                "ledger": batch.ledger_id,
+                "entry": entry_id,
+                "bytes": length,
+                "payload_bytes": header.payload_bytes,
+                "last_add_confirmed": header.last_add_confirmed,
+                "digest": header.digest.name,
+            },
+            f"{log_id:08x}:{offset}\tledger {batch.ledger_id}\tentry {entry_id}\t"
+            f"{length} bytes\tLAC {header.last_add_confirmed}\n",
+            as_json=as_json,
+        )
 
 
 def show_log_end(log: "LogSummary", end: "LogEnd", *, as_json: bool) -> None:
@@ -188,7 +184,7 @@ def show_ledger(files: "IndexFiles", ledger_id: int, entries: bool, *, as_json: 
             "key digest": key_digest(header.key),
             "pages": extents or "none",
         }
-    print_facts(facts)
+    print_lines(facts)
     for one in damages:
         sys.stdout.write(f"DAMAGED: {one.path} at byte {one.offset}: {one.reason}\n")
     if places:
@@ -287,12 +283,6 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
         )
 
 
-def add_to(app: typer.Typer) -> None:
-    app.add_typer(journal, name="journal")
-    app.add_typer(entrylog, name="entrylog")
-    app.add_typer(index, name="index")
-
-
 def _hexadecimal(text: str) -> int:
     try:
         return int(text, 16)
@@ -302,13 +292,12 @@ def _hexadecimal(text: str) -> int:
         ) from error
 
 
-@journal.command(
-    "dump",
-    epilog=examples(
-        "dlog bookie journal dump --dir /data/bookie",
-        "dlog bookie journal dump --dir /data/bookie --ledger 12 --all",
-        "dlog bookie journal dump --dir /data/bookie --file 1f --json | jq -c .entries",
-    ),
+@journal.define(
+    READS,
+    "dlog bookie journal dump --dir /data/bookie",
+    "dlog bookie journal dump --dir /data/bookie --ledger 12 --all",
+    "dlog bookie journal dump --dir /data/bookie --file 1f --json | jq -c .entries",
+    name="dump",
 )
 def dump_journal(
     directory: BookieDir,
@@ -355,12 +344,11 @@ def dump_journal(
         raise typer.Exit(FAILED)
 
 
-@entrylog.command(
-    "dump",
-    epilog=examples(
-        "dlog bookie entrylog dump --dir /data/bookie",
-        "dlog bookie entrylog dump --dir /data/bookie --log 1a --ledger 12 --frames",
-    ),
+@entrylog.define(
+    READS,
+    "dlog bookie entrylog dump --dir /data/bookie",
+    "dlog bookie entrylog dump --dir /data/bookie --log 1a --ledger 12 --frames",
+    name="dump",
 )
 def dump_entry_logs(
     directory: BookieDir,
@@ -414,12 +402,11 @@ def dump_entry_logs(
         raise typer.Exit(FAILED)
 
 
-@index.command(
-    "dump",
-    epilog=examples(
-        "dlog bookie index dump --dir /data/bookie",
-        "dlog bookie index dump --dir /data/bookie --ledger 12 --entries",
-    ),
+@index.define(
+    READS,
+    "dlog bookie index dump --dir /data/bookie",
+    "dlog bookie index dump --dir /data/bookie --ledger 12 --entries",
+    name="dump",
 )
 def dump_index(
     directory: BookieDir,
@@ -458,11 +445,10 @@ def dump_index(
         raise typer.Exit(FAILED)
 
 
-@index.command(
-    epilog=examples(
-        "dlog bookie index rebuild --dir /data/bookie --uri zk://zk1:2181/dlog",
-        "dlog bookie index rebuild --dir /data/bookie --no-store --yes",
-    )
+@index.define(
+    not_recorded("it changes the files of one bookie, which is stopped"),
+    "dlog bookie index rebuild --dir /data/bookie --uri zk://zk1:2181/dlog",
+    "dlog bookie index rebuild --dir /data/bookie --no-store --yes",
 )
 def rebuild(
     directory: BookieDir,
@@ -488,16 +474,14 @@ def rebuild(
     store has the access keys and knows which ledgers belong here. It is refused if an entry log
     is damaged; then let the ledgers be copied from the other replicas instead. It may be
     repeated after a crash."""
-    if not yes:
-        question = f"Replace the index in {directory}, and fence all of its ledgers?"
-        typer.confirm(question, abort=True, err=True)
+    confirm(f"Replace the index in {directory}, and fence all of its ledgers?", yes=yes)
 
     async def command() -> None:
         from bookie.tools.offline import check_places, check_used
         from bookie.tools.rebuild import rebuild as run_rebuild
         from bookie.tools.rebuild_plan import store_ledgers
 
-        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as report:
+        with opened(directory, journal_dir, ledger_dir) as directories, progress_line() as report:
             check_used(directories)
             cookie = check_places(directories)
             stored = None

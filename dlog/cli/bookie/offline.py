@@ -3,14 +3,15 @@
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import READS, CommandGroup, changes_if, not_recorded
 from dlog.cli.connections import opened_store
-from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_progress
-from dlog.cli.runner import FAILED, failed, run, run_recorded
+from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes
+from dlog.cli.output import print_json, print_lines, print_table, progress_line, report
+from dlog.cli.runner import FAILED, confirm, failed, run, run_recorded
 from ledger.values import counted
 
 if TYPE_CHECKING:
@@ -19,40 +20,8 @@ if TYPE_CHECKING:
     from bookie.tools.format import Formatted
     from bookie.tools.journal_walk import MarkInfo
 
-_CHECK_EPILOG = "\n\n".join(
-    [
-        "Exit codes: 0 nothing that was promised is missing; 1 something may be: each damage is "
-        "printed with its file, its byte, and what to do.",
-        examples(
-            "dlog bookie check --dir /data/bookie",
-            "dlog bookie check --dir /data/bookie --json | jq '.damages[].path'",
-        ),
-    ]
-)
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=_CHECK_EPILOG)(check)
-    app.command(
-        epilog=examples(
-            "dlog bookie mark --dir /data/bookie",
-            "dlog bookie mark --dir /data/bookie --json | jq .replay_bytes",
-        )
-    )(mark)
-    app.command(
-        "format",
-        epilog=examples(
-            "dlog bookie format --dir /data/new",
-            "dlog bookie format --dir /data/old --wipe --forget --uri zk://zk1:2181/dlog",
-        ),
-    )(format_)
-    app.command(
-        "accept-loss",
-        epilog=examples(
-            "dlog bookie accept-loss --dir /data/bookie",
-            "dlog bookie accept-loss --dir /data/bookie --yes --reason 'the newer disk died'",
-        ),
-    )(accept_loss)
+OFFLINE: Final = "operations#offline-tools"
+app = CommandGroup(OFFLINE)
 
 
 def opened(
@@ -68,6 +37,13 @@ def opened(
     return offline.opened(directory, journal_dir or (), ledger_dir or (), make=make)
 
 
+@app.define(
+    READS,
+    "dlog bookie check --dir /data/bookie",
+    "dlog bookie check --dir /data/bookie --json | jq '.damages[].path'",
+    exit_codes="Exit codes: 0 nothing that was promised is missing; 1 something may be: each "
+    "damage is printed with its file, its byte, and what to do.",
+)
 def check(
     directory: BookieDir,
     journal_dir: JournalDirs = None,
@@ -83,7 +59,7 @@ def check(
     async def command() -> bool:
         from bookie.tools.check import check as run_check
 
-        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as report:
+        with opened(directory, journal_dir, ledger_dir) as directories, progress_line() as report:
             findings = run_check(directories, report)
         if as_json:
             print_json(_findings_facts(findings))
@@ -95,6 +71,11 @@ def check(
         raise typer.Exit(FAILED)
 
 
+@app.define(
+    READS,
+    "dlog bookie mark --dir /data/bookie",
+    "dlog bookie mark --dir /data/bookie --json | jq .replay_bytes",
+)
 def mark(
     directory: BookieDir,
     journal_dir: JournalDirs = None,
@@ -124,6 +105,12 @@ def mark(
         raise typer.Exit(FAILED)
 
 
+@app.define(
+    changes_if("forget"),
+    "dlog bookie format --dir /data/new",
+    "dlog bookie format --dir /data/old --wipe --forget --uri zk://zk1:2181/dlog",
+    name="format",
+)
 def format_(
     directory: BookieDir,
     journal_dir: JournalDirs = None,
@@ -186,6 +173,14 @@ def format_(
     run_recorded(uri, command())
 
 
+@app.define(
+    not_recorded(
+        "it changes the files of one bookie, which is stopped and tells the cluster itself"
+    ),
+    "dlog bookie accept-loss --dir /data/bookie",
+    "dlog bookie accept-loss --dir /data/bookie --yes --reason 'the newer disk died'",
+    name="accept-loss",
+)
 def accept_loss(
     directory: BookieDir,
     journal_dir: JournalDirs = None,
@@ -214,18 +209,16 @@ def accept_loss(
             known = check_places(directories)
             if known is None:
                 raise NotABookie(str(directory), "it has no cookie")
-            if not yes:
-                question = f"Accept that bookie {known.bookie} may have lost data that it promised?"
-                typer.confirm(question, abort=True, err=True)
-            identity.accept_loss(directories, reason)
-        if as_json:
-            print_json({"bookie": known.bookie, "doubt": reason})
-        else:
-            typer.echo(
-                f"bookie {known.bookie} may start, and will be in limbo: start it, then recover "
-                "the ledgers that are open (`dlog bookie status` says how many are in doubt)",
-                err=True,
+            confirm(
+                f"Accept that bookie {known.bookie} may have lost data that it promised?", yes=yes
             )
+            identity.accept_loss(directories, reason)
+        report(
+            {"bookie": known.bookie, "doubt": reason},
+            f"bookie {known.bookie} may start, and will be in limbo: start it, then recover "
+            "the ledgers that are open (`dlog bookie status` says how many are in doubt)",
+            as_json=as_json,
+        )
 
     run(command())
 
@@ -247,7 +240,7 @@ def _findings_facts(findings: "Findings") -> dict[str, object]:
 
 def _print_findings(findings: "Findings") -> None:
     counts = findings.counts
-    print_facts(
+    print_lines(
         {
             "journal": f"{counted(counts.journal_records, 'record')}, "
             f"{counted(counts.journal_bytes, 'byte')} from the mark on, in "
@@ -305,7 +298,7 @@ def _mark_facts(info: "MarkInfo") -> dict[str, object]:
 
 def _print_mark(info: "MarkInfo") -> None:
     at = f"file {info.mark.journal_id:x}, byte {info.mark.offset}" if info.mark else "none"
-    print_facts(
+    print_lines(
         {
             "journal": info.directory,
             "mark": at,

@@ -1,8 +1,7 @@
 """``dlog log``: logs as a whole, from their creation to their end, and their settings.
 
-The rest is beside it. Records go in and out in `append_command` and `tail_command`; `seek_command`,
-`trace_command` and `show_command` look inside, `truncate_command` and `verify_command` look after
-logs.
+The rest is beside it: `append` and `tail` bring records in and out, `overview` and `contents` look
+inside, `maintenance` looks after logs.
 """
 
 import sys
@@ -10,38 +9,28 @@ from typing import Annotated, Final
 
 import typer
 
-from dlog.cli.argument_values import parse_codec, parse_settings
-from dlog.cli.log import (
-    append_command,
-    list_command,
-    seek_command,
-    show_command,
-    tail_command,
-    trace_command,
-    truncate_command,
-    verify_command,
-)
-from dlog.cli.names import complete_assignment, complete_codec, complete_setting, did_you_mean
-from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, write_text
-from dlog.cli.runner import FAILED, failed, run_at
+from dlog.cli.commands import CHANGES, READS, CommandGroup, include
+from dlog.cli.completion import complete_assignment, complete_codec, complete_setting, did_you_mean
+from dlog.cli.log import append, contents, maintenance, overview, tail
+from dlog.cli.options import Json, LogName, Uri, parse_codec, parse_settings
+from dlog.cli.output import answer, print_json, print_lines, report, write_text
+from dlog.cli.runner import confirm, failed, run_at, run_check
 from dlog.settings import CODECS_ALLOWED, LogSettings
 from dlog.settings import parse_settings as apply_settings
 from ledger.options import duration, size
 from ledger.quorum import Quorum
 
-settings_app = typer.Typer(no_args_is_help=True, help="Show and change the settings of a log.")
+settings_app = CommandGroup("cli#logs", "Show and change the settings of a log.")
 _DEFAULTS: Final = LogSettings()
-app = typer.Typer()
+app = CommandGroup("cli#logs")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-@settings_app.command(
-    epilog=examples(
-        "dlog log settings get flights",
-        "dlog log settings get flights retention_age_s",
-        "dlog log settings get flights --json | jq .codec",
-    )
+@settings_app.define(
+    READS,
+    "dlog log settings get flights",
+    "dlog log settings get flights retention_age_s",
+    "dlog log settings get flights --json | jq .codec",
 )
 def get(
     log: LogName,
@@ -62,29 +51,27 @@ def get(
         from dlog.aio.admin import log_settings
         from dlog.settings import settings_facts
 
-        facts = settings_facts(await log_settings(log, uri=uri))
+        settings = settings_facts(await log_settings(log, uri=uri))
         if name is None:
-            _show(facts, as_json=as_json)
-        elif name not in facts:
-            there = f"there are {', '.join(facts)}"
-            raise failed(f"there is no setting {name!r}; {there}{did_you_mean(name, facts)}")
-        elif as_json:
-            print_json({name: facts[name]})
-        else:
-            write_text(f"{_shown(facts[name])}\n")
+            _print_settings(settings, as_json=as_json)
+            return
+        if name not in settings:
+            there = f"there are {', '.join(settings)}"
+            raise failed(f"there is no setting {name!r}; {there}{did_you_mean(name, settings)}")
+        value = settings[name]
+        answer({name: value}, f"{_format_setting(value)}\n", as_json=as_json)
 
     run_at(uri, command())
 
 
-@settings_app.command(
-    "set",
-    epilog=examples(
-        "dlog log settings set flights retention_age_s=7d roll_bytes=256M",
-        "dlog log settings set flights codec=zstd:3",
-        "dlog log settings set flights retention_waits_for_consumers=true",
-        "dlog log settings set flights degraded_writes=false",
-        "dlog log settings set flights encrypt_with=flights-2026",
-    ),
+@settings_app.define(
+    CHANGES,
+    "dlog log settings set flights retention_age_s=7d roll_bytes=256M",
+    "dlog log settings set flights codec=zstd:3",
+    "dlog log settings set flights retention_waits_for_consumers=true",
+    "dlog log settings set flights degraded_writes=false",
+    "dlog log settings set flights encrypt_with=flights-2026",
+    name="set",
 )
 def set_(
     log: LogName,
@@ -110,41 +97,35 @@ def set_(
         from dlog.aio.admin import update_settings
         from dlog.settings import settings_facts
 
-        _show(settings_facts(await update_settings(log, changes, uri=uri)), as_json=as_json)
+        _print_settings(
+            settings_facts(await update_settings(log, changes, uri=uri)), as_json=as_json
+        )
 
     run_at(uri, command())
 
 
-def _show(facts: dict[str, int | float | str], *, as_json: bool) -> None:
+def _print_settings(settings: dict[str, int | float | str], *, as_json: bool) -> None:
     if as_json:
-        print_json(facts)
+        print_json(settings)
     else:
-        print_facts({name: _shown(value) for name, value in facts.items()})
+        print_lines({name: _format_setting(value) for name, value in settings.items()})
 
 
-def _shown(value: float | str) -> str:
+def _format_setting(value: float | str) -> str:
     """Return *value* as 'set' takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-app.command(epilog=append_command.APPEND_EPILOG)(append_command.append)
-app.command(epilog=tail_command.EPILOG)(tail_command.tail)
-list_command.add_to(app)
-show_command.add_to(app)
-seek_command.add_to(app)
-trace_command.add_to(app)
-truncate_command.add_to(app)
-verify_command.add_to(app)
+include(app, append.app, tail.app, overview.app, contents.app, maintenance.app)
 app.add_typer(settings_app, name="settings")
 
 
-@app.command(
-    epilog=examples(
-        "dlog log create flights",
-        "dlog log create eu/orders --codec zstd:3 --retention-age-s 7d",
-        "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
-        "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
-    )
+@app.define(
+    CHANGES,
+    "dlog log create flights",
+    "dlog log create eu/orders --codec zstd:3 --retention-age-s 7d",
+    "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
+    "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
 )
 def create(
     log: LogName,
@@ -228,15 +209,12 @@ def create(
             retention_age_s=retention_age_s,
         )
         await create_log(log, settings=apply_settings(changes, settings), uri=uri)
-        if as_json:
-            print_json({"log": log, "created": True})
-        else:
-            typer.echo(f"log {log!r} was created", err=True)
+        report({"log": log, "created": True}, f"log {log!r} was created", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog log exists flights && echo yes"))
+@app.define(READS, "dlog log exists flights && echo yes")
 def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """Exit with 0 if the log exists, and with 1 if it does not."""
 
@@ -248,11 +226,10 @@ def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
             print_json({"log": log, "exists": found})
         return found
 
-    if not run_at(uri, command()):
-        raise typer.Exit(FAILED)
+    run_check(uri, command())
 
 
-@app.command(epilog=examples("dlog log rename orders eu/orders"))
+@app.define(CHANGES, "dlog log rename orders eu/orders")
 def rename(
     log: LogName,
     new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
@@ -268,59 +245,51 @@ def rename(
         from dlog.aio.admin import rename_log
 
         await rename_log(log, new_name, uri=uri)
-        if as_json:
-            print_json({"log": new_name, "renamed_from": log})
-        else:
-            typer.echo(f"log {log!r} is {new_name!r} now", err=True)
+        report(
+            {"log": new_name, "renamed_from": log},
+            f"log {log!r} is {new_name!r} now",
+            as_json=as_json,
+        )
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog log seal orders-2025", "dlog log seal orders-2025 --yes"))
+@app.define(CHANGES, "dlog log seal orders-2025", "dlog log seal orders-2025 --yes")
 def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
     """Seal a log: nobody can ever append to it again. Prints the offset after its end.
 
     All of it stays readable, and readers that follow it end. A writer that has it open loses
     it. There is no way back."""
-    if not yes:
-        typer.confirm(f"Seal log {log!r} permanently?", abort=True, err=True)
+    confirm(f"Seal log {log!r} permanently?", yes=yes)
 
     async def command() -> None:
         from dlog.aio.admin import seal_log
 
         end = await seal_log(log, uri=uri)
-        if as_json:
-            print_json({"log": log, "sealed": True, "next_offset": end})
-        else:
-            write_text(f"{end}\n")
+        answer({"log": log, "sealed": True, "next_offset": end}, f"{end}\n", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog log delete scratch", "dlog log delete scratch --yes"))
+@app.define(CHANGES, "dlog log delete scratch", "dlog log delete scratch --yes")
 def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
     """Delete a log and all of its records permanently."""
-    if not yes:
-        typer.confirm(f"Delete log {log!r} and all of its records?", abort=True, err=True)
+    confirm(f"Delete log {log!r} and all of its records?", yes=yes)
 
     async def command() -> None:
         from dlog.aio.admin import delete_log
 
         await delete_log(log, uri=uri)
-        if as_json:
-            print_json({"log": log, "deleted": True})
-        else:
-            typer.echo(f"log {log!r} was deleted", err=True)
+        report({"log": log, "deleted": True}, f"log {log!r} was deleted", as_json=as_json)
 
     run_at(uri, command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog log watch",
-        "dlog log watch --prefix eu/ --no-existing --json",
-        "dlog log watch --limit 1",
-    )
+@app.define(
+    READS,
+    "dlog log watch",
+    "dlog log watch --prefix eu/ --no-existing --json",
+    "dlog log watch --limit 1",
 )
 def watch(
     prefix: Annotated[str, typer.Option(help="Only logs whose names start with this.")] = "",

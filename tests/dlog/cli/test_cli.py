@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from dlog.cli import bookie_main
 from dlog.cli.app import app
-from dlog.cli.argument_values import parse_start
-from dlog.cli.output import json_bytes, shown_bytes, shown_time
+from dlog.cli.options import parse_start
+from dlog.cli.output import format_bytes, format_time, json_bytes
 from dlog.cli.runner import run
 from dlog.installation import OtherDlogInstalled, check_own_package
 from dlog.position import DLSN, Txid
@@ -260,11 +260,11 @@ def test_bytes_that_are_no_text_are_told_apart_in_json_and_shown_as_digits() -> 
     assert json_bytes("größe".encode()) == "größe"
     assert json_bytes(b"\xff\x00") == {"base64": "/wA="}
     assert json_bytes(None) is None
-    assert shown_bytes("größe".encode()) == "größe"
-    assert shown_bytes(b"\xff\x00") == "0xff00"
-    assert shown_bytes(b"a\x1b[31mb") == "0x611b5b33316d62", "no terminal is driven by data"
+    assert format_bytes("größe".encode()) == "größe"
+    assert format_bytes(b"\xff\x00") == "0xff00"
+    assert format_bytes(b"a\x1b[31mb") == "0x611b5b33316d62", "no terminal is driven by data"
 
 
 def test_times_are_shown_in_utc_and_unknown_ones_as_a_dash() -> None:
-    assert shown_time(1_700_000_000_000) == "2023-11-14 22:13:20Z"
-    assert shown_time(0) == "-"
+    assert format_time(1_700_000_000_000) == "2023-11-14 22:13:20Z"
+    assert format_time(0) == "-"

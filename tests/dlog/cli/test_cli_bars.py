@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dlog.cli.app import app
-from dlog.cli.output import shown_bar
+from dlog.cli.output import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 
 def draw() -> None:
-    with shown_bar("verifying a") as tell:
+    with progress_bar("verifying a") as tell:
         tell(1, 4, "1 of 4 segments")
         tell(4, 4, "4 of 4 segments")
         tell(0, None, "how many is not known")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bookie.autorecovery.protocol.decommission import Report
 from dlog.cli.app import app
-from dlog.cli.bookie.decommission_command import shown_reports
+from dlog.cli.bookie.departure import shown_reports
 from ledger.ids import LedgerId
 
 

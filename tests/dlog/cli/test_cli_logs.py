@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import dlog
-from dlog.cli.names import complete_codec
+from dlog.cli.completion import complete_codec
 from dlog.recordbatch import Codec
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 

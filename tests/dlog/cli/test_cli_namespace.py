@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from dlog.aio import Log as AsyncLog
 from dlog.cli.app import app
-from dlog.cli.names import complete_log
+from dlog.cli.completion import complete_log
 from dlog.config import default_uri
 from ledger.errors import NoNamespace
 from ledger.metastore import open_store

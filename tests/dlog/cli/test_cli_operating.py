@@ -14,7 +14,8 @@ import dlog
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.worker import WORKERS
 from dlog.cli.app import app
-from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
+from dlog.cli.bookie.control import message_json
+from dlog.cli.output import format_duration, format_size
 from ledger import LedgerClient, Quorum
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS
@@ -303,7 +304,7 @@ async def forget(uri: str, bookie: str) -> None:
 
 def test_nothing_of_a_message_is_left_out_in_json() -> None:
     reply = pb.StatusReply(journals=[pb.JournalStatus(path="p", bytes=2**40)])
-    facts = message_facts(reply)
+    facts = message_json(reply)
     assert list(facts) == [field.name for field in pb.StatusReply.DESCRIPTOR.fields]
     assert facts["reasons"] == []
     [journal] = json.loads(json.dumps(facts))["journals"]
@@ -311,9 +312,9 @@ def test_nothing_of_a_message_is_left_out_in_json() -> None:
 
 
 def test_sizes_and_times_are_shown_for_people() -> None:
-    assert [shown_size(n) for n in (0, 1023, 1536, 3 << 30)] == [
+    assert [format_size(n) for n in (0, 1023, 1536, 3 << 30)] == [
         "0 B", "1023 B", "1.5 KiB", "3.0 GiB",
     ]  # fmt: skip
-    assert [shown_duration(n) for n in (0.25, 119, 121, 7200, 200_000)] == [
+    assert [format_duration(n) for n in (0.25, 119, 121, 7200, 200_000)] == [
         "0.2 s", "119.0 s", "2 min", "2 h", "2 d",
     ]  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import dlog
-from dlog.cli.log.append_command import InputRow, JsonLines, Messages, parse_delimiter
-from dlog.cli.log.tail_command import compile_format
+from dlog.cli.log.append import InputRow, JsonLines, Messages, parse_delimiter
+from dlog.cli.log.tail import compile_format
 from dlog.cli.perf import Times, percentile
 from dlog.headers import Headers, encode_headers
 from dlog.position import Place, Record
@@ -89,7 +89,7 @@ def test_the_namespace_may_be_named_before_the_command(shell: CliShell) -> None:
 def test_a_long_list_has_end_size_rate_and_leader(
     shell: CliShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.cli.log.list_command.RATE_S", 0.01)
+    monkeypatch.setattr("dlog.cli.log.overview.RATE_S", 0.01)
     shell.write("listed/a", end=25)
     shell.run("log", "create", "listed/b")
     [found] = shell.json_lines("log", "list", "-l", "--prefix", "listed/")

@@ -44,7 +44,11 @@ def completed(words: str) -> set[str]:
 
 def groups_of(modules: set[str]) -> set[str]:
     """Return the groups of commands whose modules are among *modules*."""
-    return {name for name, (module, _) in _GROUPS.items() if f"dlog.cli.{module}" in modules}
+    return {
+        name
+        for name, (module, _) in _GROUPS.items()
+        if f"dlog.cli.{module.partition(':')[0]}" in modules
+    }
 
 
 def test_the_version_is_said_without_commands() -> None:

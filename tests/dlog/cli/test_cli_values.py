@@ -5,7 +5,7 @@ import time
 import pytest
 import typer
 
-from dlog.cli.argument_values import (
+from dlog.cli.options import (
     parse_duration,
     parse_headers,
     parse_settings,

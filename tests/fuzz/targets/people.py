@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import typer
 
-from dlog.cli import argument_values
+from dlog.cli import options
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.position import DLSN
@@ -63,19 +63,19 @@ PEOPLE: Final = (
     Target("dlsn", _text(DLSN.parse), _encoded("3:17:0"), refuses=ValueError),
     Target(
         "option-start",
-        _option(argument_values.parse_start),
+        _option(options.parse_start),
         _encoded("start", "end", "17", "3:17:0", "txid:5", "time:2h", "time:2026-11-21T12:00:00"),
         refuses=(typer.BadParameter,),
     ),
     Target(
         "option-duration",
-        _option(argument_values.parse_duration),
+        _option(options.parse_duration),
         _encoded("250ms", "7d", "1.5h", "90"),
         refuses=(typer.BadParameter,),
     ),
     Target(
         "option-size",
-        _option(argument_values.parse_size),
+        _option(options.parse_size),
         _encoded("10M", "512 KiB", "1.5g", "90"),
         refuses=(typer.BadParameter,),
     ),

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from dlog.cli.argument_values import parse_headers
+from dlog.cli.commands import APPLIES, CommandGroup
 from dlog.cli.connections import connected
-from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.options import Json, LogName, Uri, parse_headers
 from dlog.cli.output import print_json
 from dlog.cli.runner import failed, run_at
 from dlog.errors import RecordTooLarge
@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = ("value", "key", "txid", "timestamp_ms", "headers")
 _PLACES: Final = ("offset", "dlsn", "log")
-"""What ``tail --json`` prints of where a record was; a copy has places of its own."""
+"""Positions in the output of ``tail --json``; a copy has positions of its own."""
 _HEADERS_FORM: Final = "headers are an object of names and values, or a list of [name, value]"
 _READ_BYTES: Final = 1 << 18
 _CHUNKS_MAX: Final = 4
 _PENDING_MAX: Final = 20_000
+
+
+app = CommandGroup("cli#logs")
 
 
 class InputRow(NamedTuple):
@@ -165,13 +168,14 @@ def _refused(message: bytes, reason: str) -> InvalidValue:
 
 
 class InputFormat(StrEnum):
-    """What a line of the input is."""
+    """The form of the input's lines."""
 
     LINES = "lines"
     JSON = "json"
 
 
-APPEND_EPILOG = examples(
+@app.define(
+    APPLIES,
     "echo hello | dlog log append greetings",
     "dlog log append flights --file flights.jsonl",
     "tail -F app.log | dlog log append app/lines",
@@ -179,8 +183,6 @@ APPEND_EPILOG = examples(
     "printf 'k1:v1\\nk2:v2\\n' | dlog log append keyed -K :",
     "dlog log tail flights --json | dlog log append copy --input json",
 )
-
-
 def append(
     log: LogName,
     file: Annotated[

@@ -1,11 +1,14 @@
-"""Names of logs, bookies and codecs, as a person types them: for completion, and shortened."""
+"""Names of logs, bookies and codecs, as a person types them: completed, shortened, corrected; and
+``dlog completion``, the scripts that let shells complete them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.commands import READS, CommandGroup
 from ledger.errors import CallerError, LogError
 from ledger.values import nearest
 
@@ -171,3 +174,31 @@ def complete_codec(incomplete: str) -> list[str]:
 
     names = [codec.name.lower() for codec in Codec]
     return [name for name in names if name.startswith(incomplete)]
+
+
+app = CommandGroup("cli#completion")
+
+
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.define(
+    READS,
+    'eval "$(dlog completion bash)"    # in ~/.bashrc',
+    'eval "$(dlog completion zsh)"     # in ~/.zshrc',
+    "dlog completion fish > ~/.config/fish/completions/dlog.fish",
+)
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script that lets a shell complete commands, options and names of logs."""
+    # What `dlog --show-completion` prints, for any shell and not only the one that runs.
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    script = get_completion_script(
+        prog_name="dlog", complete_var="_DLOG_COMPLETE", shell=shell.value
+    )
+    typer.echo(script)

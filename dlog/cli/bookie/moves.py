@@ -1,4 +1,4 @@
-"""``dlog bookie recover``: what lost bookies held is copied to others, by the command itself."""
+"""``dlog bookie recover|rebalance``: copies go to other bookies, by the command itself."""
 
 import asyncio
 import sys
@@ -8,29 +8,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
-from dlog.cli.bookie.operating_shown import shown_duration, shown_size
+from dlog.cli.commands import CommandGroup, changes_unless
+from dlog.cli.completion import bookie_named, complete_bookie, near_bookies
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named, complete_bookie, near_bookies
-from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import Advance, print_json, shown_bar
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import (
+    Advance,
+    Column,
+    View,
+    format_duration,
+    format_size,
+    print_json,
+    progress_bar,
+)
 from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
+from ledger.options import mebibytes
+from ledger.options import size as size_of
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.move_job import Progress, RecoveryResult
+    from bookie.autorecovery.move_job import Progress, Rebalanced, RecoveryResult
+
+app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "dlog bookie recover bookie-3 --dry-run",
-            "dlog bookie recover bookie-3",
-            "dlog bookie recover bookie-3 bookie-4 --into bookie-7 --into bookie-8 --rate 100",
-        )
-    )(recover)
-
-
+@app.define(
+    changes_unless("dry_run"),
+    "dlog bookie recover bookie-3 --dry-run",
+    "dlog bookie recover bookie-3",
+    "dlog bookie recover bookie-3 bookie-4 --into bookie-7 --into bookie-8 --rate 100",
+)
 def recover(
     bookies: Annotated[
         list[str],
@@ -81,7 +89,7 @@ def recover(
             ]
             lost, targets = (frozenset(map(BookieId, names)) for names in named)
             begin = RecoveryRequest(lost, targets, survey_only=dry_run)
-            with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
+            with progress_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
                 done = await recover_bookies(
                     client,
                     begin,
@@ -111,9 +119,9 @@ def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
         estimate.note(progress.bytes, clock())
         total = progress.surveyed.held.bytes
         left_s = estimate.left_s(total - progress.bytes)
-        words = f"{shown_size(progress.bytes)} of {shown_size(total)}, {progress.doing}"
+        words = f"{format_size(progress.bytes)} of {format_size(total)}, {progress.doing}"
         if left_s:
-            words += f", {shown_size(estimate.per_s)}/s, {shown_duration(left_s)} left"
+            words += f", {format_size(estimate.per_s)}/s, {format_duration(left_s)} left"
         advance(min(progress.bytes, total), total, words)
 
     return show
@@ -160,7 +168,7 @@ def print_recovered(done: "RecoveryResult") -> None:
     if finish.outcome is RecoveryOutcome.SURVEYED:
         sys.stdout.write(
             f"{counted(held.ledgers, 'ledger')} to repair: {counted(held.fragments, 'fragment')}, "
-            f"{counted(held.entries, 'entry')}, {shown_size(held.bytes)}\n"
+            f"{counted(held.entries, 'entry')}, {format_size(held.bytes)}\n"
         )
         if held.open:
             sys.stdout.write(
@@ -173,10 +181,149 @@ def print_recovered(done: "RecoveryResult") -> None:
         return
     sys.stdout.write(
         f"{finish.outcome.value}: {counted(done.repaired, 'ledger')} repaired, "
-        f"{counted(done.entries, 'entry')} copied, {shown_size(done.bytes)}\n"
+        f"{counted(done.entries, 'entry')} copied, {format_size(done.bytes)}\n"
     )
     if finish.outcome is not RecoveryOutcome.COMPLETE:
         sys.stdout.write(f"{counted(finish.left, 'ledger')} left; {finish.why}\n")
     if finish.lost:
         names = ", ".join(map(str, finish.lost))
         sys.stdout.write(f"no bookie has some entries of ledgers {names}\n")
+
+
+@app.define(
+    changes_unless("dry_run"),
+    "dlog bookie rebalance --dry-run",
+    "dlog bookie rebalance --rate 8 --bytes 100G",
+)
+def rebalance(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Move nothing; report what would be moved.")
+    ] = False,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--bytes",
+            metavar="SIZE",
+            help="Move at most this many bytes, as 100G.",
+            parser=size_of(),
+            show_default=False,
+        ),
+    ] = None,
+    tolerance: Annotated[
+        int,
+        typer.Option(
+            help="Tolerated deviation from the mean, in per cent.",
+            min=0,
+            max=100,
+        ),
+    ] = 10,
+    rate: Annotated[
+        float,
+        typer.Option(
+            "--rate",
+            help="MiB (or 100M, 1G) copied a second; 0: no limit.",
+            parser=mebibytes,
+            metavar="SIZE",
+        ),
+    ] = RATE,
+    ledgers: Ledgers = 4,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Move closed ledgers from full bookies to emptier ones, such as new ones.
+
+    A new bookie gets its share of new ledgers at once; this gives it its share of old ones. All
+    copies of a ledger serve meanwhile, and it keeps the number of its racks. Sizes are
+    estimates from the metadata. The old bookie's garbage collection later removes what was
+    moved.
+
+    May be interrupted at any moment, and repeated: one run moves each ledger at most once, so a
+    second one may find more to do. Exits with 1 if a ledger could not be moved."""
+
+    async def command() -> "Rebalanced":
+        from bookie.autorecovery.move_job import rebalance as move
+
+        async with connected(uri) as client:
+            with progress_bar("rebalancing") as advance:
+                return await move(
+                    client,
+                    bytes_per_s=rate * MIB,
+                    tolerance=tolerance / 100,
+                    bytes_max=size,
+                    ledgers_max=ledgers,
+                    dry_run=dry_run,
+                    on_progress=_shown(advance),
+                )
+
+    done = run_at(uri, command())
+    if as_json:
+        print_json(_facts(done, dry_run=dry_run))
+    else:
+        _print(done, dry_run=dry_run)
+    if done.failed:
+        raise typer.Exit(FAILED)
+
+
+def _shown(advance: Advance) -> "Callable[[Rebalanced], None]":
+    """Show what was moved of what was chosen so far: what there is to move is found on the way."""
+    from bookie.autorecovery.worker import Estimate
+
+    clock = asyncio.get_running_loop().time
+    estimate = Estimate()
+
+    def show(done: "Rebalanced") -> None:
+        estimate.note(done.moved_bytes, clock())
+        words = f"{counted(done.ledgers_read, 'ledger')} read"
+        total = 0
+        if done.before:
+            mean = sum(done.before.values()) / len(done.before)
+            total = round(sum(max(0.0, load - mean) for load in done.before.values()))
+            words = f"{counted(done.moved, 'ledger')}, {format_size(done.moved_bytes)} moved"
+            left_s = estimate.left_s(total - done.moved_bytes)
+            if left_s:
+                words += (
+                    f", {format_size(estimate.per_s)}/s, at most {format_duration(left_s)} left"
+                )
+        advance(min(done.moved_bytes, total), total, words)
+
+    return show
+
+
+def _load_view(done: "Rebalanced", *, dry_run: bool) -> View[BookieId]:
+    after = "would hold" if dry_run else "holds then"
+    return View(
+        Column("bookie", lambda bookie: bookie),
+        Column("bytes_before", lambda bookie: done.before[bookie], "holds", format_size),
+        Column("bytes_after", lambda bookie: done.after[bookie], after, format_size),
+    )
+
+
+def _facts(done: "Rebalanced", *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "chosen_ledgers": done.chosen,
+        "chosen_bytes": done.chosen_bytes,
+        "moved_ledgers": done.moved,
+        "moved_bytes": done.moved_bytes,
+        "failed_ledgers": done.failed,
+        "why": done.why,
+        "even": done.is_even,
+        "bookies": _load_view(done, dry_run=dry_run).rows(sorted(done.before)),
+    }
+
+
+def _print(done: "Rebalanced", *, dry_run: bool) -> None:
+    _load_view(done, dry_run=dry_run).table(sorted(done.before))
+    if dry_run:
+        sys.stdout.write(
+            f"{counted(done.chosen, 'ledger')} would move, {format_size(done.chosen_bytes)}\n"
+        )
+    else:
+        sys.stdout.write(
+            f"{counted(done.moved, 'ledger')} moved, {format_size(done.moved_bytes)}\n"
+        )
+    if done.failed:
+        sys.stdout.write(f"{counted(done.failed, 'ledger')} could not be moved; {done.why}\n")
+    if not done.is_even:
+        sys.stdout.write("some bookies are still far from the mean\n")

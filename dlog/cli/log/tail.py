@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.argument_values import parse_start, parse_time
+from dlog.cli.commands import READS, CommandGroup
+from dlog.cli.completion import complete_position
 from dlog.cli.connections import connected
-from dlog.cli.names import complete_position
-from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.options import Json, LogName, Uri, parse_start, parse_time
 from dlog.cli.output import escaped_bytes, json_bytes, json_text
 from dlog.cli.runner import run_at
 from dlog.starts import START_HELP, TIME_HELP
@@ -31,16 +31,9 @@ FORMAT_HELP: Final = (
     "%T time in milliseconds, %h headers as a=1,b=2 (the name alone is a null), "
     "%t log, %% a percent sign"
 )
-EPILOG: Final = examples(
-    "dlog log tail greetings",
-    "dlog log tail greetings -f --start end",
-    "dlog log tail greetings -f --last 10",
-    "dlog log tail flights --from-time 2h --json",
-    "dlog log tail flights --start txid:5000 --limit 10 --json",
-    "dlog log tail flights -f --consumer printer",
-    r"dlog log tail flights --format '%o %k: %s\n'",
-    "dlog log tail flights --json | dlog log append copy --input json",
-)
+
+
+app = CommandGroup("cli#logs")
 
 
 def compile_format(
@@ -100,6 +93,17 @@ _PARTS: Final[dict[str, Part]] = {
 }
 
 
+@app.define(
+    READS,
+    "dlog log tail greetings",
+    "dlog log tail greetings -f --start end",
+    "dlog log tail greetings -f --last 10",
+    "dlog log tail flights --from-time 2h --json",
+    "dlog log tail flights --start txid:5000 --limit 10 --json",
+    "dlog log tail flights -f --consumer printer",
+    r"dlog log tail flights --format '%o %k: %s\n'",
+    "dlog log tail flights --json | dlog log append copy --input json",
+)
 def tail(
     log: LogName,
     *,
@@ -181,7 +185,7 @@ def tail(
     until = None if stop is None else parse_start(stop, "--stop")
     if sum((form is not None, offsets, as_json)) > 1:
         raise typer.BadParameter("give one of --format, --offsets and --json")
-    # What a record holds is anybody's: a terminal must not obey it.
+    # Records may come from anybody: a terminal must not obey them.
     escape = escaped_bytes if sys.stdout.isatty() else bytes
     show: Callable[[Record], None]
     if form is not None:
@@ -217,7 +221,7 @@ async def offset_of(client: "LedgerClient", log: str, position: "Start") -> int:
     return await start_offset(client, ManifestNode(client.store, log), position)
 
 
-def record_facts(record: "Record") -> dict[str, object]:
+def record_json(record: "Record") -> dict[str, object]:
     return {
         "offset": record.offset,
         "dlsn": str(record.dlsn),
@@ -225,15 +229,15 @@ def record_facts(record: "Record") -> dict[str, object]:
         "txid": record.txid,
         "key": json_bytes(record.key),
         "value": json_bytes(record.value),
-        "headers": _headers_facts(record.headers.pairs()),
+        "headers": _headers_json(record.headers.pairs()),
     }
 
 
-def _headers_facts(pairs: "Pairs") -> object:
+def _headers_json(pairs: "Pairs") -> object:
     """Return an object of names and values, or a list of both where a name comes twice."""
-    facts = [(name, json_bytes(value)) for name, value in pairs]
-    named = dict(facts)
-    return named if len(named) == len(facts) else facts
+    values = [(name, json_bytes(value)) for name, value in pairs]
+    named = dict(values)
+    return named if len(named) == len(values) else values
 
 
 def _start(start: str | None, from_time: str | None) -> "Start":
@@ -304,4 +308,4 @@ def _show_offset(record: "Record", *, escape: Callable[[bytes], bytes]) -> None:
 
 
 def _show_json(record: "Record") -> None:
-    sys.stdout.buffer.write(json_text(record_facts(record)).encode() + b"\n")
+    sys.stdout.buffer.write(json_text(record_json(record)).encode() + b"\n")

@@ -1,4 +1,7 @@
-"""``dlog bookie decommission``: a bookie leaves the cluster; what it holds is copied first."""
+"""``dlog bookie decommission|replace``: a bookie leaves the cluster.
+
+Its data are copied first; or a new one gets them, from the other copies.
+"""
 
 import asyncio
 import sys
@@ -7,33 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.bookie.operating_shown import shown_duration, shown_size
+from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
+from dlog.cli.bookie.moves import print_recovered, recovery_facts, shown_recovery
+from dlog.cli.commands import CHANGES, CommandGroup
+from dlog.cli.completion import bookie_named, complete_bookie, near_bookies
 from dlog.cli.connections import connected
-from dlog.cli.names import bookie_named, complete_bookie, near_bookies
-from dlog.cli.options import Json, Uri, Yes, examples
-from dlog.cli.output import Advance, print_json, shown_bar, write_text
-from dlog.cli.runner import FAILED, failed, run_at
+from dlog.cli.options import Json, Uri, Yes
+from dlog.cli.output import (
+    Advance,
+    format_duration,
+    format_size,
+    print_json,
+    progress_bar,
+    write_text,
+)
+from dlog.cli.runner import confirm, failed, run_at, run_check
 from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
+    from bookie.autorecovery.move_job import RecoveryResult
+    from bookie.autorecovery.protocol.decommission import DecommissionEnd as Left
     from bookie.autorecovery.protocol.decommission import Report
+    from ledger.client import LedgerClient
 
 _FORCED: Final = "an operator gave up its data"
 _WINDOW_S: Final = 600.0
 """Reports come when all ledgers were read: a rate is taken over several of them."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "dlog bookie decommission bookie-0",
-            "dlog bookie decommission bookie-0 --cancel",
-            "dlog bookie decommission bookie-0 --force",
-        )
-    )(decommission)
+app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
+@app.define(
+    CHANGES,
+    "dlog bookie decommission bookie-0",
+    "dlog bookie decommission bookie-0 --cancel",
+    "dlog bookie decommission bookie-0 --force",
+)
 def decommission(
     bookie: Annotated[
         str,
@@ -74,9 +88,7 @@ def decommission(
     if force and cancel:
         raise typer.BadParameter("--force cannot be combined with --cancel")
     if force:
-        if not yes:
-            question = f"Permanently give up the data of bookie {bookie}?"
-            typer.confirm(question, abort=True, err=True)
+        confirm(f"Permanently give up the data of bookie {bookie}?", yes=yes)
         run_at(uri, _give_up(bookie, uri, as_json=as_json))
         return
 
@@ -93,7 +105,7 @@ def decommission(
                     f"bookie {name} stays; 'dlog bookie readonly off' lets it accept entries again"
                 )
                 return True
-            with shown_bar(f"emptying {name}") as advance:
+            with progress_bar(f"emptying {name}") as advance:
                 done = await empty(
                     client, BookieId(name), on_report=shown_reports(advance, as_json=as_json)
                 )
@@ -106,8 +118,7 @@ def decommission(
             _say(f"bookie {name}: {done.outcome.value}{why}{meant}")
         return ended
 
-    if not run_at(uri, command()):
-        raise typer.Exit(FAILED)
+    run_check(uri, command())
 
 
 async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
@@ -139,7 +150,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
         return
     _say(f"the name {bookie} is retired: no bookie can use it again")
     if found.held.ledgers:
-        size = shown_size(found.held.bytes)
+        size = format_size(found.held.bytes)
         named = counted(found.held.ledgers, "ledger")
         _say(f"it is named by {named} still, {size}: repair copies what others have")
     if found.without_source:
@@ -161,8 +172,10 @@ def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], Non
         estimate.note(report.bytes_left, clock())
         most = max(most, report.bytes_left)
         left_s = estimate.left_s(report.bytes_left)
-        words = f"{counted(report.ledgers_left, 'ledger')} left, {shown_size(report.bytes_left)}"
-        rate = f", {shown_size(estimate.per_s)}/s, {shown_duration(left_s)} left" if left_s else ""
+        words = f"{counted(report.ledgers_left, 'ledger')} left, {format_size(report.bytes_left)}"
+        rate = (
+            f", {format_size(estimate.per_s)}/s, {format_duration(left_s)} left" if left_s else ""
+        )
         advance(most - report.bytes_left, most, words + rate)
         if as_json:
             print_json(_facts(report, estimate.per_s, left_s))
@@ -198,3 +211,129 @@ def _facts(report: "Report", per_s: float, left_s: float | None) -> dict[str, ob
 def _say(line: str) -> None:
     write_text(line + "\n")
     sys.stdout.flush()
+
+
+_WHY: Final = "an operator replaced it by bookie {new}"
+
+
+@app.define(
+    CHANGES,
+    "dlog bookie start --dir /data/new --id bookie-7",
+    "dlog bookie replace bookie-3 bookie-7",
+    "dlog bookie replace bookie-3 bookie-7 --yes --rate 100 --json",
+)
+def replace(
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD", autocompletion=complete_bookie, help="Name of the lost bookie."
+        ),
+    ],
+    new: Annotated[
+        str,
+        typer.Argument(
+            metavar="NEW",
+            autocompletion=complete_bookie,
+            help="Name of the bookie that replaces it.",
+        ),
+    ],
+    *,
+    rate: Rate = RATE,
+    ledgers: Ledgers = 4,
+    yes: Yes = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Replace a bookie whose disk or machine is permanently gone by a new one.
+
+    First retires the name of the old one, so that it never serves again; then copies its data
+    to the new one, from the other copies; finally checks that no ledger names it any more.
+    Entries of which the new one already has a copy go to others. May be interrupted at any
+    moment, and repeated. No process of 'dlog autorecovery' is needed; those that run help, and
+    choose bookies themselves.
+
+    Asks, unless --yes: if the disk of the old one is whole, move its directories to the new
+    machine instead, and use 'dlog bookie decommission' for one that still runs. Exits with 1 if
+    it is refused, or if not all could be copied; the name then stays retired, and the command
+    can be run again."""
+    if old == new:
+        raise typer.BadParameter("a new bookie gets another name: start it with another --id")
+    confirm(f"Permanently give up the data of bookie {old}, and replace it by {new}?", yes=yes)
+
+    async def command() -> bool:
+        async with connected(uri) as client:
+            gone = await bookie_named(client.store, old)
+            taker = await bookie_named(client.store, new)
+            await _retire(client, gone, taker)
+            done = await _recover(client, gone, taker, rate, ledgers)
+            whole = not done.finish.left and not done.finish.why
+            left = await _leave(client, gone, rate, as_json=as_json) if whole else None
+        _show(gone, done, left, as_json=as_json)
+        return left is not None
+
+    run_check(uri, command())
+
+
+async def _retire(client: "LedgerClient", old: str, new: str) -> None:
+    from bookie.tools.format import check_forgettable, retire
+
+    if new not in client.bookies.writable():
+        meant = await near_bookies(client.store, [new])
+        raise failed(f"bookie {new} is not registered, or not writable; start it first{meant}")
+    await check_forgettable(client.store, old, None)
+    await retire(client.store, old, None, why=_WHY.format(new=new))
+
+
+async def _recover(
+    client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
+) -> "RecoveryResult":
+    """Copy into *new* what can go there, and the rest anywhere."""
+    from bookie.autorecovery.move_job import recover_bookies
+    from bookie.autorecovery.protocol.move_job import NOBODY, RecoveryOutcome, RecoveryRequest
+
+    async def into(targets: frozenset[BookieId]) -> "RecoveryResult":
+        with progress_bar(f"replacing {old}") as advance:
+            return await recover_bookies(
+                client,
+                RecoveryRequest(frozenset({BookieId(old)}), targets),
+                bytes_per_s=rate * MIB,
+                ledgers_max=ledgers,
+                on_progress=shown_recovery(advance),
+            )
+
+    done = await into(frozenset({BookieId(new)}))
+    if done.finish.outcome is RecoveryOutcome.INCOMPLETE:
+        done = done.followed_by(await into(NOBODY))
+    if done.finish.outcome in {
+        RecoveryOutcome.UNKNOWN,
+        RecoveryOutcome.SERVES,
+        RecoveryOutcome.NO_TARGET,
+    }:
+        raise failed(done.finish.why)
+    return done
+
+
+async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Left":
+    """See that nothing names it any more. A worker runs beside it: marks may name the bookie, and
+    no other process works on them."""
+    from bookie.autorecovery.decommission import decommission
+    from bookie.autorecovery.worker import Worker, WorkerConfig
+
+    config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)
+    with progress_bar(f"emptying {old}") as advance:
+        async with Worker(client, config):
+            return await decommission(
+                client, BookieId(old), on_report=shown_reports(advance, as_json=as_json)
+            )
+
+
+def _show(old: str, done: "RecoveryResult", left: "Left | None", *, as_json: bool) -> None:
+    if as_json:
+        emptied = left is not None
+        print_json({"bookie": old, **recovery_facts(done), "name": "retired", "emptied": emptied})
+        return
+    print_recovered(done)
+    if left is None:
+        sys.stdout.write(f"bookie {old} stays retired until all is copied: run this again\n")
+    else:
+        sys.stdout.write(f"bookie {old}: {left.outcome.value}\n")

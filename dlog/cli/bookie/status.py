@@ -1,0 +1,310 @@
+"""``dlog bookie status``: the state of bookies that run."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.bookie.control import NAMES_HELP, connected_operators, message_json
+from dlog.cli.commands import READS, CommandGroup
+from dlog.cli.completion import complete_bookie
+from dlog.cli.connections import opened_store
+from dlog.cli.options import Json, Uri
+from dlog.cli.output import (
+    format_duration,
+    format_size,
+    print_json,
+    print_lines,
+    print_table,
+    write_text,
+)
+from dlog.cli.runner import run_check
+from ledger.errors import LogError
+from ledger.ids import BookieId
+from ledger.values import counted
+
+if TYPE_CHECKING:
+    from bookie.autorecovery.status import BookieWork
+    from dlog.health.signs import Sign
+    from ledger.wire import bookie_pb2 as pb
+
+
+app = CommandGroup("operations#operating-running-bookies")
+SomeNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[BOOKIE]...",
+        autocompletion=complete_bookie,
+        help=f"{NAMES_HELP} Default: all registered bookies.",
+    ),
+]
+
+
+@app.define(
+    READS,
+    "dlog bookie status",
+    "dlog bookie status 10.0.0.7:3181",
+    "dlog bookie status --json | jq 'select(.read_only) | .reasons'",
+)
+def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) -> None:
+    """Show the state of bookies: in detail for those that are named, else an overview.
+
+    For a named bookie, also shows what is left to repair of the entries it should hold:
+    ledgers, rate, remaining time. With --json, one line for each. Exits with 1 if a bookie does
+    not answer, and, unless some are named, if a known one is not registered: 'dlog status' has
+    details."""
+
+    async def command() -> bool:
+        missed = [] if bookies else await _missed(uri)
+        for sign in missed:
+            typer.echo(f"dlog: {sign.what}. {sign.action}", err=True)
+        async with connected_operators(bookies or (), uri) as operators:
+            replies = await asyncio.gather(
+                *(operator.status() for operator in operators.values()), return_exceptions=True
+            )
+        answered: dict[str, pb.StatusReply] = {}
+        for name, reply in zip(operators, replies, strict=True):
+            if isinstance(reply, LogError):
+                typer.echo(f"dlog: {reply}", err=True)
+            elif isinstance(reply, BaseException):
+                raise reply
+            else:
+                answered[name] = reply
+        if answered and (as_json or bookies):
+            work = await _open_work_of(answered, uri)
+            for name, reply in answered.items():
+                if as_json:
+                    print_json({**message_json(reply), "repair": _work_json(work[name])})
+                else:
+                    print_status(reply, work[name])
+        elif answered:
+            print_overview(list(answered.values()))
+            await _print_open_work(uri)
+        elif not operators:
+            typer.echo("no bookie is registered", err=True)
+        return len(answered) == len(operators) and not any(sign.is_wrong for sign in missed)
+
+    run_check(uri, command())
+
+
+async def _missed(uri: str | None) -> "list[Sign]":
+    """Return the signs of bookies that are known and not there."""
+    from dlog.health.bookies import away_sign
+    from ledger.membership import attendance
+
+    async with opened_store(uri) as store:
+        known = (await attendance(store)).bookies
+    return [
+        away_sign([(each.bookie, each.address)], leaving=each.leaving)
+        for each in known
+        if each.is_missed
+    ]
+
+
+async def _open_work_of(bookies: Iterable[str], uri: str | None) -> "dict[str, BookieWork]":
+    from bookie.autorecovery.status import open_work_of
+
+    names = [BookieId(bookie) for bookie in bookies]
+    async with opened_store(uri) as store:
+        return dict(zip(names, await open_work_of(store, names), strict=True))
+
+
+async def _print_open_work(uri: str | None) -> None:
+    """Say what is left to repair, if anything is."""
+    from bookie.autorecovery.status import open_work
+
+    async with opened_store(uri) as store:
+        work = await open_work(store)
+    if work.ledgers:
+        left = f", {format_duration(work.left_s)} left" if work.left_s else ""
+        lack = "lacks" if work.ledgers == 1 else "lack"
+        write_text(
+            f"\n{counted(work.ledgers, 'ledger')} {lack} copies: "
+            f"{format_size(work.bytes_per_s)}/s are copied{left}; see 'dlog autorecovery status'\n"
+        )
+
+
+def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
+    rows = []
+    for reply in replies:
+        fullest = max((1 - _free(each) for each in reply.directories), default=0)
+        rows.append(
+            (
+                reply.bookie,
+                reply.address,
+                "read-only" if reply.read_only else "writable",
+                f"{100 * fullest:.0f} %",
+                format_duration(reply.uptime_s),
+                "; ".join([*_alarms(reply.collector), *reply.reasons, *reply.warnings]) or "-",
+            )
+        )
+    print_table(("bookie", "address", "state", "fullest disk", "up for", "why, warnings"), rows)
+
+
+def _alarms(collector: "pb.CollectorStatus") -> list[str]:
+    waiting = f" ({counted(collector.waiting, 'ledger')} waiting)" if collector.waiting else ""
+    return [f"ALARM: {alarm.kind}{waiting}" for alarm in collector.alarms]
+
+
+def _work_json(of: "BookieWork") -> dict[str, object]:
+    """Return what is left to repair of what one bookie should hold."""
+    return {
+        "ledgers": of.lacking,
+        "urgent": of.urgent,
+        "deferred": of.deferred,
+        "all_looked_at": of.all_looked_at,
+        "underreplicated": of.work.ledgers,
+        "bytes_per_s": round(of.work.bytes_per_s),
+        "left_s": of.work.left_s,
+    }
+
+
+def _print_work(of: "BookieWork") -> None:
+    if of.lacking:
+        least = "" if of.all_looked_at else "at least "
+        write_text(
+            f"repair: {least}{counted(of.lacking, 'ledger')} without what this bookie should hold, "
+            f"{of.urgent} "
+            f"of them urgent, {of.deferred} deferred\n"
+        )
+    if of.work.ledgers:
+        left = f", {format_duration(of.work.left_s)} left" if of.work.left_s else ""
+        write_text(
+            f"repair of the cluster: {counted(of.work.ledgers, 'ledger')}, "
+            f"{format_size(of.work.bytes_per_s)}/s are copied{left}\n"
+        )
+
+
+def print_status(reply: "pb.StatusReply", work: "BookieWork") -> None:
+    facts: dict[str, object] = {
+        "bookie": reply.bookie,
+        "address": reply.address,
+        "version": reply.version,
+        "up for": format_duration(reply.uptime_s),
+        "state": "read-only" if reply.read_only else "writable",
+        "ledgers": reply.ledgers,
+    }
+    memtable = reply.memtable
+    if memtable.bytes_max:
+        facts["not in entry logs"] = (
+            f"{format_size(memtable.active_bytes + memtable.flushing_bytes)} of at most "
+            f"{format_size(memtable.bytes_max)}"
+        )
+        facts["kept for tailers"] = format_size(memtable.recent_bytes)
+    print_lines(facts)
+    for alarm in reply.collector.alarms:
+        write_text(f"ALARM: {alarm.kind}: {alarm.reason}\n")
+    for reason in reply.reasons:
+        write_text(f"read-only: {reason}\n")
+    for warning in reply.warnings:
+        write_text(f"warning: {warning}\n")
+    _print_work(work)
+    _print_tables(reply)
+    _print_collector(reply.collector)
+    write_text("\n")
+
+
+def _print_tables(reply: "pb.StatusReply") -> None:
+    _table(
+        ("directory", "is", "free", "of"),
+        [
+            (each.path, each.place, format_size(each.free_bytes), format_size(each.total_bytes))
+            for each in reply.directories
+        ],
+    )
+    _table(
+        ("journal", "mark", "end", "files", "bytes", ""),
+        [
+            (
+                each.path,
+                f"{each.mark_file:x}:{each.mark_offset}",
+                f"{each.end_file:x}:{each.end_offset}",
+                each.files,
+                format_size(each.bytes),
+                "disk full" if each.full else "",
+            )
+            for each in reply.journals
+        ],
+    )
+    _table(
+        ("cache", "used", "of", "hits", "misses"),
+        [
+            (
+                each.name,
+                _amount(each.used, each.unit),
+                _amount(each.max, each.unit),
+                each.hits,
+                each.misses,
+            )
+            for each in reply.caches
+        ],
+    )
+    for directory in reply.ledger_directories:
+        if directory.failure:
+            write_text(f"FAILED: {directory.path}: {directory.failure}\n")
+        _table(
+            (f"entry logs of {directory.path}", "bytes", "live", "state"),
+            [
+                (
+                    f"{each.log:08x}",
+                    format_size(each.bytes),
+                    f"{100 * each.live_bytes / each.bytes:.0f} %" if each.bytes else "-",
+                    each.state,
+                )
+                for each in directory.logs
+            ],
+        )
+
+
+def _print_collector(collector: "pb.CollectorStatus") -> None:
+    if collector.running:
+        write_text(f"running now: {collector.running}\n")
+    if collector.suspended:
+        write_text(f"compaction waits: {collector.suspended}\n")
+    if collector.surplus or collector.evicted:
+        write_text(
+            f"copies that no ledger references: {collector.surplus} seen and still here, "
+            f"{collector.evicted} evicted since the start\n"
+        )
+    _table(
+        ("due", "in", "below live share"),
+        [
+            (
+                each.kind,
+                format_duration(each.in_s),
+                f"{100 * each.threshold:.0f} %" if each.threshold else "-",
+            )
+            for each in collector.due
+        ],
+    )
+    _table(
+        ("last run", "ago", "took", "ledgers", "logs", "freed", "moved", ""),
+        [
+            (
+                each.kind,
+                format_duration(each.ended_ago_s),
+                format_duration(each.took_s),
+                each.ledgers + each.evicted,
+                each.logs,
+                format_size(each.bytes_freed),
+                format_size(each.bytes_moved),
+                each.failure,
+            )
+            for each in collector.last
+        ],
+    )
+
+
+def _amount(number: int, unit: str) -> str:
+    return format_size(number) if unit == "bytes" else f"{number} {unit}"
+
+
+def _free(directory: "pb.DirectoryUsage") -> float:
+    return directory.free_bytes / directory.total_bytes if directory.total_bytes else 1.0
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        write_text("\n")
+        print_table(columns, rows)
