@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from dlog.cli import completion, console, health, init, local_cluster, print_version
+from dlog.cli import completion, console, demo, health, init, print_version, up
 from dlog.cli.commands import examples_of, include
 from dlog.cli.options import Uri
 from dlog.cli.runner import FAILED
@@ -126,7 +126,7 @@ class LateGroup(TyperGroup):
         """Leave out what typer knows of the group: nothing."""
 
 
-include(app, local_cluster.app, init.app, health.app, console.app, completion.app)
+include(app, up.app, init.app, health.app, console.app, demo.app, completion.app)
 for _name, (_, _help) in _GROUPS.items():
     app.add_typer(
         typer.Typer(cls=LateGroup, help=_help, no_args_is_help=True),
