@@ -21,6 +21,10 @@
     |  |- LogClosed               appended after close
     |  |- AlreadyPromoted         a standby leads, or stands for election
     |  |- NotPromoted             a standby does not lead
+    |  |- InvalidResult           the result of a request cannot be kept
+    |  |- RequestForgotten        the request may have been done; its result is not kept any more
+    |  |- ApplyFailed             a state machine raised an error; the replica stopped there
+    |  |- SnapshotsUnusable       the directory of snapshots cannot be used
     |  |- UsedAfterFork           the handle belongs to the parent process
     |  `- ForkedAfterConnecting   no connections in the child of a process that had some
     |- RemoteError
@@ -36,6 +40,9 @@
     |  |- NotThereYet             a bounded read found no more records in time
     |  |- KeyCommandFailed        the command that provides the keys failed
     |  |- BarrierNotReached       it was not known in time whether the last records are committed
+    |  |- NotLeader               a command was submitted to a replica that does not lead
+    |  |- CommandOutcomeUnknown   a command may or may not be in the log; the log will tell
+    |  |- NotCaughtUp             a replica had not applied in time what a read must see
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
@@ -44,6 +51,10 @@
        |- DamagedBatch            bytes are no record batch
        |- BatchEncrypted          it has to be opened before it is decoded
        |- BatchTooNew             written by a newer dlog: upgrade
+       |- DamagedCommand          a record of a replicated state machine is no command
+       |- CommandTooNew           written by a newer version of the application, or of dlog
+       |- DamagedSnapshot         bytes are no snapshot of a replicated state machine
+       |- SnapshotTooNew          written by a newer version of the application, or of dlog
        `- DamagedLog              segments or batches do not join
 
 `LostOwnership`, `AppendOutcomeUnknown` and `AppendFailed` are what an append can end with once
@@ -214,6 +225,45 @@ class NotPromoted(CallerError):
     def __init__(self, log: str) -> None:
         super().__init__(f"log {log!r}: this standby does not lead; promote it first")
         self.log = log
+
+
+class InvalidResult(CallerError):
+    def __init__(self, result: object, reason: str) -> None:
+        super().__init__(
+            f"the result {repr(result)[:200]} of a request cannot be kept: {reason}. Return bytes "
+            "or what JSON can say (None, numbers, text, lists, dictionaries with keys of text)"
+        )
+        self.result, self.reason = result, reason
+
+
+class RequestForgotten(CallerError):
+    """Nothing was done now. Whether it was done before is not known any more."""
+
+    def __init__(self, log: str, client: str, number: int, floor: int) -> None:
+        super().__init__(
+            f"log {log!r}: request {number} of client {client!r} was not done: results are kept "
+            f"only of numbers above {floor}, so it may have been done before. Read the state, and "
+            "give new requests larger numbers"
+        )
+        self.log, self.client, self.number, self.floor = log, client, number, floor
+
+
+class ApplyFailed(CallerError):
+    """Its `__cause__` is what the state machine raised. All replicas stop at that record."""
+
+    def __init__(self, log: str, offset: int, error: BaseException) -> None:
+        super().__init__(
+            f"log {log!r}: the state machine raised an error at offset {offset}: "
+            f"{type(error).__name__}: {error}. This replica stopped before that record; correct "
+            "the state machine on every replica, and open it again"
+        )
+        self.log, self.offset, self.error = log, offset, error
+
+
+class SnapshotsUnusable(CallerError):
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(f"snapshots cannot be kept at {uri!r}: {reason}")
+        self.uri, self.reason = uri, reason
 
 
 class UsedAfterFork(CallerError):
@@ -419,6 +469,46 @@ class BarrierNotReached(RemoteError):
         self.log, self.place, self.waited_s = log, place, waited_s
 
 
+class NotLeader(RemoteError):
+    """The command was certainly not applied, and never will be."""
+
+    retryable = True
+
+    def __init__(self, log: str, leader: str, address: str, epoch: int) -> None:
+        known = f"{leader}{f' at {address}' if address else ''} led last, with epoch {epoch}"
+        super().__init__(
+            f"log {log!r}: this replica does not lead, and the command was not applied; "
+            f"{known if leader else 'who leads is not known here yet'}. Submit it to the leader"
+        )
+        self.log, self.leader, self.address, self.epoch = log, leader, address, epoch
+
+
+class CommandOutcomeUnknown(RemoteError):
+    """A command with a `request_id` can be submitted again, to any leader: it has one effect."""
+
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: a command may or may not be in the log: {reason}. Submit it again with "
+            "the same request_id; if it has none, read the state first"
+        )
+        self.log, self.reason = log, reason
+
+
+class NotCaughtUp(RemoteError):
+    retryable = True
+
+    def __init__(self, log: str, applied: int, waited_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: within {waited_s:g} s this replica did not apply all that a "
+            f"linearizable read must see; it has applied the records below offset {applied}. Read "
+            'again, from another replica, or with consistency="local"'
+        )
+        self.log, self.applied, self.waited_s = log, applied, waited_s
+
+
 class KeyCommandFailed(RemoteError):
     """Nothing was read or written. Neither its input nor its output is shown."""
 
@@ -466,6 +556,40 @@ class BatchTooNew(StorageError):
             f"reads versions up to {known}: upgrade it (readers before writers)"
         )
         self.version, self.known = version, known
+
+
+class DamagedCommand(StorageError):
+    def __init__(self, log: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: the record at offset {offset} is no command of a replicated state "
+            f"machine: {reason}. Only replicas may append to such a log"
+        )
+        self.log, self.offset, self.reason = log, offset, reason
+
+
+class CommandTooNew(StorageError):
+    def __init__(self, log: str, offset: int, what: str, version: int, known: int) -> None:
+        super().__init__(
+            f"log {log!r}: the command at offset {offset} has {what} version {version}; this "
+            f"replica knows versions up to {known}. It stopped there: upgrade it, and open it again"
+        )
+        self.log, self.offset, self.what = log, offset, what
+        self.version, self.known = version, known
+
+
+class DamagedSnapshot(StorageError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"not a snapshot of a replicated state machine: {reason}")
+        self.reason = reason
+
+
+class SnapshotTooNew(StorageError):
+    def __init__(self, what: str, version: int, known: int) -> None:
+        super().__init__(
+            f"the newest snapshot has {what} version {version}; this replica knows versions up to "
+            f"{known}: upgrade it, and open it again"
+        )
+        self.what, self.version, self.known = what, version, known
 
 
 class DamagedLog(StorageError):

@@ -10,10 +10,21 @@ if TYPE_CHECKING:
     from dlog.aio.read.consumer import Consumer
     from dlog.aio.read.many import ManyReader
     from dlog.aio.read.reader import Reader
+    from dlog.aio.replica import Replica
     from dlog.aio.standby import Standby, leader_of
     from dlog.chunk import Chunk
 
-__all__ = ["Chunk", "Consumer", "Log", "ManyReader", "Reader", "Standby", "leader_of", "read_range"]
+__all__ = [
+    "Chunk",
+    "Consumer",
+    "Log",
+    "ManyReader",
+    "Reader",
+    "Replica",
+    "Standby",
+    "leader_of",
+    "read_range",
+]
 
 _HOMES: Final = {
     "Chunk": "dlog.chunk",
@@ -21,6 +32,7 @@ _HOMES: Final = {
     "Log": "dlog.aio.log",
     "ManyReader": "dlog.aio.read.many",
     "Reader": "dlog.aio.read.reader",
+    "Replica": "dlog.aio.replica",
     "Standby": "dlog.aio.standby",
     "leader_of": "dlog.aio.standby",
     "read_range": "dlog.aio.read.chunks",

@@ -63,6 +63,14 @@ async def leader_of(
         return await current_leader(ledgers.store, log)
 
 
+def lease_of(lease_s: Duration | None, client: Ledgers | None) -> float:
+    """Return for how long a leader is one without proof: what is given, else what settings say, or
+    for a *client* the default. Raises `InvalidValue`."""
+    if lease_s is not None:
+        return duration_s(lease_s, "lease_s", least=0.001)
+    return LEASE_S if client is not None else load().session_timeout_s / 2
+
+
 class Standby:
     """Made by `Standby.open`; an async context manager."""
 
@@ -121,10 +129,7 @@ class Standby:
         connecting raises."""
         check_name(name)
         start = checked_start(name, start)
-        if lease_s is not None:
-            leased_s = duration_s(lease_s, "lease_s", least=0.001)
-        else:
-            leased_s = LEASE_S if client is not None else load().session_timeout_s / 2
+        leased_s = lease_of(lease_s, client)
         ledgers = client if client is not None else await connect(uri)
         try:
             if create:

@@ -36,7 +36,7 @@ AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class TracedReplica:
     """The state of one bookie's copy of the entry."""
 
     bookie: BookieId
@@ -64,7 +64,7 @@ class TracedRecord:
     entry_id: EntryId
     metadata: LedgerMetadata
     writer: WrittenBy
-    replicas: tuple[Replica, ...]
+    replicas: tuple[TracedReplica, ...]
     """In the order of the entry's write set."""
     consumers: tuple[tuple[str, ConsumerState], ...]
 
@@ -186,7 +186,7 @@ async def _replicas(
     entry_id: EntryId,
     timeout_s: float,
     security: Security | None,
-) -> tuple[Replica, ...]:
+) -> tuple[TracedReplica, ...]:
     holders = holders_of(metadata, entry_id)
     answers: dict[BookieId, Found] = {}
     faults: dict[BookieId, ReplicaFault | None] = {}
@@ -222,7 +222,7 @@ async def _replicas(
     await for_each(holders, ask_where, at_once=AT_ONCE)
     headers = {each: answers[each].headers.get(entry_id) for each in holders}
     return tuple(
-        Replica(
+        TracedReplica(
             bookie=each,
             fault=faults[each],
             checksum=None if (header := headers[each]) is None else header.payload_crc,

@@ -13,6 +13,8 @@
     procedure   what these five are: machines that do one thing after the other
     seek        where in a ledger a record is
     cursor      how a reader moves across segments
+    command, client_table, proposals, replicated_state, snapshot
+                a state machine that is replicated by a log, and what became of its commands
 
 What decides over time is a machine (takeover, writing, roll, cursor, procedures):
 `step(event, *, now)` returns what to do, `deadline()` when it wants to be woken; `dlog.aio` does

@@ -32,7 +32,7 @@ from ledger.values import counted
 
 if TYPE_CHECKING:
     from dlog.chunk import Chunk
-    from dlog.health.record_trace import Replica, TracedRecord
+    from dlog.health.record_trace import TracedRecord, TracedReplica
     from dlog.position import DLSN, Record
     from ledger.metadata import LedgerMetadata
 
@@ -395,7 +395,7 @@ def _encrypted_with(metadata: "LedgerMetadata") -> str:
     return metadata.custom.get(STAMP_KEY, b"").decode(errors="replace")
 
 
-def _replica_json(replica: "Replica") -> dict[str, object]:
+def _replica_json(replica: "TracedReplica") -> dict[str, object]:
     answer = replica.told
     return {
         "bookie": replica.bookie,
@@ -448,7 +448,7 @@ def _print_trace(found: "TracedRecord") -> None:
     sys.stdout.flush()
 
 
-def _rows(replica: "Replica") -> list[tuple[object, ...]]:
+def _rows(replica: "TracedReplica") -> list[tuple[object, ...]]:
     verdict = "whole" if replica.fault is None else replica.fault.value.upper()
     given = replica.bookie, verdict, _checksum(replica) or "-"
     if replica.told is None:
@@ -468,5 +468,5 @@ def _rows(replica: "Replica") -> list[tuple[object, ...]]:
     ]
 
 
-def _checksum(replica: "Replica") -> str | None:
+def _checksum(replica: "TracedReplica") -> str | None:
     return None if replica.checksum is None else f"{replica.checksum:08x}"

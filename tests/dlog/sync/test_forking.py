@@ -13,7 +13,11 @@ pytestmark = pytest.mark.integration
 
 PROGRAM = """
 import os, signal, sys
-from dlog import Log, LogError, Standby, admin
+from dlog import Log, LogError, Replica, Standby, StateMachine, admin
+
+class Nothing(StateMachine):
+    def apply(self, command):
+        return None
 
 def attempt(work):
     try:
@@ -51,15 +55,18 @@ many = Log.tail_many(["log"], uri=uri)
 consumer = Log.consumer("worker", "log", uri=uri)
 watch = admin.watch_logs(uri=uri)
 standby = Standby.open("followed", lambda batch: None, uri=uri)
-for handle in (reader, many, consumer, watch, standby):
+replica = Replica.open("replicated", Nothing(), uri=uri)
+for handle in (reader, many, consumer, watch, standby, replica):
     in_child(handle.close)
+in_child(lambda: replica.submit(b"x"))
+in_child(lambda: replica.read(repr))
 in_child(consumer.commit)
 in_child(lambda: next(watch))
 in_child(standby.promote)
 in_child(opens)
 print(log.append(b"c").offset)
 log.close()
-for handle in (reader, many, consumer, watch, standby):
+for handle in (reader, many, consumer, watch, standby, replica):
     handle.close()
 """
 
@@ -80,7 +87,7 @@ def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> No
 
     assert asyncio.run(scenario()).split() == [
         "0",
-        *["UsedAfterFork"] * 13,
+        *["UsedAfterFork"] * 16,
         "ForkedAfterConnecting",
         "1",
     ]

@@ -1,0 +1,746 @@
+"""A replicated state machine: applies a log, leads it when elected, and then follows again.
+
+    async with Replica.open("accounts", Accounts(), address="http://app-1:8000") as replica:
+        result = await replica.submit(b"pay alice 5", request_id=("client-7", 42))
+        balance = await replica.read(lambda accounts: accounts.balance("alice"))
+
+A replica is a standby (`dlog.aio.standby`) again and again: it follows the log and stands for
+election; elected, it takes the log over, appends a mark of its epoch, and leads until its term
+ends; then it follows from where it is. The leader applies its own commands as they are
+confirmed, which they are in the order of the log.
+
+Invariants:
+    the state machine is used by one call at a time: on the event loop, or on the given executor
+    commands are taken only after the mark was applied, so with all that was ever acknowledged
+    an outcome comes from a confirmed append or from the log, never from a time-out
+    a linearizable read sees whatever was acknowledged to anybody before it began, by no clock
+    what fails in the state stops the replica, at that record
+"""
+
+import asyncio
+import math
+import secrets
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Self, TypeVar, get_args
+
+from dlog.aio.handle import opening
+from dlog.aio.log import Log
+from dlog.aio.maintain.lifecycle import ensure_log
+from dlog.aio.namespace_connection import connect
+from dlog.aio.port import Ledgers
+from dlog.aio.read import handles
+from dlog.aio.read.tails import acknowledged_end
+from dlog.aio.snapshot_keeper import SnapshotKeeper
+from dlog.aio.standby import Standby, lease_of
+from dlog.aio.store import ManifestNode
+from dlog.errors import (
+    CommandOutcomeUnknown,
+    LogClosed,
+    LostOwnership,
+    NotCaughtUp,
+    NotLeader,
+    Trimmed,
+)
+from dlog.headers import Payload
+from dlog.names import check_name
+from dlog.position import Position, Record, RecordId
+from dlog.protocol.command import (
+    PROPOSER_BYTES,
+    VERSION_MAX,
+    CommandEnvelope,
+    LeaderMark,
+    Origin,
+    RequestId,
+    encode_command,
+    encode_mark,
+)
+from dlog.protocol.proposals import Proposals
+from dlog.protocol.replicated_state import (
+    AppliedCommand,
+    ReplicatedState,
+    StateMachine,
+    StoredCommand,
+)
+from dlog.protocol.snapshot import SnapshotPolicy
+from dlog.settings import LogSettings
+from dlog.snapshot_store import SnapshotStore
+from leader import Candidate
+from ledger.delays import Backoff
+from ledger.errors import CallerError, InvalidValue, LogError
+from ledger.log_events import get_logger, now_ms
+from ledger.values import Duration, count_of, duration_or_none, duration_s
+
+APPLY_RECORDS_MAX: Final = 256
+"""Commands that are applied before the event loop has a turn again."""
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 5.0
+SUBMIT_S: Final = 30.0
+"""How long `submit` waits for an outcome."""
+READ_S: Final = 10.0
+"""How long a read waits until this replica has applied what it must see."""
+
+ReplicaRole = Literal["standby", "leader", "stopped"]
+Consistency = Literal["linearizable", "local"]
+M = TypeVar("M", bound=StateMachine)
+R = TypeVar("R")
+
+_log = get_logger(__name__)
+
+
+class _ClosingReplica(Exception):
+    """Ends what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    future: asyncio.Future[RecordId]
+    origin: Origin | None
+    """None: the mark."""
+    timestamp_ms: int
+    at_s: float
+    """When, by the clock of the event loop."""
+    value: bytes
+
+
+@dataclass(slots=True)
+class _Term:
+    """While this replica leads, or is about to."""
+
+    standby: Standby
+    log: Log
+    queue: deque[_Appended] = field(default_factory=deque)
+    """In the order of the log."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something was appended."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the term is to end."""
+    serves: bool = False
+    """Since its mark was applied, until it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    result: object = None
+    error: LogError | None = None
+
+
+class Replica(Generic[M]):
+    """Made by `Replica.open`; an async context manager."""
+
+    def __init__(  # noqa: PLR0913 - made by `open`
+        self,
+        ledgers: Ledgers,
+        name: str,
+        machine: M,
+        *,
+        incarnation: str,
+        candidate: Candidate,
+        lease_s: float,
+        lifeline_host: str | None,
+        executor: Executor | None,
+        snapshots: SnapshotStore | None,
+        policy: SnapshotPolicy,
+        owns_ledgers: bool,
+    ) -> None:
+        """Requires `_start`."""
+        self.name = name
+        self.error: BaseException | None = None
+        """What stopped this replica; each later call raises it."""
+        self._ledgers, self._owns_ledgers = ledgers, owns_ledgers
+        self._node = ManifestNode(ledgers.store, name)
+        self._node.follow(incarnation)
+        self._incarnation = incarnation
+        self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
+        self._executor = executor
+        self._turn = asyncio.Lock()
+        self._state = ReplicatedState(name, machine)
+        self._keeper: SnapshotKeeper | None = None
+        if snapshots is not None:
+            self._keeper = SnapshotKeeper(
+                snapshots, policy, ledgers, self._node, self._state, self._on_state
+            )
+        self._proposals: Proposals[asyncio.Future[_Outcome]] = Proposals(
+            secrets.token_bytes(PROPOSER_BYTES)
+        )
+        self._term: _Term | None = None
+        self._led_epoch = 0
+        """The last one that this replica led."""
+        self._changed = asyncio.Event()
+        """Set, and replaced, whenever something was applied or the role changed."""
+        self._readers: list[asyncio.Future[None]] = []
+        """Linearizable reads that wait for the next barrier."""
+        self._barriers: asyncio.Task[None] | None = None
+        self._complete_at = -math.inf
+        """When everything acknowledged until then was known to be applied here."""
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._ended: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @classmethod
+    @opening
+    async def open(  # noqa: PLR0913 - those of a standby, and our own
+        cls,
+        name: str,
+        machine: M,
+        *,
+        uri: str | None = None,
+        address: str = "",
+        candidate: str = "",
+        create: bool = True,
+        settings: LogSettings | None = None,
+        lease_s: Duration | None = None,
+        lifeline_host: str | None = "127.0.0.1",
+        snapshots: str | None = None,
+        policy: SnapshotPolicy | None = None,
+        executor: Executor | None = None,
+        client: Ledgers | None = None,
+    ) -> Self:
+        """Apply the log *name* to *machine*, and stand for election.
+
+        *machine* is as a new one, and belongs to the replica from now on. *address* is where
+        clients reach this replica, *candidate* its name for people (``host:pid`` unless given):
+        `NotLeader` of other replicas tells both. *executor*: where the machine is used, by one call
+        at a time, instead of on the event loop. *snapshots*: a directory for snapshots, as
+        ``file:///directory``, which replicas may share; the newest whole one there is where this
+        begins, else the beginning of the log. *policy* says when they are written. The others are
+        those of `Standby.open`.
+
+        Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
+        `SnapshotsUnusable`, `SnapshotTooNew`, what the machine's `restore` raises, and what
+        connecting raises. What ends the replica later is `error`, and is raised by each call."""
+        check_name(name)
+        count_of(machine.version, "version", least=0, most=VERSION_MAX)
+        if snapshots is not None and not _has_snapshots(machine):
+            raise InvalidValue(
+                "snapshots", snapshots, "the machine defines no snapshot and restore"
+            )
+        stands = Candidate.of(Candidate(candidate, address))
+        leased_s = lease_of(lease_s, client)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            if create:
+                await ensure_log(ledgers, node, settings)
+            manifest, _ = await node.read()
+            store = None
+            if snapshots is not None:
+                store = await asyncio.to_thread(
+                    SnapshotStore, snapshots, name, manifest.incarnation
+                )
+            replica = cls(
+                ledgers,
+                name,
+                machine,
+                incarnation=manifest.incarnation,
+                candidate=stands,
+                lease_s=leased_s,
+                lifeline_host=lifeline_host,
+                executor=executor,
+                snapshots=store,
+                policy=policy or SnapshotPolicy(),
+                owns_ledgers=client is None,
+            )
+            await replica._start()
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+        return replica
+
+    @property
+    def role(self) -> ReplicaRole:
+        """What it is as far as is known here: "leader" while it takes commands."""
+        if self.error is not None or self._closing.is_set():
+            return "stopped"
+        term = self._term
+        return (
+            "leader" if term is not None and term.serves and term.standby.is_leader else "standby"
+        )
+
+    @property
+    def leader(self) -> LeaderMark | None:
+        """Who led the last epoch that was applied here; itself while it leads."""
+        return self._state.leader
+
+    @property
+    def applied(self) -> int:
+        """Offset after the last record that was applied here."""
+        return self._state.offset
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the log while this leads: usable as a fencing token."""
+        return self._term.log.epoch if self._term is not None and self.role == "leader" else None
+
+    def age_s(self) -> float:
+        """Return how old the state is at most: it has all that was acknowledged to anybody until so
+        many seconds ago, by this machine's monotonic clock. Infinite before the first proof, which
+        is a linearizable read, or a command that was submitted here and confirmed."""
+        return self._loop.time() - self._complete_at
+
+    async def submit(
+        self,
+        payload: Payload,
+        *,
+        request_id: RequestId | tuple[str, int] | None = None,
+        timeout_s: Duration = SUBMIT_S,
+    ) -> object:
+        """Append a command, apply it in the order of the log, and return what `apply` returned.
+
+        With *request_id*, a client and a number that it gives to no other request, the command has
+        one effect and one result, however often and wherever it is submitted, as long as
+        `dlog.protocol.client_table` keeps it. If its append ends without an outcome the log is
+        waited for. Cancelling ends the waiting, not the command.
+
+        Raises `NotLeader` (certainly not applied), `CommandOutcomeUnknown` if the outcome was not
+        learned in *timeout_s*, `RequestForgotten`, `RecordTooLarge`, `TooManyPending`,
+        `InvalidValue`; `ApplyFailed` and what else stopped this replica."""
+        wait_s = duration_s(timeout_s, "timeout_s")
+        request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
+        self._check()
+        waiter = None if request is None else self._proposals.waiter_of(request)
+        if waiter is None:
+            await self._leading().log.writer.room()
+            # Somebody may have submitted the same while this waited.
+            waiter = None if request is None else self._proposals.waiter_of(request)
+        if waiter is None:
+            waiter = self._propose(self._leading(), bytes(payload), request)
+        try:
+            async with asyncio.timeout(wait_s):
+                outcome = await asyncio.shield(waiter)
+        except TimeoutError:
+            reason = f"its outcome was not known after {wait_s:g} s"
+            raise CommandOutcomeUnknown(self.name, reason) from None
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result
+
+    async def read(
+        self,
+        query: Callable[[M], R],
+        *,
+        consistency: Consistency = "linearizable",
+        timeout_s: Duration = READ_S,
+    ) -> R:
+        """Return *query* of the state machine, which it must not change nor keep.
+
+        "linearizable": with the effect of each command whose `submit` returned, anywhere, before
+        this call. It costs a barrier, which concurrent reads share, and works on every replica.
+        "local": at once, of the state as it is here; `age_s` says how old that is at most.
+
+        Raises `NotCaughtUp`, `BarrierNotReached`, what bookies and metadata store raise, what
+        *query* raises, and what stopped this replica."""
+        if consistency not in get_args(Consistency):
+            allowed = " or ".join(get_args(Consistency))
+            raise InvalidValue("consistency", consistency, f"use {allowed}")
+        wait_s = duration_s(timeout_s, "timeout_s")
+        self._check()
+        if consistency == "linearizable":
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._completed()
+            except TimeoutError:
+                raise NotCaughtUp(self.name, self.applied, wait_s) from None
+        return await self._on_state(partial(query, self._state.machine))
+
+    async def snapshot(self) -> int:
+        """Write a snapshot now, unless nothing was applied since the last one; return its offset.
+
+        Raises `InvalidValue` if this was opened without a store, `OSError`, what the state machine
+        raises, and what stopped this replica."""
+        self._check()
+        if self._keeper is None:
+            raise InvalidValue("snapshots", None, "this replica was opened without a store of them")
+        return await self._keeper.write()
+
+    async def wait_role(self, role: ReplicaRole, *, timeout_s: Duration | None = None) -> bool:
+        """Wait until this has *role*; return False if it had not within *timeout_s*.
+
+        Raises what stopped it, unless that is waited for."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self.role != role:
+                    self._check()
+                    await self._changed.wait()
+        return self.role == role
+
+    async def resign(self) -> None:
+        """Hand leadership over: what was submitted gets its outcome, then the next candidate leads.
+
+        This follows and stands for election again, behind the others. Returns when the term is
+        over; does nothing if this does not lead."""
+        term = self._term
+        if term is None:
+            return
+        term.ending.set()
+        while self._term is term:
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Resign if this leads, end following, and free everything. Idempotent.
+
+        The state machine is not used any more when this returns."""
+        if self._ended is None:
+            self._ended = asyncio.create_task(self._close(), name=f"closing replica of {self.name}")
+        await asyncio.shield(self._ended)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._closing.is_set():
+            raise LogClosed(self.name)
+
+    def _leading(self) -> _Term:
+        """Return the term. Raises `NotLeader`."""
+        self._check()
+        if self._term is not None and self.role == "leader":
+            return self._term
+        mark = self._state.leader
+        if mark is None or mark.epoch == self._led_epoch:  # its own term is over
+            raise NotLeader(self.name, "", "", 0)
+        raise NotLeader(self.name, mark.name, mark.address, mark.epoch)
+
+    def _propose(
+        self, term: _Term, payload: bytes, request: RequestId | None
+    ) -> asyncio.Future[_Outcome]:
+        waiter: asyncio.Future[_Outcome] = self._loop.create_future()
+        origin = self._proposals.propose(term.log.epoch, request, waiter)
+        version = self._state.machine.version
+        try:
+            self._append(
+                term, encode_command(CommandEnvelope(payload, version, origin, request)), origin
+            )
+        except BaseException:
+            self._proposals.leave(origin)
+            raise
+        return waiter
+
+    def _append(self, term: _Term, value: bytes, origin: Origin | None) -> None:
+        timestamp_ms = now_ms()
+        future = term.log.append_async(value, timestamp_ms=timestamp_ms)
+        term.queue.append(_Appended(future, origin, timestamp_ms, self._loop.time(), value))
+        term.news.set()
+
+    # Following and leading in turn.
+
+    async def _start(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.restore_newest()
+            await self._keeper.register()
+        self._running = asyncio.create_task(self._run(), name=f"replica of {self.name}")
+
+    async def _run(self) -> None:
+        backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
+        try:
+            while True:
+                try:
+                    await self._follow_and_lead(backoff)
+                except Trimmed:
+                    if not await self._skip_to_snapshot():
+                        raise
+                except LogError as error:
+                    if not _passes(error):
+                        raise
+                    _log.warning("replica_interrupted", log=self.name, error=str(error))
+                    await self._unless_closing(asyncio.sleep(backoff.next()))
+        except _ClosingReplica:
+            self._give_up("this replica was closed")
+        except Exception as error:  # noqa: BLE001 - callers learn it, whatever it is
+            _log.exception("replica_stopped", log=self.name, offset=self.applied)
+            self.error = error
+            self._give_up(str(error))
+
+    async def _skip_to_snapshot(self) -> bool:
+        """Continue from a snapshot, as the log does not have any more what comes next."""
+        if self._keeper is None or not await self._keeper.restore_newest():
+            return False
+        self._give_up("the log was truncated before this replica had applied it")
+        return True
+
+    async def _follow_and_lead(self, backoff: Backoff) -> None:
+        """Be a standby until it has led, or something ended that."""
+        reader = await self._unless_closing(
+            handles.tail(
+                self.name,
+                start=Position(self.applied, self._incarnation),
+                beyond_end="wait",
+                client=self._ledgers,
+            )
+        )
+        standby = Standby(
+            self._ledgers,
+            reader,
+            self._follow,
+            incarnation=self._incarnation,
+            candidate=self._candidate,
+            lease_s=self._lease_s,
+            lifeline_host=self._lifeline_host,
+            owns_ledgers=False,
+        )
+        try:
+            log = await self._unless_closing(standby.promote())
+            backoff.reset()
+            await self._lead(_Term(standby, log))
+        finally:
+            await self._step_down(standby)
+
+    async def _lead(self, term: _Term) -> None:
+        assert self.applied == term.log.last_offset + 1, "a promotion ends at the end of the log"
+        self._term, self._led_epoch = term, term.log.epoch
+        mark = LeaderMark(term.log.epoch, self._candidate.name, self._candidate.address)
+        self._append(term, encode_mark(mark), None)
+        endings = {
+            asyncio.create_task(term.standby.lost.wait()),
+            asyncio.create_task(term.ending.wait()),
+        }
+        try:
+            while not any(each.done() for each in endings):
+                term.news.clear()
+                if term.queue:
+                    await _first({term.queue[0].future, *endings})
+                    await self._apply_confirmed(term)
+                else:
+                    news = asyncio.create_task(term.news.wait())
+                    await _first({news, *endings})
+                    news.cancel()
+        finally:
+            for each in endings:
+                each.cancel()
+
+    async def _step_down(self, standby: Standby) -> None:
+        """End the term: every append of it has an outcome now, or the log tells it later."""
+        term = self._term
+        if term is not None:
+            term.serves = False
+        try:
+            await standby.close()  # confirms what is pending, if that can be
+        except LogError as error:
+            _log.warning("replica_closed_its_term_with", log=self.name, error=str(error))
+        if term is None:
+            return
+        try:
+            while term.queue:
+                assert term.queue[0].future.done(), "a closed log has settled its appends"
+                await self._apply_confirmed(term)
+        finally:
+            self._term = None
+            self._notify()
+            _log.info("replica_leads_no_more", log=self.name, reason=standby.lost_reason)
+
+    async def _apply_confirmed(self, term: _Term) -> None:
+        """Apply what is confirmed, in order, as far as that is known without a wait."""
+        queue, confirmed = term.queue, list[StoredCommand]()
+        at_s = self._complete_at
+        while queue and queue[0].future.done() and len(confirmed) < APPLY_RECORDS_MAX:
+            appended = queue.popleft()
+            error = appended.future.exception()
+            if error is None:
+                at_s = appended.at_s
+                offset = appended.future.result().offset
+                confirmed.append((offset, appended.timestamp_ms, appended.value))
+            elif not isinstance(error, LogError):
+                raise error
+            elif appended.origin is None:
+                if isinstance(error, CallerError) and not isinstance(error, LogClosed):
+                    raise error  # the settings of the log leave no room for a mark
+            elif not error.outcome_unknown:
+                self._refuse(appended.origin, error)
+        await self._apply(confirmed)
+        self._complete_at = at_s  # no other leader had acknowledged anything by then
+
+    def _refuse(self, origin: Origin, error: LogError) -> None:
+        """Report that the command is certainly not in the log."""
+        waiter = self._proposals.leave(origin)
+        if waiter is not None:
+            lost = isinstance(error, LostOwnership | LogClosed) or error.retryable
+            _resolve(waiter, _Outcome(error=NotLeader(self.name, "", "", 0) if lost else error))
+
+    # The state.
+
+    async def _follow(self, batch: Sequence[Record]) -> None:
+        """Apply what was read from the log, where that was not done before."""
+        first = self.applied
+        records = [
+            (record.offset, record.timestamp_ms, record.value)
+            for record in batch
+            if record.offset >= first
+        ]
+        for at in range(0, len(records), APPLY_RECORDS_MAX):
+            await self._apply(records[at : at + APPLY_RECORDS_MAX])
+            await asyncio.sleep(0)
+
+    async def _apply(self, records: Sequence[StoredCommand]) -> None:
+        """Apply *records* and report their outcomes, whole also if this is cancelled. Raises what
+        stopped the state."""
+        if self._executor is None:
+            self._report(self._state.apply(records))
+        else:
+            work = asyncio.ensure_future(self._on_state(partial(self._state.apply, records)))
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait({work})
+                raise
+            finally:
+                if work.done() and work.exception() is None:
+                    self._report(work.result())
+        if self._state.failure is not None:
+            raise self._state.failure
+        if self._keeper is not None and records:
+            command_bytes = sum(len(value) for _, _, value in records)
+            self._keeper.applied(command_bytes, leads=self._term is not None)
+
+    def _report(self, applied: Iterable[AppliedCommand | LeaderMark]) -> None:
+        for each in applied:
+            if isinstance(each, LeaderMark):
+                self._begin_epoch(each)
+            elif (waiter := self._proposals.leave(each.origin)) is not None:
+                _resolve(waiter, _Outcome(each.result, each.error))
+        self._notify()
+
+    def _begin_epoch(self, mark: LeaderMark) -> None:
+        for waiter in self._proposals.withdraw_before(mark.epoch):
+            error = NotLeader(self.name, mark.name, mark.address, mark.epoch)
+            _resolve(waiter, _Outcome(error=error))
+        term = self._term
+        if term is not None and mark.epoch == term.log.epoch and not term.ending.is_set():
+            term.serves = True
+            _log.info("replica_leads", log=self.name, epoch=mark.epoch, applied=self.applied)
+
+    async def _on_state(self, work: Callable[[], R]) -> R:
+        """Do *work* with the state, alone. It ends even if this is cancelled."""
+        if self._executor is None:
+            return work()
+        async with self._turn:
+            running = self._loop.run_in_executor(self._executor, work)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait({running})
+                raise
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # Reading.
+
+    async def _completed(self) -> None:
+        """Return once all that was acknowledged to anybody before this call is applied here."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._readers.append(waiter)
+        if self._barriers is None:
+            self._barriers = asyncio.create_task(self._pass_barriers(), name="barriers")
+        await waiter
+
+    async def _pass_barriers(self) -> None:
+        """One barrier after the other, each for all reads that came before it began."""
+        try:
+            while self._readers:
+                readers, self._readers = self._readers, []
+                began = self._loop.time()
+                error = await self._pass_barrier()
+                if error is None:
+                    self._complete_at = max(self._complete_at, began)
+                for reader in readers:
+                    if reader.done():
+                        continue
+                    if error is None:
+                        reader.set_result(None)
+                    else:
+                        reader.set_exception(error)
+        finally:
+            self._barriers = None
+
+    async def _pass_barrier(self) -> BaseException | None:
+        try:
+            end = await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
+            while self.applied < end:
+                self._check()
+                await self._changed.wait()
+        except Exception as error:  # noqa: BLE001 - the reads raise it
+            return error
+        return None
+
+    # Ending.
+
+    def _give_up(self, reason: str) -> None:
+        """Let no command wait any more: the outcome of those that do is not learned here."""
+        for waiter in self._proposals.give_up():
+            _resolve(waiter, _Outcome(error=CommandOutcomeUnknown(self.name, reason)))
+        self._notify()
+
+    async def _close(self) -> None:
+        self._closing.set()
+        if self._term is not None:
+            self._term.ending.set()
+        self._notify()
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        if self._keeper is not None:
+            await self._keeper.close()
+        if self._barriers is not None:
+            self._barriers.cancel()
+            await asyncio.wait({self._barriers})
+            for reader in self._readers:
+                reader.cancel()
+        async with self._turn:
+            pass  # a read that was under way
+        if self._owns_ledgers:
+            await self._ledgers.close()
+
+    async def _unless_closing(self, work: Coroutine[Any, Any, R]) -> R:
+        """Return what *work* returns; cancel it if this replica is closed. Raises
+        `_ClosingReplica`."""
+        working = asyncio.ensure_future(work)
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await _first({working, closing})
+            if not working.done():
+                raise _ClosingReplica
+            return working.result()
+        finally:
+            closing.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working})
+
+
+def _has_snapshots(machine: StateMachine) -> bool:
+    kind = type(machine)
+    return kind.restore is not StateMachine.restore and (kind.snapshot, kind.capture) != (
+        StateMachine.snapshot,
+        StateMachine.capture,
+    )
+
+
+def _passes(error: LogError) -> bool:
+    return error.retryable or error.outcome_unknown or isinstance(error, LostOwnership)
+
+
+def _resolve(waiter: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
+    if not waiter.done():
+        waiter.set_result(outcome)
+
+
+async def _first(futures: set[asyncio.Future[Any]]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,184 @@
+"""The results of requests that were done, so that a repeated one has no second effect.
+
+Part of the replicated state: every replica puts the same into it at the same offset, and it is in
+each snapshot. So its bounds are constants, and never time: what the table forgets must be the
+same everywhere, and no clock may let a request happen twice.
+
+Bounds: results of the last `REQUESTS_MAX` numbers of each client; `CLIENTS_MAX` clients and
+`TABLE_BYTES_MAX` bytes, beyond which the client is forgotten that was idle for the most records.
+A number below those that are kept is refused, as it may have been done. A client that was forgotten
+as a whole is taken for a new one.
+"""
+
+import json
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from dlog.errors import DamagedSnapshot, InvalidResult
+from dlog.protocol.command import NUMBER_MAX, RequestId
+
+CLIENTS_MAX: Final = 10_000
+REQUESTS_MAX: Final = 64
+RESULT_BYTES_MAX: Final = 64 * 1024
+TABLE_BYTES_MAX: Final = 64 * 1024 * 1024
+_CLIENT_CHARGE: Final = 200
+_RESULT_CHARGE: Final = 100
+"""What Python needs beside the bytes themselves, about."""
+_NONE: Final = -1
+
+_COUNT: Final = struct.Struct("<I")
+_CLIENT: Final = struct.Struct("<BqH")
+_RESULT: Final = struct.Struct("<qI")
+_BYTES: Final = b"b"
+_JSON: Final = b"j"
+
+
+def encode_result(result: object) -> bytes:
+    """Return *result* as it is kept: bytes, or what JSON can say. Raises `InvalidResult`."""
+    if isinstance(result, bytes):
+        encoded = _BYTES + result
+    else:
+        try:
+            text = json.dumps(result, allow_nan=False, separators=(",", ":"))
+            is_same = json.loads(text) == result
+        except (TypeError, ValueError) as error:
+            raise InvalidResult(result, str(error)) from error
+        if not is_same:
+            raise InvalidResult(result, "JSON would make something else of it")
+        encoded = _JSON + text.encode()
+    if len(encoded) > RESULT_BYTES_MAX:
+        raise InvalidResult(result, f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most")
+    return encoded
+
+
+def decode_result(encoded: bytes) -> object:
+    """Return what `encode_result` was given. Raises `DamagedSnapshot`."""
+    kind, rest = encoded[:1], encoded[1:]
+    if kind == _BYTES:
+        return rest
+    if kind != _JSON:
+        raise DamagedSnapshot(f"there are no results of kind {kind!r}")
+    try:
+        return json.loads(rest)
+    except ValueError as error:
+        raise DamagedSnapshot(f"the result of a request: {error}") from error
+
+
+@dataclass(slots=True)
+class _Client:
+    floor: int = _NONE
+    """The largest number whose result was forgotten."""
+    results: dict[int, bytes] = field(default_factory=dict)
+    """By number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The request may have been done; its result is not kept any more."""
+
+    floor: int
+    """Numbers up to this one are refused."""
+
+
+class ClientTable:
+    """Used by `dlog.protocol.replicated_state`, in the order of the log."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        """The one that was active last comes last."""
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def find(self, request: RequestId) -> bytes | Forgotten | None:
+        """Return the result of *request*, as `encode_result` made it; None: it was never done."""
+        client = self._clients.get(request.client)
+        if client is None:
+            return None
+        if request.number <= client.floor:
+            return Forgotten(client.floor)
+        return client.results.get(request.number)
+
+    def put(self, request: RequestId, result: bytes) -> None:
+        """Keep the *result* of *request*, which `find` does not find."""
+        name, client = request.client, self._clients.get(request.client)
+        if client is None:
+            client = self._clients[name] = _Client()
+            self.size_bytes += _client_charge(name)
+        assert request.number > client.floor, "forgotten requests are refused"
+        assert request.number not in client.results, "a request is done once"
+        client.results[request.number] = result
+        self.size_bytes += _result_charge(result)
+        self._clients.move_to_end(name)
+        if len(client.results) > REQUESTS_MAX:
+            oldest = min(client.results)
+            self.size_bytes -= _result_charge(client.results.pop(oldest))
+            client.floor = oldest
+        while len(self._clients) > CLIENTS_MAX or (
+            self.size_bytes > TABLE_BYTES_MAX and len(self._clients) > 1
+        ):
+            self._forget_oldest()
+
+    def encode(self) -> Iterator[bytes]:
+        """Yield the table as bytes, a piece for each client."""
+        yield _COUNT.pack(len(self._clients))
+        for name, client in self._clients.items():
+            encoded = name.encode()
+            parts = [_CLIENT.pack(len(encoded), client.floor, len(client.results)), encoded]
+            for number, result in client.results.items():
+                parts += (_RESULT.pack(number, len(result)), result)
+            yield b"".join(parts)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """Return the table that *encoded* is all of. Raises `DamagedSnapshot`."""
+        table = cls()
+        try:
+            [count] = _COUNT.unpack_from(encoded)
+            at = _COUNT.size
+            for _ in range(count):
+                at = table._decode_client(encoded, at)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise DamagedSnapshot(f"its table of clients: {error}") from error
+        if at != len(encoded) or count > CLIENTS_MAX:
+            raise DamagedSnapshot(f"its table of {count} clients has {len(encoded)} bytes")
+        return table
+
+    def _decode_client(self, encoded: bytes, at: int) -> int:
+        name_bytes, floor, count = _CLIENT.unpack_from(encoded, at)
+        at += _CLIENT.size
+        name = encoded[at : at + name_bytes].decode()
+        at += name_bytes
+        client = _Client(floor)
+        if not name or name in self._clients or count > REQUESTS_MAX:
+            raise DamagedSnapshot(f"its table of clients: {count} results of {name!r}")
+        self._clients[name] = client
+        self.size_bytes += _client_charge(name)
+        for _ in range(count):
+            number, size = _RESULT.unpack_from(encoded, at)
+            at += _RESULT.size
+            result = encoded[at : at + size]
+            at += size
+            if len(result) != size or size > RESULT_BYTES_MAX:
+                raise DamagedSnapshot(f"its table of clients: a result of {size} bytes")
+            if not floor < number <= NUMBER_MAX or number in client.results:
+                raise DamagedSnapshot(f"its table of clients: request {number} of {name!r}")
+            client.results[number] = result
+            self.size_bytes += _result_charge(result)
+        return at
+
+    def _forget_oldest(self) -> None:
+        name, client = self._clients.popitem(last=False)
+        self.size_bytes -= _client_charge(name) + sum(map(_result_charge, client.results.values()))
+
+
+def _client_charge(name: str) -> int:
+    return len(name.encode()) + _CLIENT_CHARGE
+
+
+def _result_charge(result: bytes) -> int:
+    return len(result) + _RESULT_CHARGE

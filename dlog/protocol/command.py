@@ -1,0 +1,169 @@
+"""Commands of a replicated state machine, and how they are stored as records of its log.
+
+The value of each record of such a log is an envelope, all integers little endian:
+
+    2 bytes  "dC"
+    u8       version of this format, 1
+    u8       kind
+
+    kind 1, a command                           kind 2, a mark that a leader begins its epoch with
+    u16      version of the application         u64      epoch
+    16 bytes proposer, u64 its sequence         u16, u16 bytes of name and address
+    u64      number of the request                       name, address, UTF-8
+    u8       bytes of the client, 0: none
+             client, UTF-8
+             payload
+
+A proposer is one replica in one life, and numbers what it appends: so it finds again in the log
+what became of an append whose outcome it did not learn. The leader's mark settles the rest:
+what an earlier epoch proposed and is not below the mark is not in the log, and never will be.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from dlog.errors import CommandTooNew, DamagedCommand
+from ledger.errors import InvalidValue
+
+FORMAT_VERSION: Final = 1
+PROPOSER_BYTES: Final = 16
+CLIENT_BYTES_MAX: Final = 255
+NUMBER_MAX: Final = 2**63 - 1
+VERSION_MAX: Final = 2**16 - 1
+TEXT_BYTES_MAX: Final = 2000
+"""Of a leader's name, and of its address."""
+
+_MAGIC: Final = b"dC"
+_HEAD: Final = struct.Struct("<2sBB")
+_COMMAND: Final = struct.Struct("<H16sQQB")
+_MARK: Final = struct.Struct("<QHH")
+_COMMAND_KIND: Final = 1
+_MARK_KIND: Final = 2
+_COMMAND_AT: Final = _HEAD.size + _COMMAND.size
+_MARK_AT: Final = _HEAD.size + _MARK.size
+
+
+@dataclass(frozen=True, slots=True)
+class RequestId:
+    """Names one request among all of its client, so that it has one effect. Raises
+    `InvalidValue`."""
+
+    client: str
+    number: int
+    """Grows from request to request of the client."""
+
+    def __post_init__(self) -> None:
+        encoded = self.client.encode(errors="replace")
+        if not 1 <= len(encoded) <= CLIENT_BYTES_MAX or not self.client.isprintable():
+            reason = f"use 1 to {CLIENT_BYTES_MAX} bytes of printable text"
+            raise InvalidValue("client", self.client, reason)
+        if not 0 <= self.number <= NUMBER_MAX:
+            raise InvalidValue("number", self.number, "use numbers from 0 to 2**63 - 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, as `StateMachine.apply` gets it: the same on every replica."""
+
+    payload: bytes
+    offset: int
+    """Of its record in the log."""
+    timestamp_ms: int
+    """When its leader took it, by that machine's clock: the only time that `apply` may use."""
+    version: int
+    """Of the application that submitted it (`StateMachine.version`)."""
+    request_id: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The append that brought a command into the log."""
+
+    proposer: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnvelope:
+    payload: bytes
+    version: int
+    origin: Origin
+    request_id: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderMark:
+    """The first record of a leader: who it is, and that earlier epochs append nothing any more."""
+
+    epoch: int
+    """Of the log (`Log.epoch`)."""
+    name: str
+    address: str
+    """Where clients reach it; empty: it did not say."""
+
+
+def encode_command(envelope: CommandEnvelope) -> bytes:
+    request = envelope.request_id
+    client = b"" if request is None else request.client.encode()
+    return b"".join(
+        (
+            _HEAD.pack(_MAGIC, FORMAT_VERSION, _COMMAND_KIND),
+            _COMMAND.pack(
+                envelope.version,
+                envelope.origin.proposer,
+                envelope.origin.sequence,
+                0 if request is None else request.number,
+                len(client),
+            ),
+            client,
+            envelope.payload,
+        )
+    )
+
+
+def encode_mark(mark: LeaderMark) -> bytes:
+    name, address = mark.name.encode(), mark.address.encode()
+    assert max(len(name), len(address)) <= TEXT_BYTES_MAX, "checked by whoever gave them"
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, _MARK_KIND)
+    return head + _MARK.pack(mark.epoch, len(name), len(address)) + name + address
+
+
+def decode(value: bytes, *, log: str, offset: int) -> CommandEnvelope | LeaderMark:
+    """Return what the record at *offset* says. Raises `DamagedCommand`, `CommandTooNew`."""
+    try:
+        magic, version, kind = _HEAD.unpack_from(value)
+        if magic != _MAGIC:
+            raise DamagedCommand(log, offset, "it does not begin as one")
+        if version > FORMAT_VERSION:
+            raise CommandTooNew(log, offset, "format", version, FORMAT_VERSION)
+        if version == FORMAT_VERSION and kind == _COMMAND_KIND:
+            return _decode_command(value)
+        if version == FORMAT_VERSION and kind == _MARK_KIND:
+            return _decode_mark(value)
+    except (struct.error, ValueError, InvalidValue) as error:
+        raise DamagedCommand(log, offset, str(error)) from error
+    raise DamagedCommand(log, offset, f"there is no kind {kind} in version {version}")
+
+
+def _decode_command(value: bytes) -> CommandEnvelope:
+    version, proposer, sequence, number, client_bytes = _COMMAND.unpack_from(value, _HEAD.size)
+    payload_at = _COMMAND_AT + client_bytes
+    if payload_at > len(value):
+        raise ValueError("it ends within its client")
+    request = None
+    if client_bytes:
+        request = RequestId(value[_COMMAND_AT:payload_at].decode(), number)
+    elif number:
+        raise ValueError("it has a number and no client")
+    return CommandEnvelope(value[payload_at:], version, Origin(proposer, sequence), request)
+
+
+def _decode_mark(value: bytes) -> LeaderMark:
+    epoch, name_bytes, address_bytes = _MARK.unpack_from(value, _HEAD.size)
+    address_at = _MARK_AT + name_bytes
+    if max(name_bytes, address_bytes) > TEXT_BYTES_MAX:
+        raise ValueError(f"its texts are longer than {TEXT_BYTES_MAX} bytes")
+    if address_at + address_bytes != len(value):
+        raise ValueError("it is not as long as its texts")
+    return LeaderMark(epoch, value[_MARK_AT:address_at].decode(), value[address_at:].decode())

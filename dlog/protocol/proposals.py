@@ -1,0 +1,76 @@
+"""Commands that a replica appended and that it has not applied yet: what becomes of each.
+
+    proposed    it is appended, or will be
+    unknown     the append ended without an outcome; the log decides
+    applied     it came back from the log, or its append was confirmed
+    withdrawn   it is certainly not in the log
+
+An unknown one is applied when the log shows it. It is withdrawn when the mark of a later epoch is
+applied first: a takeover fences all earlier epochs, so what they appended is below the mark or
+nowhere. Neither rests on a clock.
+
+Invariant: each proposal leaves once, applied or withdrawn.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dlog.protocol.command import Origin, RequestId
+
+W = TypeVar("W")
+"""What waits for the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal(Generic[W]):
+    epoch: int
+    request: RequestId | None
+    waiter: W
+
+
+class Proposals(Generic[W]):
+    def __init__(self, proposer: bytes) -> None:
+        """*proposer*: of this replica in this life, and of no other."""
+        self._proposer = proposer
+        self._sequence = 0
+        self._pending: dict[Origin, _Proposal[W]] = {}
+        self._requests: dict[RequestId, W] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def waiter_of(self, request: RequestId) -> W | None:
+        """Return what waits for *request* already."""
+        return self._requests.get(request)
+
+    def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
+        """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
+        assert request not in self._requests, "a request that is pending is waited for"
+        self._sequence += 1
+        origin = Origin(self._proposer, self._sequence)
+        self._pending[origin] = _Proposal(epoch, request, waiter)
+        if request is not None:
+            self._requests[request] = waiter
+        return origin
+
+    def leave(self, origin: Origin) -> W | None:
+        """Return what waits for *origin*, which was applied or refused; None: another replica's, or
+        one of a life before."""
+        proposal = self._pending.pop(origin, None)
+        if proposal is None:
+            return None
+        if proposal.request is not None:
+            del self._requests[proposal.request]
+        return proposal.waiter
+
+    def withdraw_before(self, epoch: int) -> list[W]:
+        """Return what waits for proposals of epochs before *epoch*, whose mark was applied."""
+        gone = [origin for origin, each in self._pending.items() if each.epoch < epoch]
+        return [waiter for origin in gone if (waiter := self.leave(origin)) is not None]
+
+    def give_up(self) -> list[W]:
+        """Return what waits for any of them: nothing is applied here any more."""
+        waiters = [each.waiter for each in self._pending.values()]
+        self._pending.clear()
+        self._requests.clear()
+        return waiters

@@ -1,0 +1,176 @@
+"""A state machine and what belongs to its state, at one offset of its log.
+
+Every replica applies the same records in the same order, so at the same offset all have the same
+state. What a state machine raises ends that: the record is not applied, here or anywhere.
+
+Invariants:
+    each record is applied once, in the order of offsets, none is left out
+    a request has one effect, as long as its client is in the table
+    once a record failed, nothing more is applied
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import BinaryIO, ClassVar, Final, Generic, TypeVar
+
+from dlog.errors import ApplyFailed, CommandTooNew, RequestForgotten, SnapshotTooNew
+from dlog.protocol.client_table import ClientTable, Forgotten, decode_result, encode_result
+from dlog.protocol.command import Command, CommandEnvelope, LeaderMark, Origin, decode
+from dlog.protocol.snapshot import SnapshotHeader, WriteState
+from ledger.errors import LogError
+
+StoredCommand = tuple[int, int, bytes]
+"""A record of the log: its offset, timestamp in milliseconds, and value."""
+
+
+class StateMachine(ABC):
+    """The state of an application that is replicated by a log.
+
+    `apply` must be deterministic: the same commands in the same order make the same state and the
+    same results on every replica and on every machine, now and when they are applied again from
+    the log. So it uses nothing but the state and the command: no clock (`Command.timestamp_ms` is
+    there), no randomness, no files, no order of sets, no environment."""
+
+    version: ClassVar[int] = 1
+    """Of the commands that this program submits. A replica stops at a command of a larger one:
+    upgrade all replicas to a program that can apply it, then to one that submits it."""
+
+    @abstractmethod
+    def apply(self, command: Command) -> object:
+        """Change the state, and return what `submit` returns.
+
+        The result of a request is kept: bytes, or what JSON can say. What cannot be done, as a
+        payment without money, is a result too: *an error that is raised stops every replica* at
+        this record."""
+
+    def snapshot(self, out: BinaryIO) -> None:
+        """Write the whole state to *out*, so that `restore` of any replica can read it.
+
+        Needed for a store of snapshots. Called between two commands."""
+        raise NotImplementedError(f"{type(self).__name__} has no snapshots: define snapshot")
+
+    def restore(self, source: BinaryIO) -> None:
+        """Replace the whole state by what `snapshot` wrote: this program's, or an earlier one's."""
+        raise NotImplementedError(f"{type(self).__name__} has no snapshots: define restore")
+
+    def capture(self) -> WriteState:
+        """Return what writes the state as it is now, while further commands are applied.
+
+        Called between two commands; what it returns is called once, on another thread. By default
+        the state is written to memory at once, by `snapshot`, and commands wait for that. A large
+        state is better copied, or shared where it does not change."""
+        written = BytesIO()
+        self.snapshot(written)
+        return lambda out: out.write(written.getbuffer())
+
+
+M = TypeVar("M", bound=StateMachine)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedCommand:
+    origin: Origin
+    result: object
+    error: LogError | None = None
+    """Why it has no result."""
+
+
+class ReplicatedState(Generic[M]):
+    """Used by one thread at a time."""
+
+    def __init__(self, log: str, machine: M) -> None:
+        self.machine: Final = machine
+        self.offset = 0
+        """Of the record that is applied next."""
+        self.leader: LeaderMark | None = None
+        """The one of the last epoch that was applied."""
+        self.clients = ClientTable()
+        self.failure: LogError | None = None
+        """What ended it, at `offset`."""
+        self._log = log
+
+    def apply(self, records: Iterable[StoredCommand]) -> list[AppliedCommand | LeaderMark]:
+        """Apply *records*, which follow each other; return what became of each.
+
+        Ends at the first that fails: see `failure`."""
+        applied: list[AppliedCommand | LeaderMark] = []
+        for offset, timestamp_ms, value in records:
+            if self.failure is not None:
+                break
+            assert offset == self.offset, f"offset {offset} comes after {self.offset - 1}"
+            try:
+                record = decode(value, log=self._log, offset=offset)
+                if isinstance(record, LeaderMark):
+                    self.leader = record
+                    applied.append(record)
+                else:
+                    applied.append(self._apply_command(record, timestamp_ms))
+            except LogError as error:
+                self.failure = error
+                break
+            if self.failure is None:
+                self.offset += 1
+        return applied
+
+    def _apply_command(self, envelope: CommandEnvelope, timestamp_ms: int) -> AppliedCommand:
+        machine, request = self.machine, envelope.request_id
+        if envelope.version > machine.version:
+            what = "the application's"
+            raise CommandTooNew(self._log, self.offset, what, envelope.version, machine.version)
+        if request is not None:
+            kept = self.clients.find(request)
+            if isinstance(kept, Forgotten):
+                client, number = request.client, request.number
+                error = RequestForgotten(self._log, client, number, kept.floor)
+                return AppliedCommand(envelope.origin, None, error)
+            if kept is not None:
+                return AppliedCommand(envelope.origin, decode_result(kept))
+        command = Command(envelope.payload, self.offset, timestamp_ms, envelope.version, request)
+        try:
+            result = machine.apply(command)
+            if request is not None:
+                self.clients.put(request, encode_result(result))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no replica may pass it
+            self.failure = ApplyFailed(self._log, self.offset, error)
+            self.failure.__cause__ = error
+            return AppliedCommand(envelope.origin, None, self.failure)
+        return AppliedCommand(envelope.origin, result)
+
+    # Snapshots.
+
+    def capture(self, incarnation: str, *, now_ms: int) -> "CapturedState":
+        """Return the state as it is now, to be written while further records are applied."""
+        leader = self.leader or LeaderMark(0, "", "")
+        header = SnapshotHeader(
+            log=self._log,
+            incarnation=incarnation,
+            offset=self.offset,
+            epoch=leader.epoch,
+            leader=leader.name,
+            address=leader.address,
+            version=self.machine.version,
+            written_ms=now_ms,
+        )
+        return CapturedState(header, tuple(self.clients.encode()), self.machine.capture())
+
+    def restore(self, header: SnapshotHeader, table: bytes, state: BinaryIO) -> None:
+        """Continue from a snapshot, which was found whole. Raises `SnapshotTooNew`, and what the
+        state machine raises: it is of no use then."""
+        assert header.offset >= self.offset, "a state never goes back"
+        if header.version > self.machine.version:
+            raise SnapshotTooNew("the application's", header.version, self.machine.version)
+        clients = ClientTable.decode(table)
+        self.machine.restore(state)
+        self.clients, self.offset = clients, header.offset
+        self.leader = None
+        if header.epoch:
+            self.leader = LeaderMark(header.epoch, header.leader, header.address)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedState:
+    header: SnapshotHeader
+    table: tuple[bytes, ...]
+    write_state: WriteState

@@ -1,0 +1,155 @@
+"""Snapshots of replicated states in a directory, which replicas may share.
+
+    DIRECTORY/<incarnation of the log>/<offset>.snapshot
+
+A snapshot is written to a temporary name, synced, read back and checked; then it gets its name, and
+the directory is synced. So a name means that it was whole once. It is checked again before it is
+used, and one that is damaged by then is passed over for the one before. A log keeps its incarnation
+when it is renamed, and one that is created again has another.
+
+All calls block: `dlog.aio.replica` makes them on threads.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from dlog.errors import DamagedSnapshot, SnapshotsUnusable
+from dlog.protocol.snapshot import (
+    SnapshotHeader,
+    WriteState,
+    check_snapshot,
+    write_snapshot,
+)
+from ledger.log_events import get_logger
+
+_SUFFIX: Final = ".snapshot"
+_TEMPORARY: Final = ".partial"
+_IDENTITY: Final = "identity"
+_PARTIAL_S: Final = 3600.0
+"""A file that was not written to for so long is what a crash left."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    path: Path
+    offset: int
+
+
+class SnapshotStore:
+    """Of one life of one log."""
+
+    def __init__(self, uri: str, log: str, incarnation: str) -> None:
+        """*uri*: ``file:///directory``, or its path. Raises `SnapshotsUnusable`."""
+        self.log, self.incarnation = log, incarnation
+        parts = urlsplit(uri)
+        if parts.scheme not in ("", "file") or parts.netloc:
+            raise SnapshotsUnusable(uri, "use file:///directory, or a path")
+        root = unquote(parts.path) if parts.scheme else uri
+        if not Path(root).is_absolute():
+            raise SnapshotsUnusable(uri, "the path is not absolute")
+        self.directory = Path(root) / incarnation
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SnapshotsUnusable(uri, str(error)) from error
+
+    def identity(self) -> str:
+        """Return what this directory is known by, wherever it is mounted. Raises `OSError`."""
+        path = self.directory / _IDENTITY
+        if not path.exists():
+            partial = self.directory / f"{_IDENTITY}.{secrets.token_hex(8)}{_TEMPORARY}"
+            partial.write_text(secrets.token_hex(8))
+            with suppress(FileExistsError):
+                path.hardlink_to(partial)  # whoever is first decides
+            partial.unlink()
+            self._sync()
+        return path.read_text()
+
+    def files(self) -> list[SnapshotFile]:
+        """Return those of this life of the log, newest first. Raises `OSError`."""
+        found = [
+            SnapshotFile(path, int(path.stem))
+            for path in self.directory.glob(f"*{_SUFFIX}")
+            if path.stem.isascii() and path.stem.isdigit()
+        ]
+        return sorted(found, key=lambda file: -file.offset)
+
+    def newest_whole(self, above: int) -> SnapshotFile | None:
+        """Return the newest one above offset *above* that is whole; None: there is none.
+
+        Warns of those that are damaged. Raises `SnapshotTooNew`, `OSError`."""
+        for file in self.files():
+            if file.offset <= above:
+                break
+            try:
+                self.check(file)
+            except FileNotFoundError:
+                continue  # a newer one took its place
+            except DamagedSnapshot as error:
+                _log.warning("snapshot_damaged", log=self.log, path=file.path, error=str(error))
+            else:
+                return file
+        return None
+
+    def check(self, file: SnapshotFile) -> SnapshotHeader:
+        """Read *file* as a whole; return its header. Raises `DamagedSnapshot`, `SnapshotTooNew`,
+        `OSError`."""
+        with file.path.open("rb") as source:
+            header = check_snapshot(source, os.fstat(source.fileno()).st_size)
+        if (header.incarnation, header.offset) != (self.incarnation, file.offset):
+            raise DamagedSnapshot(f"it is one of log {header.log!r} at offset {header.offset}")
+        return header
+
+    def write(
+        self, header: SnapshotHeader, table: Iterable[bytes], write_state: WriteState
+    ) -> SnapshotFile:
+        """Write a snapshot; it is durable and was read back when this returns. Raises `OSError`,
+        `DamagedSnapshot`, what *write_state* raises; then there is none."""
+        self._remove_abandoned()
+        name = f"{header.offset:020d}"
+        partial = self.directory / f"{name}.{secrets.token_hex(8)}{_TEMPORARY}"
+        try:
+            with partial.open("xb") as out:
+                write_snapshot(out, header, table, write_state)
+                out.flush()
+                os.fsync(out.fileno())
+            with partial.open("rb") as source:
+                check_snapshot(source, partial.stat().st_size)
+            file = SnapshotFile(self.directory / f"{name}{_SUFFIX}", header.offset)
+            partial.replace(file.path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        self._sync()
+        return file
+
+    def keep_newest(self, count: int) -> list[SnapshotFile]:
+        """Remove all but the newest *count*; return those, newest first. Raises `OSError`."""
+        files = self.files()
+        for file in files[count:]:
+            file.path.unlink(missing_ok=True)
+        self._sync()
+        return files[:count]
+
+    def _remove_abandoned(self) -> None:
+        limit = time.time() - _PARTIAL_S
+        for path in self.directory.glob(f"*{_TEMPORARY}"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < limit:
+                    path.unlink()
+
+    def _sync(self) -> None:
+        opened = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

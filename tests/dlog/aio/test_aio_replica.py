@@ -1,0 +1,363 @@
+"""Replicas of a state machine on real bookies in this process: who leads, what is applied, read and
+done once, and what stops them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import dlog.testing
+from dlog import (
+    ApplyFailed,
+    Command,
+    CommandOutcomeUnknown,
+    CommandTooNew,
+    DamagedCommand,
+    InvalidValue,
+    LogClosed,
+    LogSettings,
+    NotCaughtUp,
+    NotLeader,
+    RecordTooLarge,
+    RequestId,
+    StateMachine,
+)
+from dlog.aio import Log, Replica
+from dlog.aio.read.tails import acknowledged_end
+from dlog.testing import AsyncCluster
+from tests.waiting import PATIENCE_S, ended, settled, until
+
+LOG = "accounts"
+
+
+class Register(StateMachine):
+    """Adds numbers to names, and keeps everything that was done to it."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        self.history: list[bytes] = []
+
+    def apply(self, command: Command) -> object:
+        name, number = command.payload.decode().split()
+        self.sums[name] = self.sums.get(name, 0) + int(number)
+        self.history.append(command.payload)
+        return self.sums[name]
+
+
+@asynccontextmanager
+async def opened(
+    cluster: AsyncCluster, candidate: str = "a", machine: StateMachine | None = None, **how: Any
+) -> AsyncIterator[Replica[Any]]:
+    async with Replica.open(
+        LOG,
+        machine or Register(),
+        uri=cluster.uri,
+        candidate=candidate,
+        address=f"http://{candidate}",
+        lease_s=PATIENCE_S,
+        **how,
+    ) as replica:
+        yield replica
+
+
+@asynccontextmanager
+async def leading(cluster: AsyncCluster, **how: Any) -> AsyncIterator[Replica[Any]]:
+    async with opened(cluster, **how) as replica:
+        assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+        yield replica
+
+
+@asynccontextmanager
+async def led(cluster: AsyncCluster, followers: int = 1) -> AsyncIterator[list[Replica[Any]]]:
+    """A leader, and those that follow it."""
+    async with AsyncExitStack() as stack:
+        leader = await stack.enter_async_context(leading(cluster))
+        names = [f"f{number}" for number in range(followers)]
+        yield [leader, *[await stack.enter_async_context(opened(cluster, n)) for n in names]]
+
+
+def history(register: Register) -> list[bytes]:
+    return list(register.history)
+
+
+async def test_the_leader_returns_what_apply_returned_and_all_apply_the_same() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster, 2) as [leader, *followers]:
+        results = await asyncio.gather(*(leader.submit(b"x %d" % i) for i in range(100)))
+        assert results == [sum(range(i + 1)) for i in range(100)]
+        for follower in followers:
+            assert await follower.read(history) == [b"x %d" % i for i in range(100)]
+            assert follower.role == "standby"
+            assert follower.epoch is None
+            assert follower.leader == leader.leader
+        assert leader.leader is not None
+        assert leader.leader.epoch == leader.epoch
+
+
+async def test_a_follower_says_who_leads_and_nothing_was_done() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        await until(lambda: follower.leader is not None)
+        with pytest.raises(NotLeader) as caught:
+            await follower.submit(b"x 1")
+        assert caught.value.address == "http://a"
+        assert caught.value.leader == "a"
+        assert caught.value.epoch == leader.epoch
+        assert caught.value.retryable
+        assert not caught.value.outcome_unknown
+        assert await leader.read(history) == []
+
+
+async def test_leadership_comes_and_goes_without_a_restart() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [first, second]:
+        sent = 0
+        epochs: list[int] = []
+        for _ in range(4):
+            leader, follower = (first, second) if first.role == "leader" else (second, first)
+            assert leader.epoch is not None
+            epochs.append(leader.epoch)
+            for _ in range(5):
+                sent += 1
+                assert await leader.submit(b"x 1") == sent
+            await leader.resign()
+            assert leader.role == "standby"
+            assert await follower.wait_role("leader", timeout_s=PATIENCE_S)
+        assert epochs == sorted(set(epochs))
+        assert await first.read(history) == await second.read(history) == [b"x 1"] * sent
+
+
+async def test_a_request_is_done_once_however_often_and_wherever_it_is_submitted() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [first, second]:
+        request = RequestId("client", 1)
+        together = (first.submit(b"x 5", request_id=request) for _ in range(3))
+        assert await asyncio.gather(*together) == [5, 5, 5]
+        assert await first.submit(b"x 2", request_id=("client", 2)) == 7
+        await first.resign()
+        assert await second.wait_role("leader", timeout_s=PATIENCE_S)
+        assert await second.submit(b"x 5", request_id=("client", 1)) == 5
+        assert await second.submit(b"x 1", request_id=("other", 1)) == 8
+        assert await first.read(history) == [b"x 5", b"x 2", b"x 1"]
+
+
+async def test_an_append_without_an_outcome_is_looked_for_in_the_log() -> None:
+    """A stranger takes the log over: what was in flight is in the log, or never will be."""
+    async with dlog.testing.cluster() as cluster, led(cluster) as replicas:
+        assert await replicas[0].submit(b"x 0") == 0
+        applied = 0
+        for round_ in range(5):
+            await until(lambda: any(each.role == "leader" for each in replicas))
+            leader, follower = sorted(replicas, key=lambda each: each.role)
+            submitting = [
+                asyncio.create_task(leader.submit(b"x 1", request_id=("client", 10 * round_ + i)))
+                for i in range(10)
+            ]
+            await settled()
+            stranger = await Log.open(LOG, uri=cluster.uri)
+            outcomes = await ended(asyncio.gather(*submitting, return_exceptions=True))
+            await stranger.abandon()
+            assert all(isinstance(each, int | NotLeader) for each in outcomes), outcomes
+            results = [each for each in outcomes if isinstance(each, int)]
+            assert results == list(range(applied + 1, applied + len(results) + 1))
+            applied += len(results)
+            done = [b"x 0", *[b"x 1"] * applied]
+            assert await leader.read(history) == await follower.read(history) == done
+
+
+async def test_a_read_sees_what_was_acknowledged_to_anybody_also_on_a_follower() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        for number in range(1, 30):
+            await leader.submit(b"x 1")
+            for replica in (leader, follower):
+                assert await replica.read(lambda register: register.sums["x"]) == number
+
+
+async def test_concurrent_reads_share_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    barriers = 0
+    passing = acknowledged_end
+
+    async def counted(*args: Any, **named: Any) -> int:
+        nonlocal barriers
+        barriers += 1
+        return await passing(*args, **named)
+
+    monkeypatch.setattr("dlog.aio.replica.acknowledged_end", counted)
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        await asyncio.gather(*(leader.read(history) for _ in range(50)))
+    assert barriers == 1
+
+
+async def test_a_read_that_began_during_a_barrier_waits_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The barrier that is under way may have looked before a command was acknowledged."""
+    gate, barriers = asyncio.Event(), 0
+    passing = acknowledged_end
+
+    async def held(*args: Any, **named: Any) -> int:
+        nonlocal barriers
+        barriers += 1
+        end = await passing(*args, **named)
+        await gate.wait()
+        return end
+
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        monkeypatch.setattr("dlog.aio.replica.acknowledged_end", held)
+        early = asyncio.create_task(follower.read(history))
+        await until(lambda: barriers == 1)
+        await leader.submit(b"x 1")
+        late = asyncio.create_task(follower.read(history))
+        await asyncio.sleep(0)
+        gate.set()
+        await early
+        assert await late == [b"x 1"]
+        assert barriers == 2
+
+
+async def test_a_local_read_returns_at_once_and_says_how_old_it_is() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        assert follower.age_s() == float("inf")
+        async with cluster.metadata_cut():
+            assert await follower.read(history, consistency="local") == []
+        await until(lambda: "leader" in (leader.role, follower.role))
+        await follower.read(history)
+        assert 0 <= follower.age_s() < PATIENCE_S
+        with pytest.raises(InvalidValue):
+            await follower.read(history, consistency="whatever")  # type: ignore[arg-type]
+
+
+async def test_a_read_of_a_replica_that_lags_behind_fails_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        await follower.read(history)
+        monkeypatch.setattr(follower._state, "apply", lambda _: [])
+        await leader.submit(b"x 1")
+        with pytest.raises(NotCaughtUp) as caught:
+            await follower.read(history, timeout_s=0.2)
+        assert caught.value.retryable
+
+
+async def test_what_apply_raises_stops_every_replica_at_that_record() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        assert await leader.submit(b"x 1") == 1
+        with pytest.raises(ApplyFailed, match="ValueError") as caught:
+            await leader.submit(b"x nothing")
+        offset = caught.value.offset
+        assert isinstance(caught.value.__cause__, ValueError)
+        for replica in (leader, follower):
+            assert await replica.wait_role("stopped", timeout_s=PATIENCE_S)
+            assert isinstance(replica.error, ApplyFailed)
+            assert replica.error.offset == replica.applied == offset
+            with pytest.raises(ApplyFailed):
+                await replica.submit(b"x 1")
+            with pytest.raises(ApplyFailed):
+                await replica.read(history, consistency="local")
+            with pytest.raises(ApplyFailed):
+                await replica.wait_role("leader")
+
+
+async def test_a_record_of_somebody_else_stops_the_replicas() -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with await Log.open(LOG, uri=cluster.uri) as log:
+            await log.append(b"by hand")
+        async with opened(cluster) as replica:
+            assert await replica.wait_role("stopped", timeout_s=PATIENCE_S)
+            assert isinstance(replica.error, DamagedCommand)
+
+
+async def test_a_replica_stops_at_a_command_of_a_later_version() -> None:
+    class Later(Register):
+        version = 2
+
+    async with dlog.testing.cluster() as cluster, leading(cluster, machine=Later()) as later:
+        async with opened(cluster, "old") as old:
+            assert await later.submit(b"x 1") == 1
+            assert await old.wait_role("stopped", timeout_s=PATIENCE_S)
+            assert isinstance(old.error, CommandTooNew)
+        async with opened(cluster, "new", Later()) as new:
+            assert await new.read(history) == [b"x 1"]
+
+
+async def test_a_command_that_is_too_large_is_refused_and_the_leader_goes_on() -> None:
+    settings = LogSettings(record_bytes_max=1000)
+    async with (
+        dlog.testing.cluster() as cluster,
+        leading(cluster, settings=settings) as leader,
+    ):
+        with pytest.raises(RecordTooLarge):
+            await leader.submit(bytes(1001))
+        assert await leader.submit(b"x 1") == 1
+
+
+async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        submitting = asyncio.create_task(leader.submit(b"x 1", request_id=("a", 1)))
+        await until(lambda: len(leader._proposals) == 1)
+        submitting.cancel()
+        with pytest.raises(CommandOutcomeUnknown) as caught:
+            await leader.submit(b"x 1", request_id=("b", 1), timeout_s=0)
+        assert caught.value.outcome_unknown
+        assert await leader.submit(b"x 1", request_id=("a", 1)) == 1
+        assert await leader.submit(b"x 1", request_id=("b", 1)) == 2
+
+
+async def test_closing_settles_what_was_submitted_and_hands_over() -> None:
+    async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
+        submitting = [asyncio.create_task(leader.submit(b"x 1")) for _ in range(20)]
+        await until(lambda: len(leader._proposals) == 20)
+        await leader.close()
+        assert await asyncio.gather(*submitting) == list(range(1, 21))
+        assert leader.role == "stopped"
+        with pytest.raises(LogClosed):
+            await leader.submit(b"x 1")
+        with pytest.raises(LogClosed):
+            await leader.read(history)
+        assert await follower.wait_role("leader", timeout_s=PATIENCE_S)
+        assert await follower.submit(b"x 1") == 21
+
+
+async def test_a_replica_is_closed_at_any_moment() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster):
+        for turns in range(60):
+            async with opened(cluster, "late"):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+
+async def test_a_leader_that_loses_the_metadata_store_leads_again_with_all_that_was_done() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as replica:
+        assert await replica.submit(b"x 1") == 1
+        async with cluster.metadata_cut():
+            await until(lambda: replica.role == "standby")
+            with pytest.raises(NotLeader) as caught:
+                await replica.submit(b"x 1")
+            assert caught.value.leader == "", "it is not sent to itself"
+        assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+        assert await replica.submit(b"x 1") == 2
+
+
+async def test_the_state_machine_is_used_by_one_call_at_a_time_on_an_executor() -> None:
+    class Busy(Register):
+        busy = False
+
+        def apply(self, command: Command) -> object:
+            assert not self.busy
+            self.busy = True
+            result = super().apply(command)
+            self.busy = False
+            return result
+
+    def look(machine: Busy) -> int:
+        assert not machine.busy
+        return len(machine.history)
+
+    with ThreadPoolExecutor(4) as pool:
+        async with (
+            dlog.testing.cluster() as cluster,
+            leading(cluster, machine=Busy(), executor=pool) as leader,
+        ):
+            submitted = asyncio.gather(*(leader.submit(b"x 1") for _ in range(500)))
+            looked = asyncio.gather(*(leader.read(look) for _ in range(20)))
+            assert await submitted == list(range(1, 501))
+            assert sorted(await looked) == await looked

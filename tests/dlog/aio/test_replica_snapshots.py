@@ -1,0 +1,493 @@
+"""Snapshots of replicas: what they hold, what becomes of damaged ones, where a replica begins, and
+what may be truncated behind them."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+import dlog.testing
+from dlog import (
+    Command,
+    DamagedSnapshot,
+    InvalidValue,
+    RequestId,
+    SnapshotPolicy,
+    SnapshotsUnusable,
+    SnapshotTooNew,
+    StateMachine,
+    Trimmed,
+)
+from dlog.aio import Replica
+from dlog.aio.admin import list_consumers, log_info, truncate_log
+from dlog.aio.read.handles import consumer
+from dlog.protocol.snapshot import (
+    SnapshotHeader,
+    WriteState,
+    check_snapshot,
+    read_snapshot,
+    write_snapshot,
+)
+from dlog.snapshot_store import SnapshotFile, SnapshotStore
+from dlog.testing import AsyncCluster
+from tests.waiting import PATIENCE_S, eventually, until
+
+LOG = "accounts"
+HEADER = SnapshotHeader(
+    log=LOG,
+    incarnation="life",
+    offset=7,
+    epoch=2,
+    leader="a",
+    address="http://a",
+    version=1,
+    written_ms=5,
+)
+NEVER = SnapshotPolicy(every_records=10**9)
+
+
+class Sums(StateMachine):
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        self.applied = 0
+        """Since this program began."""
+        self.restored = 0
+
+    def apply(self, command: Command) -> object:
+        name, number = command.payload.decode().split()
+        self.sums[name] = self.sums.get(name, 0) + int(number)
+        self.applied += 1
+        return self.sums[name]
+
+    def snapshot(self, out: BinaryIO) -> None:
+        out.write(json.dumps(self.sums).encode())
+
+    def restore(self, source: BinaryIO) -> None:
+        self.sums = json.loads(source.read())
+        self.restored += 1
+
+
+@asynccontextmanager
+async def opened(
+    cluster: AsyncCluster,
+    snapshots: Path,
+    *,
+    machine: StateMachine | None = None,
+    policy: SnapshotPolicy = NEVER,
+    leads: bool = True,
+) -> AsyncIterator[Replica[Any]]:
+    async with Replica.open(
+        LOG,
+        machine or Sums(),
+        uri=cluster.uri,
+        snapshots=f"file://{snapshots}",
+        policy=policy,
+        lease_s=PATIENCE_S,
+    ) as replica:
+        if leads:
+            assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+        yield replica
+
+
+async def submitted(replica: Replica[Any], count: int) -> None:
+    await asyncio.gather(*(replica.submit(b"x 1") for _ in range(count)))
+
+
+async def reached(snapshots: Path, offset: int) -> bool:
+    return max((int(path.stem) for path in files(snapshots)), default=0) >= offset
+
+
+async def first_offset(cluster: AsyncCluster) -> int:
+    return (await log_info(LOG, uri=cluster.uri)).tail.first_offset
+
+
+def files(snapshots: Path) -> list[Path]:
+    return sorted(snapshots.glob("*/*.snapshot"))
+
+
+def sums(machine: Sums) -> dict[str, int]:
+    return dict(machine.sums)
+
+
+# The file.
+
+
+def snapshot_bytes(state: bytes = b"state", table: tuple[bytes, ...] = (b"ta", b"ble")) -> bytes:
+    out = BytesIO()
+    write_snapshot(out, HEADER, table, lambda stream: stream.write(state))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("state", [b"", b"state", bytes(3_000_000)])
+def test_a_snapshot_is_read_as_it_was_written(state: bytes) -> None:
+    encoded = snapshot_bytes(state)
+    assert check_snapshot(BytesIO(encoded), len(encoded)) == HEADER
+    header, table, source = read_snapshot(BytesIO(encoded), len(encoded))
+    assert (header, table, source.read()) == (HEADER, b"table", state)
+
+
+def test_a_snapshot_that_was_cut_off_or_changed_anywhere_is_not_whole() -> None:
+    encoded = snapshot_bytes()
+    for length in range(len(encoded)):
+        with pytest.raises(DamagedSnapshot):
+            check_snapshot(BytesIO(encoded[:length]), length)
+    for at in range(len(encoded)):
+        changed = bytearray(encoded)
+        changed[at] ^= 0x40
+        with pytest.raises((DamagedSnapshot, SnapshotTooNew)):
+            check_snapshot(BytesIO(changed), len(changed))
+
+
+def test_a_header_of_other_fields_is_damage() -> None:
+    fields = json.loads(HEADER.encode())
+    bads: list[object] = [
+        fields | {"offset": -1},
+        fields | {"offset": "7"},
+        fields | {"epoch": True},
+        fields | {"log": 7},
+        fields | {"more": 1},
+        {"log": LOG},
+        [],
+    ]
+    for bad in bads:
+        with pytest.raises(DamagedSnapshot):
+            SnapshotHeader.decode(json.dumps(bad).encode())
+
+
+# The store.
+
+
+def store(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(f"file://{tmp_path}", LOG, "life")
+
+
+def written(store: SnapshotStore, offset: int) -> SnapshotFile:
+    fields = json.loads(HEADER.encode()) | {"offset": offset}
+    header = SnapshotHeader.decode(json.dumps(fields).encode())
+    return store.write(header, [], lambda out: out.write(b"state of %d" % offset))
+
+
+def test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots = store(tmp_path)
+    assert snapshots.newest_whole(above=0) is None
+    old, new = written(snapshots, 5), written(snapshots, 9)
+    assert snapshots.newest_whole(above=0) == new
+    assert snapshots.newest_whole(above=9) is None
+    new.path.write_bytes(new.path.read_bytes()[:-1])
+    assert snapshots.newest_whole(above=0) == old
+    assert "snapshot_damaged" in caplog.text
+
+
+def test_a_snapshot_under_the_name_of_another_is_damage(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    old = written(snapshots, 5)
+    old.path.rename(old.path.with_name(f"{9:020d}.snapshot"))
+    assert snapshots.newest_whole(above=0) is None
+
+
+def test_nothing_is_left_of_a_snapshot_that_could_not_be_written(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    identity = snapshots.identity()
+
+    def fails(_: BinaryIO) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        snapshots.write(HEADER, [], fails)
+    assert [path.name for path in snapshots.directory.iterdir()] == ["identity"]
+    assert store(tmp_path).identity() == identity
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    for offset in (1, 2, 3):
+        written(snapshots, offset)
+    assert [file.offset for file in snapshots.keep_newest(2)] == [3, 2]
+    assert [file.offset for file in snapshots.files()] == [3, 2]
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket", "relative/path", "file://host/path"])
+def test_a_place_where_no_snapshots_can_be_is_refused(uri: str) -> None:
+    with pytest.raises(SnapshotsUnusable):
+        SnapshotStore(uri, LOG, "life")
+
+
+def test_a_policy_is_due_by_records_bytes_or_time_and_later_for_a_leader() -> None:
+    policy = SnapshotPolicy(every_records=10, every_bytes=1000, every_s=60)
+
+    def due(records: int = 1, command_bytes: int = 1, since_s: float = 1, *, leads: bool) -> bool:
+        return policy.is_due(
+            records=records, command_bytes=command_bytes, since_s=since_s, leads=leads
+        )
+
+    for leads, times in ((False, 1), (True, 2)):
+        assert not due(leads=leads)
+        assert due(records=10 * times, leads=leads)
+        assert not due(records=10 * times - 1, leads=leads)
+        assert due(command_bytes=1000 * times, leads=leads)
+        assert due(since_s=60.0 * times, leads=leads)
+        assert not due(records=0, since_s=1e6, leads=leads), "nothing was applied"
+    wrongs: list[dict[str, Any]] = [
+        {"every_records": 0},
+        {"keep": 0},
+        {"every_bytes": 0},
+        {"every_s": -1},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(InvalidValue):
+            SnapshotPolicy(**wrong)
+
+
+# Replicas.
+
+
+async def test_a_replica_begins_with_the_newest_snapshot_and_applies_what_follows(
+    tmp_path: Path,
+) -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            await submitted(replica, 50)
+            assert await replica.snapshot() == replica.applied
+            assert await replica.snapshot() == replica.applied, "there is one of this state"
+            await submitted(replica, 7)
+        async with opened(cluster, tmp_path) as again:
+            machine = again._state.machine
+            assert (machine.restored, machine.applied) == (1, 7)
+            assert await again.read(sums) == {"x": 57}
+
+
+async def test_requests_are_done_once_across_a_snapshot_and_a_truncation(tmp_path: Path) -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            assert await replica.submit(b"x 5", request_id=RequestId("client", 1)) == 5
+            await submitted(replica, 10)
+            offset = await replica.snapshot()
+        await truncate_log(LOG, before=offset, uri=cluster.uri)
+        async with opened(cluster, tmp_path) as again:
+            assert await again.submit(b"x 5", request_id=RequestId("client", 1)) == 5
+            assert await again.read(sums) == {"x": 15}
+            assert again.leader is not None
+
+
+async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            for _ in range(2):
+                await submitted(replica, 10)
+                await replica.snapshot()
+        newest = files(tmp_path)[-1]
+        newest.write_bytes(newest.read_bytes().replace(b'{"x": 20}', b'{"x": 99}'))
+        async with opened(cluster, tmp_path) as again:
+            assert await again.read(sums) == {"x": 20}
+            assert again._state.machine.restored == 1
+    assert "snapshot_damaged" in caplog.text
+
+
+async def test_a_follower_writes_when_its_policy_says_so_and_old_ones_go(tmp_path: Path) -> None:
+    policy = SnapshotPolicy(every_records=20)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path) as leader,
+        opened(cluster, tmp_path, policy=policy, leads=False) as follower,
+    ):
+        for before in range(1, 5):
+            await submitted(leader, 20)
+            newest = 20 * before
+            await eventually(partial(reached, tmp_path, newest))
+        await until(lambda: follower._keeper is not None and follower._keeper._writing is None)
+        assert len(files(tmp_path)) == 2
+
+
+async def test_a_snapshot_is_of_one_state_while_commands_are_applied(tmp_path: Path) -> None:
+    """What `capture` returns runs beside them; here it is held until many were applied."""
+    gate = threading.Event()
+
+    class Held(Sums):
+        def capture(self) -> WriteState:
+            write = super().capture()
+
+            def later(out: BinaryIO) -> None:
+                assert gate.wait(PATIENCE_S)
+                write(out)
+
+            return later
+
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path, machine=Held()) as replica:
+            await submitted(replica, 10)
+            writing = asyncio.create_task(replica.snapshot())
+            await until(
+                lambda: replica._keeper is not None and replica._keeper._writing is not None
+            )
+            await submitted(replica, 30)
+            gate.set()
+            assert await writing < replica.applied
+        async with opened(cluster, tmp_path) as again:
+            assert await again.read(sums) == {"x": 40}
+
+
+async def test_a_snapshot_that_fails_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Sums):
+        def snapshot(self, out: BinaryIO) -> None:
+            out.write(b"half")
+            raise RuntimeError("no")
+
+    async with dlog.testing.cluster() as cluster:
+        policy = SnapshotPolicy(every_records=5)
+        async with opened(cluster, tmp_path, machine=Failing(), policy=policy) as replica:
+            await submitted(replica, 20)
+            await until(lambda: "snapshot_failed" in caplog.text)
+            with pytest.raises(RuntimeError):
+                await replica.snapshot()
+            await submitted(replica, 1)
+        assert files(tmp_path) == []
+
+
+async def test_the_log_is_truncated_to_the_oldest_that_is_kept(tmp_path: Path) -> None:
+    policy = SnapshotPolicy(every_records=10**9, keep=2, truncate=True)
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path, policy=policy) as replica:
+            offsets = []
+            for _ in range(3):
+                await submitted(replica, 10)
+                offsets.append(await replica.snapshot())
+            assert await first_offset(cluster) == offsets[1]
+        async with opened(cluster, tmp_path) as again:
+            assert await again.read(sums) == {"x": 30}
+
+
+async def test_nothing_is_truncated_that_another_store_or_a_consumer_needs(
+    tmp_path: Path,
+) -> None:
+    policy = SnapshotPolicy(every_records=10**9, keep=1, truncate=True)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path / "here", policy=policy) as replica,
+        opened(cluster, tmp_path / "there", leads=False) as other,
+    ):
+        await submitted(replica, 10)
+        await replica.snapshot()
+        assert await first_offset(cluster) == 0
+        await other.read(sums)
+        there = await other.snapshot()
+        await submitted(replica, 10)
+        reader = await consumer("audit", LOG, uri=cluster.uri, start=5)
+        await replica.snapshot()
+        assert await first_offset(cluster) == 5
+        await anext(aiter(reader))
+        await reader.close()
+        names = [each.name for each in await list_consumers(LOG, uri=cluster.uri)]
+        assert len([name for name in names if name.startswith("snapshots-")]) == 2
+        async with Replica.open(
+            LOG, Sums(), uri=cluster.uri, snapshots=str(tmp_path / "there")
+        ) as again:
+            assert again.applied >= there
+            assert await again.read(sums) == {"x": 20}
+
+
+async def test_a_damaged_snapshot_keeps_the_log_from_being_truncated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = SnapshotPolicy(every_records=10**9, keep=2, truncate=True)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path, policy=policy) as replica,
+    ):
+        await submitted(replica, 10)
+        await replica.snapshot()
+        [first] = files(tmp_path)
+        first.write_bytes(first.read_bytes()[:-3])
+        await submitted(replica, 10)
+        await replica.snapshot()
+        assert await first_offset(cluster) == 0
+        assert "snapshot_damaged" in caplog.text
+
+
+async def test_a_follower_that_was_overtaken_by_a_truncation_goes_on_from_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    gate = threading.Event()
+
+    class Slow(Sums):
+        def apply(self, command: Command) -> object:
+            gate.wait(PATIENCE_S)
+            return super().apply(command)
+
+    pool = ThreadPoolExecutor(1)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path) as leader,
+        Replica.open(
+            LOG,
+            Slow(),
+            uri=cluster.uri,
+            snapshots=str(tmp_path),
+            policy=NEVER,
+            executor=pool,
+            lease_s=PATIENCE_S,
+        ) as slow,
+    ):
+        try:
+            for _ in range(3):  # more than is read ahead, in segments that go
+                for _ in range(6):
+                    await leader.submit(b"x 1" + b" " * 900_000)
+                assert leader._term is not None
+                await leader._term.log.roll()
+            offset = await leader.snapshot()
+            await truncate_log(LOG, before=offset, uri=cluster.uri)
+        finally:
+            gate.set()
+        assert await slow.read(sums, timeout_s=PATIENCE_S) == {"x": 18}
+        assert slow.role == "standby"
+        assert slow._state.machine.restored == 1
+    pool.shutdown()
+
+
+async def test_a_replica_without_a_snapshot_does_not_begin_in_the_middle(tmp_path: Path) -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path / "a") as replica:
+            await submitted(replica, 10)
+            offset = await replica.snapshot()
+        await truncate_log(LOG, before=offset, uri=cluster.uri)
+        async with opened(cluster, tmp_path / "b", leads=False) as late:
+            assert await late.wait_role("stopped", timeout_s=PATIENCE_S)
+            assert isinstance(late.error, Trimmed)
+
+
+async def test_a_snapshot_of_a_later_version_of_the_application_is_refused(tmp_path: Path) -> None:
+    class Later(Sums):
+        version = 2
+
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path, machine=Later()) as replica:
+            await submitted(replica, 1)
+            await replica.snapshot()
+        with pytest.raises(SnapshotTooNew):
+            await Replica.open(LOG, Sums(), uri=cluster.uri, snapshots=str(tmp_path))
+
+
+async def test_a_machine_without_snapshots_is_not_opened_with_a_store(tmp_path: Path) -> None:
+    class Plain(StateMachine):
+        def apply(self, command: Command) -> object:
+            return None
+
+    async with dlog.testing.cluster() as cluster:
+        with pytest.raises(InvalidValue, match="snapshot"):
+            await Replica.open(LOG, Plain(), uri=cluster.uri, snapshots=str(tmp_path))
+        async with Replica.open(LOG, Plain(), uri=cluster.uri) as replica:
+            with pytest.raises(InvalidValue):
+                await replica.snapshot()

@@ -1,0 +1,326 @@
+"""Commands, the table of clients, proposals and the replicated state: decisions without a log."""
+
+import pytest
+
+from dlog import (
+    ApplyFailed,
+    Command,
+    CommandTooNew,
+    DamagedCommand,
+    DamagedSnapshot,
+    InvalidResult,
+    InvalidValue,
+    LeaderMark,
+    RequestForgotten,
+    RequestId,
+    StateMachine,
+)
+from dlog.protocol import client_table
+from dlog.protocol.client_table import (
+    REQUESTS_MAX,
+    RESULT_BYTES_MAX,
+    ClientTable,
+    Forgotten,
+    decode_result,
+    encode_result,
+)
+from dlog.protocol.command import (
+    CommandEnvelope,
+    Origin,
+    decode,
+    encode_command,
+    encode_mark,
+)
+from dlog.protocol.proposals import Proposals
+from dlog.protocol.replicated_state import AppliedCommand, ReplicatedState
+
+ORIGIN = Origin(bytes(range(16)), 7)
+MARK = LeaderMark(3, "app-1", "https://app-1:8000")
+
+
+def envelope(
+    payload: bytes = b"pay", request: RequestId | None = None, version: int = 1
+) -> CommandEnvelope:
+    return CommandEnvelope(payload, version, ORIGIN, request)
+
+
+class Sums(StateMachine):
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.total = 0
+
+    def apply(self, command: Command) -> object:
+        self.commands.append(command)
+        self.total += int(command.payload)
+        return self.total
+
+
+def state() -> ReplicatedState[Sums]:
+    return ReplicatedState("log", Sums())
+
+
+def applied(sums: ReplicatedState[Sums], *envelopes: CommandEnvelope) -> list[AppliedCommand]:
+    first = sums.offset
+    stored = [(first + i, 1000, encode_command(each)) for i, each in enumerate(envelopes)]
+    results = sums.apply(stored)
+    return [each for each in results if isinstance(each, AppliedCommand)]
+
+
+# What is stored.
+
+
+@pytest.mark.parametrize("request_id", [None, RequestId("client-7", 0), RequestId("ä", 2**63 - 1)])
+@pytest.mark.parametrize("payload", [b"", b"pay", bytes(1000)])
+def test_a_command_is_read_as_it_was_written(payload: bytes, request_id: RequestId | None) -> None:
+    written = envelope(payload, request_id, version=65535)
+    assert decode(encode_command(written), log="log", offset=0) == written
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    for mark in (MARK, LeaderMark(2**63, "", "")):
+        assert decode(encode_mark(mark), log="log", offset=0) == mark
+
+
+def test_what_is_no_command_is_a_typed_error_that_names_its_offset() -> None:
+    whole = encode_command(envelope(b"", RequestId("client", 1)))
+    bad = [whole[:length] for length in range(len(whole))]
+    bad += [encode_mark(MARK)[:length] for length in range(4, len(encode_mark(MARK)))]
+    bad += [encode_mark(MARK) + b"x", b"xC" + whole[2:], whole[:3] + b"\x09" + whole[4:]]
+    bad.append(whole[:2] + b"\0" + whole[3:])  # version 0
+    for value in bad:
+        with pytest.raises(DamagedCommand, match="offset 5"):
+            decode(value, log="log", offset=5)
+
+
+def test_a_command_of_a_later_format_stops_who_cannot_read_it() -> None:
+    value = bytearray(encode_command(envelope()))
+    value[2] = 2
+    with pytest.raises(CommandTooNew, match="format version 2") as caught:
+        decode(bytes(value), log="log", offset=5)
+    assert not caught.value.retryable
+
+
+def test_a_number_without_a_client_is_damage() -> None:
+    value = bytearray(encode_command(envelope()))
+    value[4 + 2 + 16 + 8] = 1
+    with pytest.raises(DamagedCommand, match="no client"):
+        decode(bytes(value), log="log", offset=0)
+
+
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [("", 1), ("x" * 256, 1), ("a\nb", 1), ("\ud800", 1), ("client", -1), ("client", 2**63)],
+)
+def test_a_request_id_that_cannot_be_stored_is_refused(client: str, number: int) -> None:
+    with pytest.raises(InvalidValue):
+        RequestId(client, number)
+
+
+# Results.
+
+
+@pytest.mark.parametrize(
+    "result", [None, True, 5, 2**70, 1.5, "text", b"bytes", b"", [1, ["a"]], {"a": None}]
+)
+def test_a_result_is_kept_as_it_is(result: object) -> None:
+    assert decode_result(encode_result(result)) == result
+
+
+@pytest.mark.parametrize(
+    "result", [(1, 2), {1: "a"}, {1, 2}, float("nan"), object(), bytes(RESULT_BYTES_MAX)]
+)
+def test_a_result_that_would_change_or_is_too_large_is_refused(result: object) -> None:
+    with pytest.raises(InvalidResult):
+        encode_result(result)
+
+
+def test_damaged_results_are_typed_errors() -> None:
+    for encoded in (b"", b"x", b"j", b"j{", b"j\xff"):
+        with pytest.raises(DamagedSnapshot):
+            decode_result(encoded)
+
+
+# The table.
+
+
+def test_a_request_is_found_by_its_client_and_number_alone() -> None:
+    table = ClientTable()
+    assert table.find(RequestId("a", 1)) is None
+    table.put(RequestId("a", 1), b"one")
+    assert table.find(RequestId("a", 1)) == b"one"
+    assert table.find(RequestId("a", 2)) is None
+    assert table.find(RequestId("b", 1)) is None
+
+
+def test_numbers_may_come_in_any_order_within_what_is_kept() -> None:
+    table = ClientTable()
+    for number in (5, 3, 9, 4):
+        table.put(RequestId("a", number), b"%d" % number)
+    assert [table.find(RequestId("a", number)) for number in (3, 4, 5, 9)] == [
+        b"3",
+        b"4",
+        b"5",
+        b"9",
+    ]
+
+
+def test_a_number_below_those_that_are_kept_is_not_taken_for_a_new_one() -> None:
+    table = ClientTable()
+    for number in range(10, 10 + REQUESTS_MAX + 1):
+        table.put(RequestId("a", number), b"")
+    assert table.find(RequestId("a", 10)) == Forgotten(10)
+    assert table.find(RequestId("a", 3)) == Forgotten(10)
+    assert table.find(RequestId("a", 11)) == b""
+
+
+def test_the_client_that_was_idle_for_longest_is_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_table, "CLIENTS_MAX", 2)
+    table = ClientTable()
+    table.put(RequestId("a", 1), b"")
+    table.put(RequestId("b", 1), b"")
+    table.put(RequestId("a", 2), b"")
+    table.put(RequestId("c", 1), b"")
+    assert table.find(RequestId("b", 1)) is None
+    assert table.find(RequestId("a", 1)) == b""
+    assert len(table) == 2
+
+
+def test_the_bytes_of_the_table_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_table, "TABLE_BYTES_MAX", 5000)
+    table = ClientTable()
+    for client in range(20):
+        table.put(RequestId(f"client-{client}", 1), bytes(1000))
+        assert table.size_bytes <= 5000
+    assert table.find(RequestId("client-19", 1)) == bytes(1000)
+    assert table.find(RequestId("client-0", 1)) is None
+
+
+def encoded_table() -> tuple[ClientTable, bytes]:
+    table = ClientTable()
+    for number in range(REQUESTS_MAX + 5):
+        table.put(RequestId("busy", number), b"%d" % number)
+    table.put(RequestId("ä", 2**63 - 1), b"last")
+    return table, b"".join(table.encode())
+
+
+def test_a_table_is_read_as_it_was_written_with_its_order_and_its_size() -> None:
+    table, encoded = encoded_table()
+    again = ClientTable.decode(encoded)
+    assert b"".join(again.encode()) == encoded
+    assert again.size_bytes == table.size_bytes
+    assert again.find(RequestId("busy", 3)) == Forgotten(4)
+
+
+def test_a_damaged_table_is_a_typed_error() -> None:
+    _, encoded = encoded_table()
+    for length in range(len(encoded)):
+        with pytest.raises(DamagedSnapshot):
+            ClientTable.decode(encoded[:length])
+    with pytest.raises(DamagedSnapshot):
+        ClientTable.decode(encoded + b"x")
+
+
+# The state.
+
+
+def test_commands_are_applied_with_their_place_and_the_time_of_their_leader() -> None:
+    sums = state()
+    assert [each.result for each in applied(sums, envelope(b"1"), envelope(b"2"))] == [1, 3]
+    assert sums.offset == 2
+    assert sums.machine.commands[1] == Command(b"2", 1, 1000, 1, None)
+
+
+def test_a_repeated_request_has_no_second_effect_and_the_first_result() -> None:
+    sums, request = state(), RequestId("a", 1)
+    first, other, again = applied(
+        sums, envelope(b"5", request), envelope(b"2"), envelope(b"5", request)
+    )
+    assert (first.result, other.result, again.result) == (5, 7, 5)
+    assert sums.machine.total == 7
+
+
+def test_a_request_that_may_have_been_done_is_refused_and_others_are_applied() -> None:
+    sums = state()
+    applied(sums, *(envelope(b"1", RequestId("a", i)) for i in range(REQUESTS_MAX + 1)))
+    late, other = applied(sums, envelope(b"1", RequestId("a", 0)), envelope(b"1"))
+    assert isinstance(late.error, RequestForgotten)
+    assert other.result == REQUESTS_MAX + 2
+
+
+def test_what_apply_raises_stops_the_state_before_that_record() -> None:
+    sums = state()
+    one, failed = applied(sums, envelope(b"1"), envelope(b"no number"), envelope(b"2"))
+    assert one.result == 1
+    assert failed.error is sums.failure
+    assert isinstance(sums.failure, ApplyFailed)
+    assert sums.failure.offset == sums.offset == 1
+    assert isinstance(sums.failure.__cause__, ValueError)
+    assert sums.failure.__cause__.__traceback__ is not None
+    assert applied(sums, envelope(b"2")) == []
+    assert sums.machine.total == 1
+
+
+def test_a_result_that_cannot_be_kept_stops_the_state_too() -> None:
+    class Tuples(Sums):
+        def apply(self, command: Command) -> object:
+            return (super().apply(command),)
+
+    tuples = ReplicatedState("log", Tuples())
+    stored = [
+        (0, 0, encode_command(envelope(b"1"))),
+        (1, 0, encode_command(envelope(b"1", RequestId("a", 1)))),
+    ]
+    without, _ = tuples.apply(stored)
+    assert isinstance(without, AppliedCommand)
+    assert without.result == (1,)
+    assert isinstance(tuples.failure, ApplyFailed)
+    assert isinstance(tuples.failure.error, InvalidResult)
+
+
+def test_a_command_of_a_later_version_of_the_application_stops_the_state() -> None:
+    sums = state()
+    assert applied(sums, envelope(b"1", version=2)) == []
+    assert isinstance(sums.failure, CommandTooNew)
+    assert (sums.failure.version, sums.failure.known, sums.offset) == (2, 1, 0)
+
+
+def test_a_mark_takes_an_offset_and_says_who_leads() -> None:
+    sums = state()
+    assert sums.apply([(0, 0, encode_mark(MARK))]) == [MARK]
+    assert (sums.leader, sums.offset, sums.machine.commands) == (MARK, 1, [])
+
+
+# Proposals.
+
+
+def test_a_proposal_leaves_once_by_its_origin() -> None:
+    proposals: Proposals[str] = Proposals(bytes(16))
+    request = RequestId("a", 1)
+    origin = proposals.propose(1, request, "waiter")
+    assert proposals.waiter_of(request) == "waiter"
+    assert proposals.leave(Origin(bytes(range(16)), origin.sequence)) is None
+    assert proposals.leave(origin) == "waiter"
+    assert proposals.leave(origin) is None
+    assert proposals.waiter_of(request) is None
+
+
+def test_the_mark_of_a_later_epoch_settles_what_earlier_ones_proposed() -> None:
+    proposals: Proposals[str] = Proposals(bytes(16))
+    proposals.propose(1, None, "first")
+    proposals.propose(2, RequestId("a", 1), "second")
+    own = proposals.propose(4, None, "third")
+    assert proposals.withdraw_before(2) == ["first"]
+    assert proposals.withdraw_before(4) == ["second"]
+    assert proposals.waiter_of(RequestId("a", 1)) is None
+    assert proposals.leave(own) == "third"
+    assert len(proposals) == 0
+
+
+def test_giving_up_returns_all_that_wait() -> None:
+    proposals: Proposals[str] = Proposals(bytes(16))
+    proposals.propose(1, RequestId("a", 1), "first")
+    proposals.propose(1, None, "second")
+    assert proposals.give_up() == ["first", "second"]
+    assert len(proposals) == 0

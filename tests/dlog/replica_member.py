@@ -1,0 +1,72 @@
+"""A process with a replica that is told what to submit, line by line; it answers with JSON lines.
+
+Call: python -m tests.dlog.replica_member URI NAME SNAPSHOTS
+"""
+
+import json
+import sys
+import threading
+from typing import BinaryIO
+
+from dlog import Command, LogError, Replica, SnapshotPolicy, StateMachine
+from tests.waiting import PATIENCE_S
+
+LOG = "accounts"
+
+
+class Ledger(StateMachine):
+    """Keeps the number of each command that had an effect, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+
+    def apply(self, command: Command) -> object:
+        self.done.append(int(command.payload))
+        return len(self.done)
+
+    def snapshot(self, out: BinaryIO) -> None:
+        out.write(json.dumps(self.done).encode())
+
+    def restore(self, source: BinaryIO) -> None:
+        self.done = json.load(source)
+
+
+def say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def main(uri: str, name: str, snapshots: str) -> None:
+    policy = SnapshotPolicy(every_records=50, truncate=True)
+    with Replica.open(
+        LOG,
+        Ledger(),
+        uri=uri,
+        candidate=name,
+        address=f"http://{name}",
+        snapshots=snapshots,
+        policy=policy,
+        lease_s=PATIENCE_S,
+    ) as replica:
+
+        def announce() -> None:
+            replica.wait_role("leader")
+            say("leads", epoch=replica.epoch)
+
+        threading.Thread(target=announce, daemon=True).start()
+        say("open", applied=replica.applied)
+        for line in sys.stdin:
+            match line.split():
+                case ["submit", number]:
+                    try:
+                        result = replica.submit(number.encode(), request_id=("client", int(number)))
+                        say("result", number=int(number), result=result)
+                    except LogError as error:
+                        say("error", number=int(number), error=type(error).__name__)
+                case ["read"]:
+                    say("done", numbers=replica.read(lambda ledger: list(ledger.done)))
+                case _:
+                    return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

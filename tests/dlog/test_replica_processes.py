@@ -1,0 +1,110 @@
+"""Replicas as real processes: the leader is killed, its client repeats, nothing is done twice."""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlog.aio import Log
+from dlog.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 120
+COMMANDS = 300
+KILLS = (70, 190)
+"""In the middle of these commands."""
+
+
+class Member:
+    """Keeps what its process said until it is looked for."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._said: list[dict[str, Any]] = []
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+
+    async def hear(self, *events: str) -> dict[str, Any]:
+        """Return the next of *events*; an event "died" when there will be none."""
+        while True:
+            for said in self._said:
+                if said["event"] in events:
+                    self._said.remove(said)
+                    return said
+            assert self.process.stdout is not None
+            line = await self.process.stdout.readline()
+            if not line:
+                return {"event": "died"}
+            self._said.append(json.loads(line))
+
+
+@asynccontextmanager
+async def member(uri: str, name: str, snapshots: Path) -> AsyncIterator[Member]:
+    command = (sys.executable, "-m", "tests.dlog.replica_member", uri, name, f"file://{snapshots}")
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=1 << 24
+    )
+    try:
+        yield Member(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
+
+        async def begun(name: str) -> Member:
+            running = member(cluster.uri, name, tmp_path / "snapshots")
+            begun = await stack.enter_async_context(running)
+            await begun.hear("open")
+            return begun
+
+        leader = await begun("a")
+        await leader.hear("leads")
+        followers = [await begun("b"), await begun("c")]
+        unknown = 0
+        number = 1
+        while number <= COMMANDS:
+            leader.tell(f"submit {number}")
+            if number in KILLS and followers:
+                await asyncio.sleep(0)
+                leader.process.kill()
+            said = await leader.hear("result", "error")
+            if said["event"] == "result":
+                assert said["result"] == number, "each has one effect, in order"
+                number += 1
+                continue
+            unknown += 1
+            assert said["event"] == "died" or said["error"] in (
+                "NotLeader",
+                "CommandOutcomeUnknown",
+            )
+            waits = [asyncio.create_task(each.hear("leads")) for each in followers]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            successor = followers[[each.done() for each in waits].index(True)]
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+            followers.remove(successor)
+            leader = successor
+        assert unknown > 0, "a leader was killed before it could answer"
+        late = await begun("d")  # from a snapshot, as the log was truncated
+        for replica in (leader, late):
+            replica.tell("read")
+            assert (await replica.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))
+        async with await Log.tail("accounts", uri=cluster.uri, follow=False) as reader:
+            assert (await anext(reader)).offset > 0
