@@ -16,7 +16,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 468,
+    "product files": 459,
     "product lines": 93_800,
     "test lines": 125_000,
     "class names twice in a package": 11,

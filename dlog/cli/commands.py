@@ -59,7 +59,7 @@ def not_recorded(reason: str) -> Effect:
     return Effect(reason=reason)
 
 
-class Command(TyperCommand):
+class DeclaredCommand(TyperCommand):
     """A command whose change has the outcome that its exit code says."""
 
     effect: Effect
@@ -123,10 +123,10 @@ def include(app: typer.Typer, *parts: CommandGroup) -> None:
         app.registered_commands += part.registered_commands
 
 
-def command_class(effect: Effect, documented: str) -> type[Command]:
+def command_class(effect: Effect, documented: str) -> type[DeclaredCommand]:
     """Return the class of a command with this effect."""
 
-    class Stated(Command):
+    class Stated(DeclaredCommand):
         pass
 
     Stated.effect, Stated.documented = effect, documented

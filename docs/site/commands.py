@@ -8,7 +8,7 @@ from typing import Any, Final
 from typer.main import get_command
 
 from dlog.cli.app import app
-from dlog.cli.commands import Command
+from dlog.cli.commands import DeclaredCommand
 from docs.site.markdown import code, table
 
 _HEAD = """\
@@ -43,7 +43,7 @@ def _text(given: str | None) -> str:
 
 def _more(command: Any) -> str:
     """Return a link to the section of the documents that has the command."""
-    if not isinstance(command, Command):
+    if not isinstance(command, DeclaredCommand):
         return ""
     page, _, heading = command.documented.partition("#")
     return f"\nMore: [{heading.replace('-', ' ')}]({page}.md#{heading}).\n"

@@ -8,7 +8,7 @@ from typing import Any
 from typer.main import get_command
 
 from dlog.cli.app import app
-from dlog.cli.commands import Command
+from dlog.cli.commands import DeclaredCommand
 
 ROOT = Path(__file__).parents[2]
 COMMAND = r"dlog((?: +[\w.,:/=-]+(?:\|[\w-]+)*)+)"
@@ -63,9 +63,9 @@ def test_every_command_that_a_message_or_a_document_names_exists() -> None:
     assert wrong == []
 
 
-def defined(command: Any, words: str = "") -> Iterator[tuple[str, Command]]:
+def defined(command: Any, words: str = "") -> Iterator[tuple[str, DeclaredCommand]]:
     """Yield each command of the program, and the words that name it."""
-    if isinstance(command, Command):
+    if isinstance(command, DeclaredCommand):
         yield words, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from defined(inner, f"{words} {name}".strip())
