@@ -72,7 +72,10 @@ def test_a_record_that_is_not_there_is_one_sentence(shell: CliShell) -> None:
     assert "is no DLSN" in shell.refused("log", "trace", "orders", "--dlsn", "x", code=2)
 
 
-def test_a_bookie_that_is_away_is_the_exit_code_and_an_entry_that_nobody_gives_is_traced() -> None:
+def test_a_bookie_that_is_away_is_the_exit_code_and_an_entry_that_nobody_gives_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.health.record_trace.ASK_AGAIN_S", 0.01)
     with cli_shell() as shell:
         shell.write("orders", end=5)
         shell.cluster.kill_bookie(0)
