@@ -17,7 +17,7 @@ PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-g
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
 # They wait half of the time, and the quick ones start nothing: more of them than cores run at once.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PARALLEL ?= -n $(shell expr $(CORES) + 1) --maxprocesses 4 --dist loadfile
+PARALLEL ?= -n $(shell expr $(CORES) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PARALLEL_QUICK ?= -n 3 --dist worksteal
 SEED ?=
 SEEDS ?=
@@ -30,6 +30,8 @@ MODULES ?=
 KINDS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes of the tests import the same modules: compiled once, where an environment forbids it too.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean

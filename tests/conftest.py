@@ -14,7 +14,7 @@ from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.zookeeper import ManagedZooKeeper
 from tests.waiting import PATIENCE_S, SESSION_S
 
-pytest_plugins = ["tests.coroutines", "tests.tiers"]
+pytest_plugins = ["tests.coroutines", "tests.tiers", "tests.schedule"]
 
 # A loaded machine misses any deadline.
 hypothesis.settings.register_profile("without deadlines", deadline=None)

@@ -62,6 +62,11 @@ class Guard:
 _guard = Guard()
 
 
+def marks(item: pytest.Item) -> frozenset[str]:
+    """Return the names of the marks of *item*."""
+    return frozenset(mark.name for mark in item.iter_markers())
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="only what needs no process, no Java and no PySpark"
@@ -82,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("spark")
     if not config.getoption("quick"):
         return
-    quick = [item for item in items if not _marks(item) & {*OUTSIDE, "slow"}]
+    quick = [item for item in items if not marks(item) & {*OUTSIDE, "slow"}]
     chosen = set(quick)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = quick
@@ -99,7 +104,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    _guard.begin(_marks(item))
+    _guard.begin(marks(item))
     item.stash[_CPU_S] = time.process_time()
     return (yield)
 
@@ -132,7 +137,3 @@ _CPU_S = pytest.StashKey[float]()
 
 def _is_of_spark(path: Path, config: pytest.Config) -> bool:
     return path.is_relative_to(config.rootpath / SPARK)
-
-
-def _marks(item: pytest.Item) -> frozenset[str]:
-    return frozenset(mark.name for mark in item.iter_markers())

@@ -174,7 +174,7 @@ class Supervisor:
 @contextlib.asynccontextmanager
 async def supervisor(directory: Path, *, package: str = "dlog.demo") -> AsyncIterator[Supervisor]:
     """Run roles, modules of *package*, whose processes all end with the block."""
-    others = _children()
+    others = child_processes()
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     running = Supervisor(directory, package)
@@ -189,7 +189,7 @@ async def supervisor(directory: Path, *, package: str = "dlog.demo") -> AsyncIte
 async def _end_orphans(others: frozenset[int]) -> None:
     """Kill the children that roles left; their own children then come up in the next sweep."""
     for _ in range(_SWEEPS_MAX):
-        children = sorted(_children() - others)
+        children = sorted(child_processes() - others)
         if not children:
             return
         for child in children:
@@ -200,9 +200,17 @@ async def _end_orphans(others: frozenset[int]) -> None:
                 await asyncio.to_thread(os.waitpid, child, 0)
 
 
-def _children() -> frozenset[int]:
-    listings = Path("/proc/self/task").glob("*/children")
-    return frozenset(int(pid) for each in listings for pid in each.read_text("ascii").split())
+def child_processes() -> frozenset[int]:
+    """Return the children of all threads. A thread that ends leaves its own to another one, which
+    may have been read before: all are read again then."""
+    for _ in range(_SWEEPS_MAX):
+        listings = sorted(Path("/proc/self/task").glob("*/children"))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return frozenset(
+                int(pid) for listing in listings for pid in listing.read_text("ascii").split()
+            )
+    message = "threads of this process end faster than its children can be listed"
+    raise RuntimeError(message)
 
 
 async def command(

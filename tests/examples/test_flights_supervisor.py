@@ -1,11 +1,14 @@
 """The demo hears its roles, and leaves no process behind, whatever they do."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from dlog.demo.supervisor import RoleFailed, supervisor
+from dlog.demo.supervisor import RoleFailed, child_processes, supervisor
 from tests.waiting import PATIENCE_S, alive
 
 pytestmark = pytest.mark.integration
@@ -63,3 +66,28 @@ def test_what_a_role_leaves_behind_in_a_group_of_its_own_is_ended_too(
             return child
 
     assert not alive(asyncio.run(scenario()))
+
+
+def test_children_are_listed_while_threads_end() -> None:
+    ended = threading.Event()
+
+    def start_threads() -> None:
+        while not ended.is_set():
+            thread = threading.Thread(target=int)
+            thread.start()
+            thread.join()
+
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
+    starters = [threading.Thread(target=start_threads) for _ in range(3)]
+    for starter in starters:
+        starter.start()
+    try:
+        for _ in range(300):
+            assert child.pid in child_processes()
+    finally:
+        ended.set()
+        for starter in starters:
+            starter.join()
+        child.communicate()

@@ -1,0 +1,59 @@
+"""Which process of a parallel run gets which tests, and in what order.
+
+The tests of one file share what they start, so they stay together. All that start Spark stay
+together too: two JVMs of Spark on two cores leave its Python workers less than the ten seconds
+that Spark gives them to start, which no setting changes. What takes longest comes first, so that
+no process still works through one long file when the others have ended.
+"""
+
+from pathlib import PurePosixPath
+from typing import Final
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+from tests.tiers import SPARK, marks
+
+_SPARK: Final = "Spark"
+_SPARK_ELSEWHERE: Final = frozenset({"test_lakehouse.py", "test_spark.py", "test_spark_chaos.py"})
+"""Of other directories than Spark's own."""
+
+
+class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(super()._split_scope(nodeid))
+        return _SPARK if _starts_spark(file) else str(file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndSpark | None:
+    return FilesAndSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files: Spark's, others that start a process, others that compute, the rest."""
+    rank: dict[PurePosixPath, int] = {}
+    for item in items:
+        file = _file(item)
+        rank[file] = min(_rank(item), rank.get(file, len(_RANKS)))
+    items.sort(key=lambda item: rank[_file(item)])
+
+
+_RANKS: Final = ("spark", "zookeeper", "integration", "slow")
+
+
+def _rank(item: pytest.Item) -> int:
+    if _starts_spark(_file(item)):
+        return 0
+    its = marks(item)
+    return next((rank for rank, mark in enumerate(_RANKS) if rank and mark in its), len(_RANKS))
+
+
+def _starts_spark(file: PurePosixPath) -> bool:
+    return file.is_relative_to(SPARK) or file.name in _SPARK_ELSEWHERE
+
+
+def _file(item: pytest.Item) -> PurePosixPath:
+    return PurePosixPath(item.nodeid.partition("::")[0])
