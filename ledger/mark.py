@@ -43,7 +43,7 @@ NO_FRAGMENT: Final = EntryId(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingReplica:
     """The ledger lacks what *bookie* should hold."""
 
     bookie: BookieId
@@ -61,18 +61,20 @@ def written_without(
     since_ms: int,
     *,
     missed: Iterable[BookieId] = (),
-) -> tuple[Lack, ...]:
+) -> tuple[MissingReplica, ...]:
     """Return what to mark if the fragment at *fragment* is written without *bookies*, and others
     *missed* entries before it: who is there again has just those copied to it."""
-    away = tuple(Lack(bookie, Reason.AWAY, since_ms, fragment) for bookie in bookies)
-    return away + tuple(Lack(bookie, Reason.MISSING, since_ms) for bookie in missed)
+    away = tuple(MissingReplica(bookie, Reason.AWAY, since_ms, fragment) for bookie in bookies)
+    return away + tuple(MissingReplica(bookie, Reason.MISSING, since_ms) for bookie in missed)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    lacks: tuple[Lack, ...]
+class UnderreplicatedLedger:
+    """The mark of a ledger: what of it is missing, and when to try again."""
+
+    missing: tuple[MissingReplica, ...]
     attempts: int = 0
-    """Repairs that ended without success since the last lack came."""
+    """Repairs that ended without success since the last missing replica was added."""
     not_before_ms: int = 0
     """No worker tries before, by the wall clock."""
     lost: tuple[tuple[int, int], ...] = ()
@@ -91,47 +93,47 @@ class Mark:
 
     @property
     def bookies(self) -> frozenset[BookieId]:
-        return frozenset(lack.bookie for lack in self.lacks)
+        return frozenset(replica.bookie for replica in self.missing)
 
-    def waits(self, now_ms: int, came: Collection[BookieId]) -> bool:
-        """Return whether its time has not come, nor what it may wait for. *came*: the bookies that
-        are there since some came; none if none did."""
-        return self.not_before_ms > now_ms and not (came and self._is_helped_by(came))
+    def waits(self, now_ms: int, rejoined: Collection[BookieId]) -> bool:
+        """Return whether its time has not come, nor what it may wait for. *rejoined*: the bookies
+        that are registered since some came; none if none did."""
+        return self.not_before_ms > now_ms and not (rejoined and self._is_helped_by(rejoined))
 
     def _is_helped_by(self, there: Collection[BookieId]) -> bool:
         """Return whether, of the bookies that are *there* since some came, one may be what this
         waits for."""
         returned = any(
-            lack.reason in {Reason.LOST, Reason.AWAY, Reason.MISSING} and lack.bookie in there
-            for lack in self.lacks
+            replica.reason in {Reason.LOST, Reason.AWAY, Reason.MISSING} and replica.bookie in there
+            for replica in self.missing
         )
         return self.wants_bookie or returned
 
-    def lack_of(self, bookie: BookieId) -> Lack | None:
-        return next((lack for lack in self.lacks if lack.bookie == bookie), None)
+    def missing_of(self, bookie: BookieId) -> MissingReplica | None:
+        return next((replica for replica in self.missing if replica.bookie == bookie), None)
 
-    def merged(self, lacks: tuple[Lack, ...], *, urgent: bool = False) -> Self:
-        """Return the mark with *lacks* added; itself if it says all that already.
+    def merged(self, missing: tuple[MissingReplica, ...], *, urgent: bool = False) -> Self:
+        """Return the mark with *missing* added; itself if it says all that already.
 
         What is new is tried at once, whatever was deferred before."""
-        by_bookie = {lack.bookie: lack for lack in self.lacks}
-        for lack in lacks:
-            known = by_bookie.get(lack.bookie)
+        by_bookie = {replica.bookie: replica for replica in self.missing}
+        for replica in missing:
+            known = by_bookie.get(replica.bookie)
             if known is None:
-                by_bookie[lack.bookie] = lack
+                by_bookie[replica.bookie] = replica
             else:
-                by_bookie[lack.bookie] = replace(
+                by_bookie[replica.bookie] = replace(
                     known,
-                    reason=max(known.reason, lack.reason, key=_weight),
-                    fragment=max(known.fragment, lack.fragment),
+                    reason=max(known.reason, replica.reason, key=_weight),
+                    fragment=max(known.fragment, replica.fragment),
                 )
         merged = tuple(by_bookie[bookie] for bookie in sorted(by_bookie))
-        thorough = self.thorough or any(lack.reason is Reason.DAMAGED for lack in lacks)
+        thorough = self.thorough or any(replica.reason is Reason.DAMAGED for replica in missing)
         urgent = self.urgent or urgent
-        if (merged, thorough, urgent) == (self.lacks, self.thorough, self.urgent):
+        if (merged, thorough, urgent) == (self.missing, self.thorough, self.urgent):
             return self
         return replace(
-            self, lacks=merged, thorough=thorough, urgent=urgent, attempts=0, not_before_ms=0
+            self, missing=merged, thorough=thorough, urgent=urgent, attempts=0, not_before_ms=0
         )
 
     def deferred(
@@ -165,12 +167,12 @@ class Mark:
             version=FORMAT_VERSION,
             lacks=[
                 pb.LackNode(
-                    bookie=lack.bookie,
-                    reason=pb.LackReason.ValueType(lack.reason),
-                    since_ms=lack.since_ms,
-                    fragment=None if lack.fragment == NO_FRAGMENT else lack.fragment,
+                    bookie=replica.bookie,
+                    reason=pb.LackReason.ValueType(replica.reason),
+                    since_ms=replica.since_ms,
+                    fragment=None if replica.fragment == NO_FRAGMENT else replica.fragment,
                 )
-                for lack in self.lacks
+                for replica in self.missing
             ],
             attempts=self.attempts,
             not_before_ms=self.not_before_ms,
@@ -191,13 +193,13 @@ class Mark:
             parse_node(node, value, path, version=FORMAT_VERSION)
             return cls(
                 tuple(
-                    Lack(
-                        BookieId(lack.bookie),
-                        Reason(lack.reason),
-                        lack.since_ms,
-                        EntryId(lack.fragment) if lack.HasField("fragment") else NO_FRAGMENT,
+                    MissingReplica(
+                        BookieId(replica.bookie),
+                        Reason(replica.reason),
+                        replica.since_ms,
+                        EntryId(replica.fragment) if replica.HasField("fragment") else NO_FRAGMENT,
                     )
-                    for lack in node.lacks
+                    for replica in node.lacks
                 ),
                 attempts=node.attempts,
                 not_before_ms=node.not_before_ms,

@@ -1,7 +1,7 @@
 """Marks of ledgers that lack copies, in the metadata store: what writers, readers, bookies and
 repair have in common.
 
-    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   an `UnderreplicatedLedger`
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
 
 256 buckets: the names of 100,000 marks in one node would be more than ZooKeeper answers. Repair has
@@ -30,7 +30,7 @@ from typing import Final, Self, assert_never
 from ledger.errors import BadVersion, LogError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger, now_ms
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metastore.port import CheckOp, MetadataStore, SetOp, put_node
 from ledger.nodes import parse_node
 from ledger.protocol.answers import Fault, RepairHint
@@ -81,16 +81,20 @@ class RepairLock:
 
 
 async def mark_ledger(
-    store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+    store: MetadataStore,
+    ledger_id: LedgerId,
+    missing: Iterable[MissingReplica],
+    *,
+    urgent: bool = False,
 ) -> bool:
     """Mark the ledger; return False if its mark said all that already. It gets a new version then,
     too.
 
     Raises `MetadataUnavailable`: then it may be marked or not, and it can be repeated."""
-    wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
+    wanted = tuple(sorted(missing, key=lambda replica: replica.bookie))
     assert wanted, "a mark names a bookie"
     path = path_of_mark(ledger_id)
-    new = Mark(()).merged(wanted, urgent=urgent)
+    new = UnderreplicatedLedger(()).merged(wanted, urgent=urgent)
     for _ in range(WRITE_TRIES_MAX):
         try:
             # First, as most are new: then it is one call.
@@ -115,14 +119,16 @@ async def mark_ledger(
     )
 
 
-async def read_mark(store: MetadataStore, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+async def read_mark(
+    store: MetadataStore, ledger_id: LedgerId
+) -> tuple[UnderreplicatedLedger, int] | None:
     """Return mark and version, None if the ledger is not marked. Raises `DamagedMetadata`."""
     path = path_of_mark(ledger_id)
     try:
         found = await store.get(path)
     except NoSuchNode:
         return None
-    return Mark.decode(found.value, path=path), found.version
+    return UnderreplicatedLedger.decode(found.value, path=path), found.version
 
 
 async def read_lock(store: MetadataStore, ledger_id: LedgerId) -> tuple[RepairLock, int] | None:
@@ -143,7 +149,7 @@ async def is_under_repair(store: MetadataStore, ledger_id: LedgerId) -> bool:
     )
 
 
-async def ring(store: MetadataStore) -> None:
+async def notify_workers(store: MetadataStore) -> None:
     """Let workers know that there are new marks; best effort, as they look by themselves."""
     with suppress(MetadataUnavailable):
         await put_node(store, MARKS, b"")
@@ -169,7 +175,7 @@ class RepairHints:
         self._now_ms = wall_clock_ms
         self._reported: dict[tuple[LedgerId, BookieId], int] = {}
         """When, the oldest first."""
-        self._waiting: deque[tuple[LedgerId, tuple[Lack, ...]]] = deque()
+        self._waiting: deque[tuple[LedgerId, tuple[MissingReplica, ...]]] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._dropping = False
         """Whether the last one found no room."""
@@ -199,8 +205,8 @@ class RepairHints:
             if len(self._reported) >= REMEMBERED_MAX:
                 del self._reported[next(iter(self._reported))]
             self._reported[ledger_id, bookie] = at_ms
-        lacks = tuple(Lack(bookie, reason, at_ms) for bookie in news)
-        self._waiting.append((ledger_id, lacks))
+        missing = tuple(MissingReplica(bookie, reason, at_ms) for bookie in news)
+        self._waiting.append((ledger_id, missing))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
@@ -220,11 +226,11 @@ class RepairHints:
         try:
             while self._waiting:  # what is heard while it rings counts too
                 while self._waiting:
-                    ledger_id, lacks = self._waiting.popleft()
-                    if await mark_ledger(self._store, ledger_id, lacks):
-                        bookies = [lack.bookie for lack in lacks]
+                    ledger_id, missing = self._waiting.popleft()
+                    if await mark_ledger(self._store, ledger_id, missing):
+                        bookies = [replica.bookie for replica in missing]
                         _log.info("replicas_suspected", ledger_id=ledger_id, bookies=bookies)
-                await ring(self._store)
+                await notify_workers(self._store)
         except LogError as error:
             self._waiting.clear()
             self._reported.clear()

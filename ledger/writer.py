@@ -242,10 +242,10 @@ class LedgerWriter:
         return event
 
     async def _mark(self, effect: protocol.MarkLacks) -> None:
-        lacks = written_without(effect.bookies, effect.fragment, now_ms(), missed=effect.missed)
+        missing = written_without(effect.bookies, effect.fragment, now_ms(), missed=effect.missed)
         event: protocol.WriterEvent = protocol.LacksMarked(effect)
         try:
-            await mark_ledger(self._environment.ledgers.store, self.ledger_id, lacks)
+            await mark_ledger(self._environment.ledgers.store, self.ledger_id, missing)
         except LogError as error:
             _log.warning("ledger_not_marked", ledger_id=self.ledger_id, reason=str(error))
             event = protocol.MarkingFailed()

@@ -30,7 +30,7 @@ from dlog.aio import Log
 from ledger import LedgerClient
 from ledger.ids import BookieId, EntryId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.quorum import Quorum
 from ledger.writer import LedgerWriter
 
@@ -62,7 +62,7 @@ async def calls(bench: Bench, directory: Path) -> None:
         await gone(on, lost)
         marking, working = CountingStore(on.client.store), CountingStore(on.client.store)
         for ledger_id in ledgers:
-            await Marks(marking).add(ledger_id, [Lack(lost, Reason.LOST, now_ms())])
+            await Marks(marking).add(ledger_id, [MissingReplica(lost, Reason.LOST, now_ms())])
         client = await LedgerClient.connect(working)
         await client.bookies.wait_for(len(others), 60)
         worker = Worker(client, WorkerConfig(bytes_per_s=0))

@@ -34,7 +34,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger, now_ms
-from ledger.mark import Lack
+from ledger.mark import MissingReplica
 from ledger.metastore.port import MetadataStore, Watch, children_of
 from ledger.procedures import run
 from ledger.process import this_process
@@ -309,17 +309,17 @@ class _Auditing:
     async def _mark(self, action: protocol.MarkLedgers) -> int:
         marked = 0
 
-        async def write(found: tuple[LedgerId, tuple[Lack, ...]]) -> None:
+        async def write(found: tuple[LedgerId, tuple[MissingReplica, ...]]) -> None:
             nonlocal marked
-            ledger_id, lacks = found
+            ledger_id, missing = found
             urgent = ledger_id in action.urgent
-            is_new = await self._marks.add(ledger_id, lacks, urgent=urgent)
+            is_new = await self._marks.add(ledger_id, missing, urgent=urgent)
             marked += is_new  # what others counted meanwhile stays
 
-        await for_each(action.lacks, write, at_once=WRITES_MAX)
+        await for_each(action.missing, write, at_once=WRITES_MAX)
         if marked:
             self._counts.marked += marked
-            await self._marks.ring()
+            await self._marks.notify_workers()
         return marked
 
     async def _record(self, action: protocol.RecordPass) -> None:

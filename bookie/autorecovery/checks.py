@@ -37,7 +37,7 @@ from ledger.errors import DamagedMetadata, NoSuchLedger, NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger, now_ms
 from ledger.manager import LedgerStore
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import MetadataStore, children_of, put_node
 from ledger.nodes import parse_node
@@ -228,14 +228,16 @@ async def check_all(
         if judgement.lacking:
             check.lacking += 1
             since_ms = now_ms()
-            lacks = [Lack(bookie, reason, since_ms) for bookie, reason in judgement.lacking]
-            await marks.add(ledger_id, lacks, urgent=judgement.urgent)
+            missing = [
+                MissingReplica(bookie, reason, since_ms) for bookie, reason in judgement.lacking
+            ]
+            await marks.add(ledger_id, missing, urgent=judgement.urgent)
 
     async for part in parts_of(client.ledgers):
         before = check.lacking
         await for_each(part, work, at_once=LEDGERS_MAX)
         if check.lacking > before:
-            await marks.ring()
+            await marks.notify_workers()
         on_progress(check)
     return check
 
@@ -286,10 +288,12 @@ async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementReco
                     exchanged.update(ensemble[index] for index, _ in better)
             if exchanged:
                 misplaced += 1
-                lacks = [Lack(bookie, Reason.MISPLACED, now_ms) for bookie in sorted(exchanged)]
-                marked |= await marks.add(ledger_id, lacks)
+                missing = [
+                    MissingReplica(bookie, Reason.MISPLACED, now_ms) for bookie in sorted(exchanged)
+                ]
+                marked |= await marks.add(ledger_id, missing)
         if marked:
-            await marks.ring()
+            await marks.notify_workers()
     return PlacementRecord(at_ms=now_ms, ledgers=ledgers, misplaced=misplaced)
 
 
@@ -320,10 +324,12 @@ async def check_replicas(client: LedgerClient, *, now_ms: int) -> ReplicasRecord
             if members <= known:
                 continue
             unknown += 1
-            lacks = [Lack(bookie, Reason.LOST, now_ms) for bookie in sorted(members - known)]
-            marked |= await marks.add(ledger_id, lacks)
+            missing = [
+                MissingReplica(bookie, Reason.LOST, now_ms) for bookie in sorted(members - known)
+            ]
+            marked |= await marks.add(ledger_id, missing)
         if marked:
-            await marks.ring()
+            await marks.notify_workers()
     return ReplicasRecord(at_ms=now_ms, ledgers=ledgers, away=away, urgent=urgent, unknown=unknown)
 
 

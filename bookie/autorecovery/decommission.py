@@ -17,7 +17,7 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned, create_node
 from ledger.procedures import run
 from ledger.protocol.procedure import Action
@@ -130,10 +130,10 @@ class _Decommissioning:
                     naming_bytes += weight_of(metadata, {self._bookie}).bytes
                     widest = max(widest, metadata.quorum.ensemble)
                     if mark:
-                        lack = Lack(self._bookie, Reason.DECOMMISSIONING, now_ms())
-                        marked |= await self._marks.add(ledger_id, [lack])
+                        replica = MissingReplica(self._bookie, Reason.DECOMMISSIONING, now_ms())
+                        marked |= await self._marks.add(ledger_id, [replica])
             if marked:
-                await self._marks.ring()
+                await self._marks.notify_workers()
         return protocol.LedgersScanned(
             naming=naming, naming_bytes=naming_bytes, unreadable=unreadable, widest=widest
         )

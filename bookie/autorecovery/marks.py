@@ -1,6 +1,6 @@
 """Repair in the metadata store: marks, locks, and the switches of operators.
 
-    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   an `UnderreplicatedLedger`
     /underreplicated/urgent/urL<id>             exists: this one comes before others
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
     /underreplicated/disable                    exists: workers rest
@@ -34,7 +34,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Mark
+from ledger.mark import MissingReplica, UnderreplicatedLedger
 from ledger.metastore.port import (
     CheckOp,
     CreateOp,
@@ -57,11 +57,11 @@ from ledger.repair_marks import (
     RepairLock,
     bucket_of_mark,
     mark_ledger,
+    notify_workers,
     path_of_lock,
     path_of_mark,
     read_lock,
     read_mark,
-    ring,
 )
 from ledger.wire import metadata_pb2 as pb
 
@@ -105,23 +105,23 @@ class Marks:
     # Marks.
 
     async def add(
-        self, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+        self, ledger_id: LedgerId, missing: Iterable[MissingReplica], *, urgent: bool = False
     ) -> bool:
         """Mark the ledger; return False if its mark said all that already (`mark_ledger`).
 
         *urgent*: before others. Raises `MetadataUnavailable`: then it may be marked or not, and it
         can be repeated."""
-        is_news = await mark_ledger(self._store, ledger_id, lacks, urgent=urgent)
+        is_news = await mark_ledger(self._store, ledger_id, missing, urgent=urgent)
         if urgent:
             with suppress(NodeExists):
                 await self._store.create(_urgent_path(ledger_id))
         return is_news
 
-    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+    async def read(self, ledger_id: LedgerId) -> tuple[UnderreplicatedLedger, int] | None:
         """Return mark and version, None if the ledger is not marked. Raises `DamagedMetadata`."""
         return await read_mark(self._store, ledger_id)
 
-    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
+    async def write(self, ledger_id: LedgerId, mark: UnderreplicatedLedger, version: int) -> bool:
         """Compare and swap; return False if it was changed or deleted meanwhile, or if the lock is
         not this worker's any more."""
         if not self._holds(ledger_id):
@@ -185,12 +185,12 @@ class Marks:
         names = await children_of(self._store, path)
         return tuple(each for name in names if (each := _ledger_of(name)) is not None)
 
-    async def ring(self) -> None:
+    async def notify_workers(self) -> None:
         """Let workers know that there are new marks; best effort, as they look by themselves."""
-        await ring(self._store)
+        await notify_workers(self._store)
 
     def watch(self) -> Watch:
-        """Watch for `ring`."""
+        """Watch for `notify_workers`."""
         return self._store.watch(MARKS)
 
     # Locks.

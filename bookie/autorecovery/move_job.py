@@ -28,7 +28,7 @@ from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, 
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import children_of
 from ledger.procedures import run
@@ -47,13 +47,13 @@ class OwnMarks:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._own: dict[LedgerId, tuple[Mark, int]] = {}
+        self._own: dict[LedgerId, tuple[UnderreplicatedLedger, int]] = {}
 
-    def put(self, ledger_id: LedgerId, lacks: tuple[Lack, ...]) -> None:
+    def put(self, ledger_id: LedgerId, missing: tuple[MissingReplica, ...]) -> None:
         assert ledger_id not in self._own, "one thing at a time is done to a ledger"
-        self._own[ledger_id] = Mark(()).merged(lacks), 0
+        self._own[ledger_id] = UnderreplicatedLedger(()).merged(missing), 0
 
-    def pop(self, ledger_id: LedgerId) -> Mark | None:
+    def pop(self, ledger_id: LedgerId) -> UnderreplicatedLedger | None:
         """Forget the mark; return what it said last, None if the repair deleted it."""
         found = self._own.pop(ledger_id, None)
         return None if found is None else found[0]
@@ -67,10 +67,10 @@ class OwnMarks:
     async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool:
         return await self._marks.name_target(ledger_id, bookie)
 
-    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+    async def read(self, ledger_id: LedgerId) -> tuple[UnderreplicatedLedger, int] | None:
         return self._own.get(ledger_id)
 
-    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
+    async def write(self, ledger_id: LedgerId, mark: UnderreplicatedLedger, version: int) -> bool:
         self._own[ledger_id] = mark, version + 1
         return True
 
@@ -82,10 +82,10 @@ class OwnMarks:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMove:
-    """From where copies of a ledger go, and why (*lacks*); and to where, None: whoever is
+    """From where copies of a ledger go, and why (*missing*); and to where, None: whoever is
     writable."""
 
-    lacks: tuple[Lack, ...]
+    missing: tuple[MissingReplica, ...]
     into: frozenset[BookieId] | None
 
 
@@ -95,7 +95,7 @@ class Moved:
 
     ledger_id: LedgerId
     end: RepairEnd
-    mark: Mark | None
+    mark: UnderreplicatedLedger | None
 
     @property
     def is_done(self) -> bool:
@@ -127,11 +127,11 @@ class MoveJob:
         )
 
     async def move(self, ledger_id: LedgerId, move: LedgerMove) -> Moved:
-        """Repair the ledger as if it were marked with the lacks of *move*.
+        """Repair the ledger as if it were marked with what *move* calls missing.
 
         Raises nothing that the metadata store or bookies refuse: see `repair_ledger`."""
         config = replace(self._context.config, into=move.into)
-        self._marks.put(ledger_id, move.lacks)
+        self._marks.put(ledger_id, move.missing)
         try:
             end = await repair_ledger(replace(self._context, config=config), ledger_id)
         finally:
@@ -305,8 +305,8 @@ class _Recovering:
             tally.named += 1
             self._report(f"repairing ledger {ledger_id}")
             reason, since_ms = Reason.DECOMMISSIONING, self._since_ms
-            lacks = tuple(Lack(bookie, reason, since_ms) for bookie in sorted(named))
-            return LedgerMove(lacks, into or None)
+            missing = tuple(MissingReplica(bookie, reason, since_ms) for bookie in sorted(named))
+            return LedgerMove(missing, into or None)
 
         def count(moved: Moved) -> None:
             if moved.is_done:
@@ -399,8 +399,8 @@ async def rebalance(
         if dry_run:
             return None
         chosen_bytes[ledger_id] = move.bytes
-        lack = Lack(move.source, Reason.MISPLACED, now_ms())
-        return LedgerMove((lack,), frozenset({move.target}))
+        replica = MissingReplica(move.source, Reason.MISPLACED, now_ms())
+        return LedgerMove((replica,), frozenset({move.target}))
 
     def count(moved: Moved) -> None:
         size_bytes = chosen_bytes.pop(moved.ledger_id)

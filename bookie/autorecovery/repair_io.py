@@ -15,7 +15,7 @@ from ledger.environment import Credentials, Environment, repair_credentials, run
 from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger, now_ms
-from ledger.mark import Mark, Reason
+from ledger.mark import Reason, UnderreplicatedLedger
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import CheckOp
 from ledger.procedures import run
@@ -74,9 +74,11 @@ class MarksPort(Protocol):
 
     async def name_target(self, ledger_id: LedgerId, bookie: BookieId) -> bool: ...
 
-    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None: ...
+    async def read(self, ledger_id: LedgerId) -> tuple[UnderreplicatedLedger, int] | None: ...
 
-    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool: ...
+    async def write(
+        self, ledger_id: LedgerId, mark: UnderreplicatedLedger, version: int
+    ) -> bool: ...
 
     async def end(self, ledger_id: LedgerId, version: int) -> Ended: ...
 
@@ -115,9 +117,11 @@ class RepairCache:
         """Let all be read again: it has changed."""
         self._read_at = None
 
-    async def leaving_for(self, mark: Mark) -> Leaving:
+    async def leaving_for(self, mark: UnderreplicatedLedger) -> Leaving:
         """Return who is to be emptied, for the repair of what *mark* says. Raises as `refresh`."""
-        emptied = {lack.bookie for lack in mark.lacks if lack.reason is Reason.DECOMMISSIONING}
+        emptied = {
+            replica.bookie for replica in mark.missing if replica.reason is Reason.DECOMMISSIONING
+        }
         await self.refresh()
         if not emptied <= self._leaving.bookies:
             self._leaving = await self._marks.leaving()
@@ -141,15 +145,15 @@ async def repair_ledger(
     ledger_id: LedgerId,
     *,
     eager: bool = False,
-    came: frozenset[BookieId] = frozenset(),
+    rejoined: frozenset[BookieId] = frozenset(),
 ) -> protocol.RepairEnd:
     """Repair the ledger, if it is marked and nobody else does; return how that ended.
 
-    *eager*, *came*: see `protocol.repair`.
+    *eager*, *rejoined*: see `protocol.repair`.
     What the metadata store or bookies refuse ends up in the mark, or in what is returned;
     nothing of it is raised. Safe to cancel at any moment: the lock is given back then."""
     repairing = _RepairIO(context, ledger_id)
-    steps = protocol.repair(context.config, eager=eager, came=came)
+    steps = protocol.repair(context.config, eager=eager, rejoined=rejoined)
     try:
         return await run(steps, repairing.perform)
     finally:

@@ -21,7 +21,7 @@ from ledger.client import LedgerClient
 from ledger.delays import Backoff
 from ledger.environment import Credentials, repair_credentials
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.port import children_of
 from ledger.protocol.answers import Found, verified
@@ -262,7 +262,7 @@ class Located:
     ledger_id: LedgerId
     metadata: LedgerMetadata
     places: tuple[Place, ...]
-    mark: Mark | None
+    mark: UnderreplicatedLedger | None
     """What repair knows of it."""
 
     @property

@@ -10,7 +10,7 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.worker import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.metastore.port import MetadataStore
 from ledger.tasks import for_each
 
@@ -73,7 +73,7 @@ def left_s(ledgers: int, workers: Sequence[WorkerReport]) -> float | None:
 @dataclass(frozen=True, slots=True)
 class MarkedLedger:
     ledger_id: LedgerId
-    mark: Mark
+    mark: UnderreplicatedLedger
     worker: str
     """Who repairs it now; empty: nobody."""
 
@@ -153,7 +153,7 @@ async def open_work_of(store: MetadataStore, bookies: Iterable[BookieId]) -> lis
     """Return what is left to repair of what each of *bookies* should hold, by the first
     `MARKS_READ_MAX` marks. Raises `MetadataUnavailable`, `DamagedMetadata`."""
     work, marks = await open_work(store), Marks(store)
-    read: list[Mark] = []
+    read: list[UnderreplicatedLedger] = []
     looked_at = 0
 
     async def look(ledger_id: LedgerId) -> None:

@@ -161,7 +161,7 @@ class Worker(Background):
     async def run_once(self) -> Scan:
         """Look at all marks once, and repair what can be. Raises what listing marks raises."""
         there = frozenset(BookieId(found.bookie) for found in self._client.bookies.available())
-        came = there if there - self._seen_bookies else NOBODY
+        rejoined = there if there - self._seen_bookies else NOBODY
         self._seen_bookies = there
         scan, queue = Scan(), self._queue
         queue.begin()
@@ -170,7 +170,7 @@ class Worker(Background):
             async for bucket in self._marks.buckets(self._random):
                 queue.listed(bucket)
                 while (ledger_id := await self._next()) is not None:
-                    take = self._take(ledger_id, came, scan)
+                    take = self._take(ledger_id, rejoined, scan)
                     working.add(asyncio.ensure_future(take))
                     while len(working) >= self.ledgers_max:
                         done, working = await asyncio.wait(
@@ -194,7 +194,7 @@ class Worker(Background):
             self._queue.saw(self._cache.urgent, self._cache.locked)
         return self._queue.take(now_ms=self._now_ms())
 
-    async def _take(self, ledger_id: LedgerId, came: frozenset[BookieId], scan: Scan) -> None:
+    async def _take(self, ledger_id: LedgerId, rejoined: frozenset[BookieId], scan: Scan) -> None:
         now_ms = self._now_ms()
         try:
             if self._queue.is_put_off(ledger_id, now_ms=now_ms):
@@ -203,10 +203,10 @@ class Worker(Background):
                     await self._forget(ledger_id)
                     return
                 mark, _ = found
-                if mark.waits(now_ms, came):
+                if mark.waits(now_ms, rejoined):
                     self._queue.put_off(ledger_id, mark.not_before_ms)
                     return
-            finish = await repair_ledger(self._context, ledger_id, came=came)
+            finish = await repair_ledger(self._context, ledger_id, rejoined=rejoined)
             await self._ended(ledger_id, finish)
         except DamagedMetadata as error:
             _log.error("mark_unreadable", ledger_id=ledger_id, reason=str(error))

@@ -31,14 +31,14 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from bookie.autorecovery.status import MarkedLedger
     from ledger.forced_close import BookieHolding, Evidence
-    from ledger.mark import Lack
+    from ledger.mark import MissingReplica
     from ledger.metadata import Fragment, LedgerMetadata
 
 app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
-def _format_lacks(lacks: "list[dict[str, object]]") -> str:
-    return ", ".join(f"{lack['bookie']} ({lack['reason']})" for lack in lacks)
+def _format_missing(missing: "list[dict[str, object]]") -> str:
+    return ", ".join(f"{replica['bookie']} ({replica['reason']})" for replica in missing)
 
 
 def _next_repair(marked: "MarkedLedger") -> str:
@@ -51,15 +51,15 @@ def _or_open(end: int | None) -> object:
     return "open" if end is None else end
 
 
-_LACK: "Final[View[Lack]]" = View(
-    Column("bookie", lambda lack: lack.bookie),
-    Column("reason", lambda lack: lack.reason.name.lower()),
-    Column("since_ms", lambda lack: lack.since_ms),
+_MISSING: "Final[View[MissingReplica]]" = View(
+    Column("bookie", lambda replica: replica.bookie),
+    Column("reason", lambda replica: replica.reason.name.lower()),
+    Column("since_ms", lambda replica: replica.since_ms),
 )
 MARKED: "Final[View[MarkedLedger]]" = View(
     Column("ledger", lambda marked: marked.ledger_id),
-    Column("lacks", lambda marked: _LACK.rows(marked.mark.lacks), None, _format_lacks),
-    text_column("since", lambda marked: format_time(min(k.since_ms for k in marked.mark.lacks))),
+    Column("lacks", lambda marked: _MISSING.rows(marked.mark.missing), None, _format_missing),
+    text_column("since", lambda marked: format_time(min(k.since_ms for k in marked.mark.missing))),
     Column("attempts", lambda marked: marked.mark.attempts),
     json_column("not_before_ms", lambda marked: marked.mark.not_before_ms),
     json_column("waiting_for_bookies", lambda marked: marked.mark.wants_bookie),

@@ -25,7 +25,7 @@ from ledger.errors import CallerError, DamagedMetadata, LogError, NoSuchLedger
 from ledger.feature_level import FIRST
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.membership import KnownBookie, Membership
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metastore.port import MetadataStore
@@ -212,7 +212,7 @@ async def gather_repair(reach: Reach) -> RepairFacts:
     async for bucket in marks.buckets():
         marked += len(bucket)
         listed.extend(bucket[: MARKS_MAX - len(listed)])
-    read: dict[LedgerId, Mark] = {}
+    read: dict[LedgerId, UnderreplicatedLedger] = {}
 
     async def look(ledger_id: LedgerId) -> None:
         found = await marks.read(ledger_id)

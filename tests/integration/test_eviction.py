@@ -17,7 +17,7 @@ from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies
 from tests.bookie.processes import BookieProcess
@@ -65,7 +65,7 @@ async def move_away(client: LedgerClient, ledger_ids: Sequence[LedgerId], bookie
     marks = Marks(client.store)
     await marks.announce(bookie)
     for ledger_id in ledger_ids:
-        await marks.add(ledger_id, [Lack(bookie, Reason.DECOMMISSIONING, now_ms())])
+        await marks.add(ledger_id, [MissingReplica(bookie, Reason.DECOMMISSIONING, now_ms())])
     scan = await Worker(client, AT_ONCE).run_once()
     assert scan.outcomes == {RepairOutcome.DONE: len(ledger_ids)}
     await marks.withdraw(bookie)

@@ -106,7 +106,7 @@ async def test_a_leader_that_dies_with_one_of_three_bookies_is_taken_over(
                 await Marks(client.store).read(ledger_id)
                 async for ledger_id in Marks(client.store).list()
             ]
-            reasons = {k.reason for mark in marks if mark for k in mark[0].lacks}
+            reasons = {k.reason for mark in marks if mark for k in mark[0].missing}
             assert {Reason.AWAY} <= reasons <= {Reason.AWAY, Reason.MISSING}
             await cluster.restart_bookie(1)
             third.kill()

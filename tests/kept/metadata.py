@@ -20,7 +20,7 @@ from ledger.entry import access_key
 from ledger.feature_level import ClusterLevel
 from ledger.ids import BookieId, EntryId
 from ledger.ledger_owner import LedgerOwner, owner_in, owner_value
-from ledger.mark import Mark, written_without
+from ledger.mark import UnderreplicatedLedger, written_without
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
 from ledger.registry import BookieRegistration
@@ -51,7 +51,9 @@ WITH_PASSWORD: Final = LedgerMetadata(
     access_key=access_key(b"password"),
     creation_token=b"token",
 )
-MARK: Final = Mark(written_without([BookieId("b2")], EntryId(17), 1_764_000_000_000))
+MARK: Final = UnderreplicatedLedger(
+    written_without([BookieId("b2")], EntryId(17), 1_764_000_000_000)
+)
 RULES: Final = Rules((Grant("cn:alice", Role.WRITER, "orders*"),))
 COOKIE: Final = Cookie(
     bookie="b0",
@@ -103,7 +105,7 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "ledger, closed, with a password": LedgerMetadata.decode(
             kept["ledger, closed, with a password"], path="/kept"
         ),
-        "mark": Mark.decode(kept["mark"], path="/kept"),
+        "mark": UnderreplicatedLedger.decode(kept["mark"], path="/kept"),
         "rules": Rules.decode(kept["rules"]),
         "cookie": Cookie.decode(kept["cookie"]),
         "manifest": Manifest.decode(kept["manifest"], path="/kept"),

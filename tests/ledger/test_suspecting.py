@@ -7,7 +7,7 @@ import pytest
 
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Fault, RepairHint
@@ -31,7 +31,7 @@ def hint(fault: Fault = Fault.DAMAGED, bookie: BookieId = NAME) -> RepairHint:
     return RepairHint(bookie, fault, 3)
 
 
-async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> Mark | None:
+async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> UnderreplicatedLedger | None:
     found = await read_mark(client.store, ledger_id)
     return None if found is None else found[0]
 
@@ -72,7 +72,9 @@ async def test_a_damaged_replica_that_a_reader_met_is_marked() -> None:
         await eventually(is_marked)
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(bookie, Reason.DAMAGED)]
+        assert [(replica.bookie, replica.reason) for replica in mark.missing] == [
+            (bookie, Reason.DAMAGED)
+        ]
 
 
 async def test_of_an_open_ledger_nothing_is_suspected() -> None:
@@ -104,7 +106,7 @@ async def test_a_replica_is_reported_once_in_a_while() -> None:
     now = [1_000_000]
     suspicions = RepairHints(store, wall_clock_ms=lambda: now[0])
 
-    async def marked() -> tuple[Lack, ...]:
+    async def marked() -> tuple[MissingReplica, ...]:
         """Let one more reader meet the replica; take away what is marked then."""
         suspicions.heard(SEVEN, hint())
         await settle(suspicions)
@@ -112,12 +114,12 @@ async def test_a_replica_is_reported_once_in_a_while() -> None:
         if found is None:
             return ()
         await store.delete(path_of_mark(SEVEN))
-        return found[0].lacks
+        return found[0].missing
 
-    assert await marked() == (Lack(NAME, Reason.DAMAGED, now[0]),)
+    assert await marked() == (MissingReplica(NAME, Reason.DAMAGED, now[0]),)
     assert await marked() == ()
     now[0] += AGAIN_MS
-    assert await marked() == (Lack(NAME, Reason.DAMAGED, now[0]),)
+    assert await marked() == (MissingReplica(NAME, Reason.DAMAGED, now[0]),)
     await suspicions.close()
     await store.close()
 
@@ -129,7 +131,7 @@ async def test_a_missing_replica_is_marked_as_such() -> None:
     await settle(suspicions)
     found = await read_mark(store, SEVEN)
     assert found is not None
-    assert found[0].lacks[0].reason is Reason.MISSING
+    assert found[0].missing[0].reason is Reason.MISSING
     await suspicions.close()
     await store.close()
 
@@ -154,11 +156,11 @@ async def test_what_is_heard_while_workers_are_called_is_marked_too(
     suspicions = RepairHints(store)
     rings: list[MetadataStore] = []
 
-    async def ring(called: MetadataStore) -> None:
+    async def notify_workers(called: MetadataStore) -> None:
         rings.append(called)
         suspicions.heard(LedgerId(8), hint())
 
-    monkeypatch.setattr("ledger.repair_marks.ring", ring)
+    monkeypatch.setattr("ledger.repair_marks.notify_workers", notify_workers)
     suspicions.heard(SEVEN, hint())
     await settle(suspicions)
     assert await read_mark(store, LedgerId(8)) is not None
@@ -192,7 +194,7 @@ async def test_what_waits_is_marked_before_the_client_is_closed() -> None:
     await suspicions.close()
     found = await read_mark(store, SEVEN)
     assert found is not None
-    assert {(lack.bookie, lack.reason) for lack in found[0].lacks} == {
+    assert {(replica.bookie, replica.reason) for replica in found[0].missing} == {
         (NAME, Reason.MISSING),
         ("bookie-8", Reason.MISSING),
     }

@@ -64,7 +64,7 @@ _REPAIR = "bookie/autorecovery/protocol/repair.py"
 _judged(
     _UNSEEN,
     *(_REPAIR, "_Repair.__init__"),
-    "self._mark = Mark(())",
+    "self._mark = UnderreplicatedLedger(())",
     "self._now_ms = 0",
     "self._new_round()",
 )

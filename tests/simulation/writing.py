@@ -76,8 +76,8 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             try:
                 ledger_id = await self.ledgers.create(metadata)
                 if away:
-                    lacks = written_without(away, EntryId(0), 0)
-                    await mark_ledger(self.ledgers.store, ledger_id, lacks)
+                    missing = written_without(away, EntryId(0), 0)
+                    await mark_ledger(self.ledgers.store, ledger_id, missing)
                 return ledger_id
             except MetadataUnavailable:
                 return None
@@ -179,9 +179,9 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
 
     def _mark_lacks(self, effect: protocol.MarkLacks) -> None:
         async def mark() -> protocol.WriterEvent:
-            lacks = written_without(effect.bookies, effect.fragment, 0, missed=effect.missed)
+            missing = written_without(effect.bookies, effect.fragment, 0, missed=effect.missed)
             try:
-                await mark_ledger(self.ledgers.store, self.ledger_id, lacks)
+                await mark_ledger(self.ledgers.store, self.ledger_id, missing)
             except MetadataUnavailable:
                 return protocol.MarkingFailed()
             return protocol.LacksMarked(effect)

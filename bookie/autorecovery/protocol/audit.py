@@ -30,7 +30,7 @@ from typing import Final, Never
 from bookie.autorecovery.protocol.checks import is_urgent
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.procedure import Action, Now, Steps, Wait
 
@@ -153,9 +153,9 @@ class ReadLedgers(Action[LedgersPart | None]):
 
 @dataclass(frozen=True, slots=True)
 class MarkLedgers(Action[int]):
-    """Add these lacks to the ledgers' marks. Answer: how many marks are new or say more."""
+    """Add these replicas to the marks of the ledgers. Answer: how many are new or say more."""
 
-    lacks: tuple[tuple[LedgerId, tuple[Lack, ...]], ...]
+    missing: tuple[tuple[LedgerId, tuple[MissingReplica, ...]], ...]
     """Urgent ones first."""
     urgent: frozenset[LedgerId] = frozenset()
 
@@ -326,7 +326,7 @@ class _Audit:
             if not self._due and not self._alarm:  # all are back: the rest is of no interest
                 return False
             marking = self._judge(part, now_ms)
-            if marking.lacks:
+            if marking.missing:
                 self._marked += yield from marking
             part = yield from ReadLedgers(begin=False)
         self._audited |= self._covered
@@ -337,7 +337,7 @@ class _Audit:
     def _judge(self, part: LedgersPart, now_ms: int) -> MarkLedgers:
         """Count a part of the ledgers; return what is to be marked of it."""
         self._ledgers += len(part)
-        lacks: list[tuple[LedgerId, tuple[Lack, ...]]] = []
+        missing: list[tuple[LedgerId, tuple[MissingReplica, ...]]] = []
         urgent: set[LedgerId] = set()
         for ledger_id, metadata in part:
             self._named |= {
@@ -349,17 +349,17 @@ class _Audit:
                 self._damaged += 1
                 continue
             lacking = tuple(
-                Lack(bookie, reason, now_ms)
+                MissingReplica(bookie, reason, now_ms)
                 for bookie, reason in sorted(self._due.items())
                 if _lacks(metadata, bookie, reason)
             )
             if lacking:
-                lacks.append((ledger_id, lacking))
+                missing.append((ledger_id, lacking))
                 if self._urgent < URGENT_MAX and is_urgent(metadata, self._lost):
                     urgent.add(ledger_id)
                     self._urgent += 1
-        lacks.sort(key=lambda lacking: lacking[0] not in urgent)
-        return MarkLedgers(tuple(lacks), frozenset(urgent))
+        missing.sort(key=lambda lacking: lacking[0] not in urgent)
+        return MarkLedgers(tuple(missing), frozenset(urgent))
 
     def _record(self) -> Steps[None]:
         yield from RecordPass(

@@ -41,7 +41,7 @@ from bookie.autorecovery.protocol.repair_plan import (
 )
 from ledger.errors import BadVersion, LogError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.protocol.procedure import Action, Steps
 from ledger.quorum import holds
@@ -99,7 +99,7 @@ class LockLost(LogError):
 class MarkRead:
     """What is marked now; None: nothing any more."""
 
-    mark: Mark | None
+    mark: UnderreplicatedLedger | None
     version: int
     now_ms: int
 
@@ -148,7 +148,7 @@ class ReadMark(Action[MarkRead]):
 class ReadLedger(Action[LedgerRead]):
     """Read the metadata, and who is there."""
 
-    mark: Mark
+    mark: UnderreplicatedLedger
     """Who is to be emptied is known at least as well as it says."""
     fresh: bool = True
     """Every write that ended before this is seen; else every one that ended before the lock."""
@@ -230,7 +230,7 @@ class RecoverLedger(Action[None]):
 class WriteMark(Action[bool]):
     """CAS. Answer: False if it says more than it did when it was read, or the lock is lost."""
 
-    mark: Mark
+    mark: UnderreplicatedLedger
     version: int
 
 
@@ -248,17 +248,17 @@ class Unlock(Action[None]):
 
 
 def repair(
-    config: RepairConfig, *, eager: bool = False, came: frozenset[BookieId] = frozenset()
+    config: RepairConfig, *, eager: bool = False, rejoined: frozenset[BookieId] = frozenset()
 ) -> Steps[RepairEnd]:
     """Repair the ledger, if it is marked and nobody else does.
 
-    *eager*: now, whatever the mark says: what it waits for may be there. *came*: all bookies that
-    are there, if some of them have come since the worker last looked: then what waits for one is
-    repaired now. Raises nothing that actions raise."""
+    *eager*: now, whatever the mark says: what it waits for may be there. *rejoined*: all bookies
+    that are registered, if some of them have come since the worker last looked: then what waits for
+    one is repaired now. Raises nothing that actions raise."""
     try:
         if not (yield from TakeLock()):
             return RepairEnd(RepairOutcome.BUSY)
-        end, is_locked = yield from _work_off(_Repair(config), eager=eager, came=came)
+        end, is_locked = yield from _work_off(_Repair(config), eager=eager, rejoined=rejoined)
     except LogError as error:  # of lock or mark: the mark is as it was
         end, is_locked = RepairEnd(RepairOutcome.BROKEN_OFF, str(error)), True
     if is_locked:
@@ -268,7 +268,7 @@ def repair(
 
 
 def _work_off(
-    repairing: "_Repair", *, eager: bool, came: frozenset[BookieId]
+    repairing: "_Repair", *, eager: bool, rejoined: frozenset[BookieId]
 ) -> Steps[tuple[RepairEnd, bool]]:
     """Do what the mark asks for, and change or delete it; return whether the lock is still held."""
     while True:
@@ -276,7 +276,7 @@ def _work_off(
         mark = seen.mark
         if mark is None:
             return RepairEnd(RepairOutcome.DONE), True
-        if not eager and mark.waits(seen.now_ms, came):
+        if not eager and mark.waits(seen.now_ms, rejoined):
             return _deferred(mark), True
         left = yield from repairing.make_good(mark, seen.now_ms)
         if left is not None:
@@ -289,7 +289,7 @@ def _work_off(
         return RepairEnd(RepairOutcome.DEFERRED, "it was marked again meanwhile"), True
 
 
-def _deferred(mark: Mark) -> RepairEnd:
+def _deferred(mark: UnderreplicatedLedger) -> RepairEnd:
     return RepairEnd(RepairOutcome.DEFERRED, mark.deferred_why, mark.not_before_ms)
 
 
@@ -327,7 +327,7 @@ class _Repair:
         self._config = config
         self._thorough = False
         """Whether what bookies hold is read, and not only asked for."""
-        self._mark = Mark(())
+        self._mark = UnderreplicatedLedger(())
         self._now_ms = 0
         self._read: Situation | None = None
         self._new_round()
@@ -348,7 +348,9 @@ class _Repair:
         assert self._read is not None, "mark and metadata were read"
         return self._read
 
-    def make_good(self, mark: Mark, now_ms: int) -> Steps[Mark | None]:
+    def make_good(
+        self, mark: UnderreplicatedLedger, now_ms: int
+    ) -> Steps[UnderreplicatedLedger | None]:
         """Make good what *mark* says; return the mark of what is left, None if nothing is."""
         self._mark, self._now_ms = mark, now_ms
         self._thorough |= mark.attempts > 0 and not mark.wants_bookie
@@ -644,7 +646,7 @@ class _Repair:
     def _wait(self, why: str, until_ms: int) -> None:
         self._wait_why, self._wait_until_ms = why, max(until_ms, self._wait_until_ms)
 
-    def _left(self) -> Mark | None:
+    def _left(self) -> UnderreplicatedLedger | None:
         """Return the mark after the last round; None if nothing is left."""
         if self._wants_bookie:
             self._troubles.append("there is no bookie to copy to")
@@ -656,7 +658,7 @@ class _Repair:
             return self._kept(self._mark.put_off(self._wait_why, self._wait_until_ms))
         return None
 
-    def _put_off(self, why: str) -> Mark:
+    def _put_off(self, why: str) -> UnderreplicatedLedger:
         """Return the mark after a repair that did not succeed."""
         deferred = self._mark.deferred(
             why or "it changes all the time",
@@ -667,5 +669,5 @@ class _Repair:
         )
         return self._kept(deferred)
 
-    def _kept(self, mark: Mark) -> Mark:
+    def _kept(self, mark: UnderreplicatedLedger) -> UnderreplicatedLedger:
         return mark if self._read is None else self._read.without_who_left(mark)

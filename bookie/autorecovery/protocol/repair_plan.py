@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Final
 
 from ledger.ids import BookieId
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum, holds, write_set
 
@@ -40,7 +40,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    mark: Mark
+    mark: UnderreplicatedLedger
     metadata: LedgerMetadata
     version: int
     """Of the metadata."""
@@ -51,34 +51,34 @@ class Situation:
 
     def concerns(self, fragment: Fragment) -> bool:
         """Return whether *fragment* may lack what a bookie of the mark should hold."""
-        return any(self._may_lack(lack, fragment) for lack in self._lacks_in(fragment))
+        return any(self._may_lack(replica, fragment) for replica in self._missing_in(fragment))
 
     def must_go(self, bookie: BookieId, fragment: Fragment) -> bool:
         """Return whether what *bookie* holds of *fragment* is to be moved: it is marked, and not
         back."""
-        lack = self.mark.lack_of(bookie)
-        if lack is None:
+        replica = self.mark.missing_of(bookie)
+        if replica is None:
             return False
         if bookie in self.leaving.bookies:
             return True
-        if lack.reason is Reason.MISPLACED:
+        if replica.reason is Reason.MISPLACED:
             # Where to is decided already; else it depends on what is better.
             return self.into is not None and bookie in self.registered
-        given_up = lack.reason in {Reason.LOST, Reason.DECOMMISSIONING, Reason.AWAY}
+        given_up = replica.reason in {Reason.LOST, Reason.DECOMMISSIONING, Reason.AWAY}
         there = bookie in self.registered
-        return given_up and not there and self._may_lack(lack, fragment)
+        return given_up and not there and self._may_lack(replica, fragment)
 
     def must_be_out(self, bookie: BookieId) -> bool:
         """Return whether no fragment may name it in the end, not even an empty one."""
-        lack = self.mark.lack_of(bookie)
-        emptied = lack is not None and lack.reason is Reason.DECOMMISSIONING
+        replica = self.mark.missing_of(bookie)
+        emptied = replica is not None and replica.reason is Reason.DECOMMISSIONING
         return bookie in self.leaving.bookies or emptied
 
     def is_worth_a_fence(self, bookie: BookieId) -> bool:
         """Return whether a writer is disturbed for it: not to spread copies better, and not for a
         bookie that is only away. The writer knows of that one, and leaves it when it can."""
-        lack = self.mark.lack_of(bookie)
-        gentle = lack is None or lack.reason in {Reason.MISPLACED, Reason.AWAY}
+        replica = self.mark.missing_of(bookie)
+        gentle = replica is None or replica.reason in {Reason.MISPLACED, Reason.AWAY}
         return bookie in self.leaving.bookies or not gentle
 
     def members_to_ask(self, fragment: Fragment) -> frozenset[BookieId]:
@@ -87,8 +87,8 @@ class Situation:
 
     def marked_since_ms(self, bookies: Iterable[BookieId]) -> int:
         """Return since when all of *bookies*, which the mark names, are marked."""
-        lacks = map(self.mark.lack_of, bookies)
-        return max(lack.since_ms for lack in lacks if lack is not None)
+        missing = map(self.mark.missing_of, bookies)
+        return max(replica.since_ms for replica in missing if replica is not None)
 
     def not_wanted(self) -> tuple[BookieId, ...]:
         """Return who must not get copies. Who lacks some here may get others: where all lack some,
@@ -102,38 +102,40 @@ class Situation:
         """Return whether to look for a better ensemble: only where every source is there."""
         if not self.registered.issuperset(fragment.bookies):
             return False
-        return any(lack.reason is Reason.MISPLACED for lack in self._lacks_in(fragment))
+        return any(replica.reason is Reason.MISPLACED for replica in self._missing_in(fragment))
 
     def lacks_entries(self, fragment: Fragment) -> bool:
         """Return whether a member is marked for more than its place."""
-        return any(lack.reason is not Reason.MISPLACED for lack in self._lacks_in(fragment))
+        return any(replica.reason is not Reason.MISPLACED for replica in self._missing_in(fragment))
 
     def was_written_without(self, fragment: Fragment) -> bool:
         """Return whether *fragment*, which is open, was written without one of its bookies."""
-        return any(lack.fragment >= fragment.first_entry for lack in self._lacks_in(fragment))
+        return any(
+            replica.fragment >= fragment.first_entry for replica in self._missing_in(fragment)
+        )
 
-    def without_who_left(self, mark: Mark) -> Mark:
+    def without_who_left(self, mark: UnderreplicatedLedger) -> UnderreplicatedLedger:
         """Return *mark* without bookies that are to be emptied and that no fragment names any more:
         what else the ledger lacks must not keep them. If one is named again, it is marked again."""
         named = {bookie for fragment in self.metadata.fragments for bookie in fragment.bookies}
         kept = tuple(
-            lack
-            for lack in mark.lacks
-            if lack.bookie in named or lack.reason is not Reason.DECOMMISSIONING
+            replica
+            for replica in mark.missing
+            if replica.bookie in named or replica.reason is not Reason.DECOMMISSIONING
         )
-        return replace(mark, lacks=kept) if kept else mark
+        return replace(mark, missing=kept) if kept else mark
 
-    def _lacks_in(self, fragment: Fragment) -> list[Lack]:
-        return [lack for lack in self.mark.lacks if lack.bookie in fragment.bookies]
+    def _missing_in(self, fragment: Fragment) -> list[MissingReplica]:
+        return [replica for replica in self.mark.missing if replica.bookie in fragment.bookies]
 
-    def _may_lack(self, lack: Lack, fragment: Fragment) -> bool:
-        """Return whether *fragment* may lack copies because of *lack*.
+    def _may_lack(self, replica: MissingReplica, fragment: Fragment) -> bool:
+        """Return whether *fragment* may lack copies because of *replica*.
 
         A writer says which ones it wrote without the bookie. A recovery may have written the last
         one of a CLOSED ledger without it."""
-        if lack.reason is not Reason.AWAY or self.metadata.state is LedgerState.CLOSED:
+        if replica.reason is not Reason.AWAY or self.metadata.state is LedgerState.CLOSED:
             return True
-        return fragment.first_entry <= lack.fragment
+        return fragment.first_entry <= replica.fragment
 
 
 # What is copied where.

@@ -34,12 +34,12 @@ from ledger.entry import Header, ReplicaFault, judge_replicas, payload_of
 from ledger.errors import BookieUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found
 from ledger.quorum import holds, write_set
-from ledger.repair_marks import mark_ledger, ring
+from ledger.repair_marks import mark_ledger, notify_workers
 from ledger.requests import Status
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -54,18 +54,18 @@ async def mark_faults(store: MetadataStore, faults: Iterable[FragmentFault]) -> 
     """Mark the ledgers of *faults* that repair can make good; return how many those are.
 
     Raises `MetadataUnavailable`; then some may be marked, and it can be repeated."""
-    lacks: dict[LedgerId, list[Lack]] = {}
+    missing: dict[LedgerId, list[MissingReplica]] = {}
     since_ms = now_ms()
     for fault in faults:
         reason = _reason_of(fault.fault)
         if reason is not None:
-            lack = Lack(fault.bookie, reason, since_ms)
-            lacks.setdefault(fault.ledger_id, []).append(lack)
-    for ledger_id, found in lacks.items():
+            replica = MissingReplica(fault.bookie, reason, since_ms)
+            missing.setdefault(fault.ledger_id, []).append(replica)
+    for ledger_id, found in missing.items():
         await mark_ledger(store, ledger_id, found)
-    if lacks:
-        await ring(store)
-    return len(lacks)
+    if missing:
+        await notify_workers(store)
+    return len(missing)
 
 
 def _reason_of(fault: ReplicaFault) -> Reason | None:

@@ -122,8 +122,8 @@ class Cluster:
     def marked(self) -> dict[int, set[str]]:
         found: dict[int, set[str]] = {}
         for marking in self.markings():
-            for ledger_id, lacks in marking.lacks:
-                found.setdefault(ledger_id, set()).update(lack.bookie for lack in lacks)
+            for ledger_id, missing in marking.missing:
+                found.setdefault(ledger_id, set()).update(replica.bookie for replica in missing)
         return found
 
     def markings(self) -> list[MarkLedgers]:

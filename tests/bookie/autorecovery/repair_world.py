@@ -11,7 +11,7 @@ from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.protocol.repair_plan import Leaving, Share
 from ledger.errors import BadVersion, LogError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.port import ANY_VERSION
 from ledger.protocol.procedure import Action
@@ -62,7 +62,7 @@ class World:
     """Entries of which they have another frame than those who are not named, whole like that."""
     silent: set[BookieId] = field(default_factory=set)
     """They are registered and do not answer."""
-    mark: Mark | None = None
+    mark: UnderreplicatedLedger | None = None
     mark_version: int = 0
     locked_by: int | None = None
     """The worker that has the lock."""
@@ -109,8 +109,8 @@ class World:
         return self.held.setdefault(bookie, set())
 
     def lacks(self, text: str, reason: Reason = Reason.LOST, since_ms: int = 0) -> "World":
-        added = tuple(Lack(bookie, reason, since_ms) for bookie in names(text))
-        self.mark = (self.mark or Mark(())).merged(added)
+        added = tuple(MissingReplica(bookie, reason, since_ms) for bookie in names(text))
+        self.mark = (self.mark or UnderreplicatedLedger(())).merged(added)
         self.mark_version += 1
         return self
 
@@ -326,7 +326,7 @@ class World:
         if metadata.state is LedgerState.OPEN and self.grace_ms:
             assert self.mark is not None, "nobody is fenced without a mark"
             since = [
-                k.since_ms for k in self.mark.lacks if k.bookie in metadata.last_fragment.bookies
+                k.since_ms for k in self.mark.missing if k.bookie in metadata.last_fragment.bookies
             ]
             assert self.now_ms >= min(since) + self.grace_ms, "a writer is fenced within its grace"
         if metadata.state is not LedgerState.CLOSED:
@@ -346,13 +346,15 @@ class Running:
         grace_ms: int = 0,
         worker: int = 0,
         into: str | None = None,
-        came: str = "",
+        rejoined: str = "",
     ) -> None:
         self.finish: protocol.RepairEnd | None = None
         self._world, self._worker = world, worker
         targets = None if into is None else frozenset(names(into))
         config = protocol.RepairConfig(open_fragment_grace_ms=grace_ms, into=targets)
-        self._script = Script(protocol.repair(config, eager=eager, came=frozenset(names(came))))
+        self._script = Script(
+            protocol.repair(config, eager=eager, rejoined=frozenset(names(rejoined)))
+        )
         self._next = self._script.begin()
 
     def step(self, lose: str = "") -> None:

@@ -6,7 +6,7 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.worker import Worker
 from ledger.ids import BookieId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum
 from ledger.requests import Status
@@ -237,7 +237,7 @@ async def test_793_a_ledger_of_one_copy_that_is_lost_is_reported_once_and_put_of
         ledger_id = await closed_ledger(client, quorum=Quorum(1, 1, 1), entries=4)
         lost = (await client.describe(ledger_id)).fragments[0].bookies[0]
         await kill(cluster, client, lost)
-        await Marks(client.store).add(ledger_id, [Lack(BookieId(lost), Reason.LOST, 1)])
+        await Marks(client.store).add(ledger_id, [MissingReplica(BookieId(lost), Reason.LOST, 1)])
         worker = Worker(client, AT_ONCE)
         assert (await worker.run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         mark = await mark_of(client, ledger_id)

@@ -16,7 +16,7 @@ from bookie.autorecovery.protocol.audit import (
     RecordPass,
 )
 from ledger.ids import BookieId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.protocol.procedure import Action
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, LEDGERS, Cluster
 from tests.bookie.autorecovery.repair_world import LOST, ledger, names
@@ -51,9 +51,9 @@ def test_a_mark_says_why_and_when() -> None:
     cluster.lose("a")
     cluster.run(DELAY_S)
     [marking] = cluster.markings()
-    assert marking.lacks[0] == (
+    assert marking.missing[0] == (
         1,
-        (Lack(BookieId("a"), Reason.LOST, round((1000 + DELAY_S) * 1000)),),
+        (MissingReplica(BookieId("a"), Reason.LOST, round((1000 + DELAY_S) * 1000)),),
     )
 
 
@@ -486,8 +486,8 @@ def test_ledgers_with_fewer_than_qa_copies_left_are_marked_first_as_urgent() -> 
     cluster.run(DELAY_S)
     [marking] = cluster.markings()
     assert marking.urgent == {4}  # of abd two are away; 3 is empty
-    assert marking.lacks[0][0] == 4
-    assert len(marking.lacks) > 1
+    assert marking.missing[0][0] == 4
+    assert len(marking.missing) > 1
 
 
 def test_a_bookie_that_is_only_away_for_a_moment_counts_for_what_is_urgent() -> None:
@@ -498,7 +498,7 @@ def test_a_bookie_that_is_only_away_for_a_moment_counts_for_what_is_urgent() -> 
     cluster.run(1)
     [marking] = cluster.markings()
     assert marking.urgent == {4}
-    assert {lack.bookie for _, lacks in marking.lacks for lack in lacks} == {"a"}
+    assert {replica.bookie for _, missing in marking.missing for replica in missing} == {"a"}
 
 
 def test_where_nobody_has_checked_all_ledgers_it_is_done_at_once() -> None:

@@ -12,7 +12,7 @@ from bookie.autorecovery.protocol.audit import AuditConfig
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.ids import LedgerId
-from ledger.mark import Mark, Reason
+from ledger.mark import Reason, UnderreplicatedLedger
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, mark_of, world
 from tests.patience import PATIENT
 from tests.waiting import eventually
@@ -30,7 +30,7 @@ async def audited(client: LedgerClient) -> Audit:
     return audit
 
 
-async def marked(client: LedgerClient) -> dict[LedgerId, Mark]:
+async def marked(client: LedgerClient) -> dict[LedgerId, UnderreplicatedLedger]:
     found = {}
     async for ledger_id in Marks(client.store).list():
         mark = await mark_of(client, ledger_id)
@@ -63,7 +63,9 @@ async def test_who_died_before_the_first_auditor_started_is_lost_all_the_same() 
             await eventually(recorded, "the record of the pass counts all of them")
         assert len(expected) > 1
         for mark in (await marked(client)).values():
-            assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(lost, Reason.LOST)]
+            assert [(replica.bookie, replica.reason) for replica in mark.missing] == [
+                (lost, Reason.LOST)
+            ]
 
 
 async def test_nothing_is_marked_and_an_alarm_raised_while_most_bookies_are_away() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from bookie.autorecovery.protocol.repair import UNSETTLED_MS, RepairOutcome
 from ledger.ids import EntryId
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import LedgerState
 from tests.bookie.autorecovery.repair_world import World, ledger, names, repair
 
@@ -13,7 +13,9 @@ A, B, C, D = names("abcd")
 
 def away(world: World, fragment: int, *, since_ms: int = 0) -> World:
     """Mark *world*'s ledger as written without bookie a, up to the fragment at *fragment*."""
-    world.mark = Mark((Lack(A, Reason.AWAY, since_ms, EntryId(fragment)),))
+    world.mark = UnderreplicatedLedger(
+        (MissingReplica(A, Reason.AWAY, since_ms, EntryId(fragment)),)
+    )
     return world
 
 
@@ -116,10 +118,10 @@ def test_a_writer_has_its_grace_again_when_a_bookie_comes_that_was_wanted() -> N
 
 
 def test_who_is_marked_as_away_and_then_as_lost_is_lost_and_the_fragment_stays_known() -> None:
-    mark = Mark((Lack(A, Reason.AWAY, 1, EntryId(6)),))
-    merged = mark.merged((Lack(A, Reason.LOST, 9),))
-    assert merged.lacks == (Lack(A, Reason.LOST, 1, EntryId(6)),)
-    assert merged.merged((Lack(A, Reason.AWAY, 9, EntryId(0)),)) is merged
-    newer = merged.merged((Lack(A, Reason.AWAY, 9, EntryId(8)),))
-    assert newer.lacks == (Lack(A, Reason.LOST, 1, EntryId(8)),)
-    assert Mark.decode(newer.encode(), path="x") == newer
+    mark = UnderreplicatedLedger((MissingReplica(A, Reason.AWAY, 1, EntryId(6)),))
+    merged = mark.merged((MissingReplica(A, Reason.LOST, 9),))
+    assert merged.missing == (MissingReplica(A, Reason.LOST, 1, EntryId(6)),)
+    assert merged.merged((MissingReplica(A, Reason.AWAY, 9, EntryId(0)),)) is merged
+    newer = merged.merged((MissingReplica(A, Reason.AWAY, 9, EntryId(8)),))
+    assert newer.missing == (MissingReplica(A, Reason.LOST, 1, EntryId(8)),)
+    assert UnderreplicatedLedger.decode(newer.encode(), path="x") == newer

@@ -87,7 +87,7 @@ async def test_entries_that_passed_a_bookie_by_are_found_without_reading_and_mad
         assert await mark_of(client, whole) is None
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert [(k.bookie, k.reason) for k in mark.lacks] == [(absent, Reason.MISSING)]
+        assert [(k.bookie, k.reason) for k in mark.missing] == [(absent, Reason.MISSING)]
         before = await client.describe(ledger_id)
         worker = Worker(client, AT_ONCE)
         scan = await worker.run_once()

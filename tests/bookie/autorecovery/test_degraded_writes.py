@@ -11,7 +11,7 @@ from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
 from ledger.errors import NotEnoughBookies
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.quorum import Quorum
 from ledger.registry import DECOMMISSIONING
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies, kill, mark_of, world
@@ -48,8 +48,10 @@ async def test_a_log_is_opened_and_written_while_one_of_three_bookies_is_away() 
             (ledger_id,) = await ledgers_of(client)
             mark = await mark_of(client, ledger_id)
             assert mark is not None
-            (lack,) = mark.lacks
-            assert lack == Lack(BookieId(away), Reason.AWAY, lack.since_ms, EntryId(0))
+            (replica,) = mark.missing
+            assert replica == MissingReplica(
+                BookieId(away), Reason.AWAY, replica.since_ms, EntryId(0)
+            )
             assert away in (await client.describe(ledger_id)).fragments[0].bookies
         await client.close()
 

@@ -8,7 +8,7 @@ from bookie.autorecovery.replica_scan import BookieState, locate, states_of
 from bookie.tools.format import retire
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.registry import COOKIES
 from tests.bookie.autorecovery.test_checking import LATE, ledger_with_a_hole
 from tests.bookie.autorecovery.test_worker import closed_ledger, kill, mark_lost, world
@@ -71,8 +71,10 @@ async def test_what_repair_knows_of_the_ledger_is_shown(*, marked: bool) -> None
         if marked:
             await mark_lost(client, ledger_id, "bookie-9")
         located = await locate(client, ledger_id, await states_of(client))
-        lacks = None if located.mark is None else located.mark.lacks
-        assert lacks == ((Lack(BookieId("bookie-9"), Reason.LOST, 1),) if marked else None)
+        missing = None if located.mark is None else located.mark.missing
+        assert missing == (
+            (MissingReplica(BookieId("bookie-9"), Reason.LOST, 1),) if marked else None
+        )
 
 
 async def test_of_what_is_written_nobody_is_asked() -> None:

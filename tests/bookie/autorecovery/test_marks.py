@@ -11,23 +11,23 @@ from bookie.autorecovery.marks import Ended, Marks
 from ledger.cluster import make_namespace
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
+from ledger.mark import LOST_RANGES_MAX, MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Versioned
 from ledger.process import this_process
 from ledger.repair_marks import LOCKS, path_of_lock, path_of_mark, read_lock
 from tests.ledger.metastore.backends import Backend
 
-A = Lack(BookieId("a"), Reason.LOST, 10)
-B = Lack(BookieId("b"), Reason.DAMAGED, 20)
-C = Lack(BookieId("c"), Reason.MISSING, 30)
+A = MissingReplica(BookieId("a"), Reason.LOST, 10)
+B = MissingReplica(BookieId("b"), Reason.DAMAGED, 20)
+C = MissingReplica(BookieId("c"), Reason.MISSING, 30)
 SEVEN, FAR = LedgerId(7), LedgerId(2**40 + 7)
 
 
 async def test_a_mark_gives_back_what_was_put_in(backend: Backend) -> None:
     async with backend.two() as (one, other):
         assert await Marks(one).add(SEVEN, [B, A])
-        mark = Mark(
+        mark = UnderreplicatedLedger(
             (A, B),
             attempts=3,
             not_before_ms=5,
@@ -45,25 +45,25 @@ async def test_a_mark_gives_back_what_was_put_in(backend: Backend) -> None:
 
 async def test_auditors_that_mark_at_once_lose_nothing_of_each_other(backend: Backend) -> None:
     async with backend.two() as (one, other):
-        lacks = [Lack(BookieId(f"b{number}"), Reason.LOST, 1) for number in range(8)]
+        missing = [MissingReplica(BookieId(f"b{number}"), Reason.LOST, 1) for number in range(8)]
         await asyncio.gather(
             *(
-                Marks(store).add(SEVEN, [lack])
-                for store, lack in zip((one, other) * 4, lacks, strict=True)
+                Marks(store).add(SEVEN, [replica])
+                for store, replica in zip((one, other) * 4, missing, strict=True)
             )
         )
         await one.sync()
         found = await Marks(one).read(SEVEN)
         assert found is not None
-        assert found[0].lacks == tuple(lacks)
+        assert found[0].missing == tuple(missing)
 
 
 async def test_what_is_marked_already_stays_and_gets_a_new_version(backend: Backend) -> None:
     async with backend.one() as store:
         marks = Marks(store)
         assert await marks.add(SEVEN, [A])
-        assert not await marks.add(SEVEN, [Lack(A.bookie, A.reason, 99)])
-        assert await marks.read(SEVEN) == (Mark((A,)), 1)
+        assert not await marks.add(SEVEN, [MissingReplica(A.bookie, A.reason, 99)])
+        assert await marks.read(SEVEN) == (UnderreplicatedLedger((A,)), 1)
 
 
 async def test_a_mark_that_is_confirmed_while_a_worker_is_at_it_is_not_deleted(
@@ -107,8 +107,8 @@ async def test_who_slept_over_the_end_of_a_mark_adds_to_the_one_that_was_made_si
 
     store.meanwhile = repaired_and_marked_again
     assert await marks.add(SEVEN, [C])
-    mark, _ = await marks.read(SEVEN) or (Mark(()), -1)
-    assert mark.lacks == (B, C)
+    mark, _ = await marks.read(SEVEN) or (UnderreplicatedLedger(()), -1)
+    assert mark.missing == (B, C)
     await store.close()
 
 
@@ -116,14 +116,14 @@ async def test_a_worker_that_lost_its_lock_writes_over_no_mark(backend: Backend)
     async with backend.two() as (one, other):
         await Marks(one).add(SEVEN, [A])
         sleeper, worker = Marks(other), Marks(one)
-        assert not await sleeper.write(SEVEN, Mark((A,), attempts=1), 0)
+        assert not await sleeper.write(SEVEN, UnderreplicatedLedger((A,), attempts=1), 0)
         assert await sleeper.lock(SEVEN)
         await one.delete(f"{LOCKS}/urL{SEVEN}")
         assert await worker.lock(SEVEN)
         assert await worker.end(SEVEN, 0) is Ended.GONE
         await Marks(one).add(SEVEN, [C])
-        assert not await sleeper.write(SEVEN, Mark((A,), attempts=1), 0)
-        assert await Marks(one).read(SEVEN) == (Mark((C,)), 0)
+        assert not await sleeper.write(SEVEN, UnderreplicatedLedger((A,), attempts=1), 0)
+        assert await Marks(one).read(SEVEN) == (UnderreplicatedLedger((C,)), 0)
 
 
 async def test_a_mark_that_grew_is_not_deleted(backend: Backend) -> None:
@@ -156,7 +156,7 @@ async def test_no_mark_is_deleted_without_its_lock(backend: Backend) -> None:
         assert await sleeper.lock(SEVEN)
         await one.delete(f"{LOCKS}/urL{SEVEN}")
         assert await sleeper.end(SEVEN, 0) is Ended.LOCK_LOST
-        assert await Marks(one).read(SEVEN) == (Mark((A,)), 0)
+        assert await Marks(one).read(SEVEN) == (UnderreplicatedLedger((A,)), 0)
 
 
 async def test_urgent_ledgers_are_listed_apart_until_they_are_not(backend: Backend) -> None:
@@ -166,7 +166,7 @@ async def test_urgent_ledgers_are_listed_apart_until_they_are_not(backend: Backe
         assert await marks.add(SEVEN, [A])
         assert await marks.add(SEVEN, [A], urgent=True)
         assert not await marks.add(SEVEN, [A], urgent=True)
-        assert await marks.read(SEVEN) == (Mark((A,), urgent=True), 2)
+        assert await marks.read(SEVEN) == (UnderreplicatedLedger((A,), urgent=True), 2)
         assert await marks.urgent() == (SEVEN,)
         for _ in range(2):
             await marks.no_longer_urgent(SEVEN)
@@ -269,7 +269,7 @@ async def test_the_last_audit_is_kept(backend: Backend) -> None:
 async def test_a_worker_sees_when_it_is_rung_for(backend: Backend) -> None:
     async with backend.two() as (one, other):
         watch = Marks(other).watch()
-        await Marks(one).ring()
+        await Marks(one).notify_workers()
         await watch.changed()
         watch.close()
 
@@ -277,32 +277,34 @@ async def test_a_worker_sees_when_it_is_rung_for(backend: Backend) -> None:
 @pytest.mark.parametrize("value", [b"\xff", b"", b"\x08\x09"])
 def test_a_damaged_mark_is_a_typed_error(value: bytes) -> None:
     with pytest.raises(DamagedMetadata, match="/marks/7"):
-        Mark.decode(value, path="/marks/7")
+        UnderreplicatedLedger.decode(value, path="/marks/7")
 
 
 def test_a_new_lack_is_tried_at_once_and_a_known_one_is_not() -> None:
-    mark = Mark((A,)).deferred("no", now_ms=100)
+    mark = UnderreplicatedLedger((A,)).deferred("no", now_ms=100)
     assert mark.merged((A,)) is mark
     grown = mark.merged((B,))
     assert (grown.attempts, grown.not_before_ms) == (0, 0)
 
 
 def test_of_two_reasons_the_one_that_asks_for_more_counts() -> None:
-    lost = Lack(B.bookie, Reason.LOST, 99)
-    assert Mark((B,)).merged((lost,)).lacks == (Lack(B.bookie, Reason.LOST, B.since_ms),)
-    assert Mark((lost,)).merged((B,)).lacks == (lost,)
+    lost = MissingReplica(B.bookie, Reason.LOST, 99)
+    assert UnderreplicatedLedger((B,)).merged((lost,)).missing == (
+        MissingReplica(B.bookie, Reason.LOST, B.since_ms),
+    )
+    assert UnderreplicatedLedger((lost,)).merged((B,)).missing == (lost,)
 
 
 def test_that_something_was_damaged_is_remembered_whatever_reason_comes_after() -> None:
-    lost = Lack(B.bookie, Reason.LOST, 99)
-    assert Mark((lost,)).merged((B,)).thorough
-    assert Mark(()).merged((B,)).merged((lost,)).thorough
-    assert not Mark(()).merged((lost,)).thorough
+    lost = MissingReplica(B.bookie, Reason.LOST, 99)
+    assert UnderreplicatedLedger((lost,)).merged((B,)).thorough
+    assert UnderreplicatedLedger(()).merged((B,)).merged((lost,)).thorough
+    assert not UnderreplicatedLedger(()).merged((lost,)).thorough
 
 
 def test_a_mark_names_a_bounded_number_of_lost_ranges_and_reaches_to_the_last() -> None:
     lost = tuple((2 * number, 2 * number) for number in range(1000))
-    named = Mark((A,)).deferred("no", now_ms=0, lost=lost).lost
+    named = UnderreplicatedLedger((A,)).deferred("no", now_ms=0, lost=lost).lost
     assert len(named) == LOST_RANGES_MAX
     assert named[-1][1] == 1998
 

@@ -23,7 +23,7 @@ async def test_the_writer_that_leaves_a_bookie_marks_what_that_missed() -> None:
 
         async def is_marked() -> bool:
             mark = await mark_of(client, writer.ledger_id)
-            return mark is not None and [(each.bookie, each.reason) for each in mark.lacks] == [
+            return mark is not None and [(each.bookie, each.reason) for each in mark.missing] == [
                 (missed, Reason.MISSING)
             ]
 

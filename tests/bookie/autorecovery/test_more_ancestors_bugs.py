@@ -155,7 +155,7 @@ async def test_2302_a_worker_goes_on_after_a_connection_that_was_cut() -> None:
                 pass
 
             async def is_unmarked() -> bool:
-                await marks.ring()
+                await marks.notify_workers()
                 return await mark_of(client, ledger_id) is None
 
             await eventually(is_unmarked)

@@ -6,7 +6,7 @@ from bookie.autorecovery.protocol.repair import RepairOutcome
 from bookie.autorecovery.repair_io import CopyPace
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from tests.bookie.autorecovery.test_worker import closed_ledger, kill, mark_of, world
 
 
@@ -19,7 +19,7 @@ async def first_member(client: LedgerClient, ledger_id: LedgerId) -> BookieId:
 
 
 def lost(bookie: BookieId) -> LedgerMove:
-    return LedgerMove((Lack(bookie, Reason.LOST, 1),), into=None)
+    return LedgerMove((MissingReplica(bookie, Reason.LOST, 1),), into=None)
 
 
 async def test_a_move_leaves_neither_mark_nor_lock() -> None:

@@ -85,6 +85,6 @@ def test_of_two_reasons_the_one_that_only_spreads_counts_least() -> None:
     world = World(ledger((0, "abc"), last=9), "abcd").lacks("a", Reason.MISPLACED)
     world.lacks("a", Reason.MISSING)
     assert world.mark is not None
-    lack = world.mark.lack_of(names("a")[0])
-    assert lack is not None
-    assert lack.reason is Reason.MISSING
+    replica = world.mark.missing_of(names("a")[0])
+    assert replica is not None
+    assert replica.reason is Reason.MISSING

@@ -342,7 +342,7 @@ def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_has_come() -> None:
     repair(world)
     world.there = "bcd"
     assert Running(world).end().outcome is RepairOutcome.DEFERRED
-    assert Running(world, came="bcd").end() == RepairEnd(RepairOutcome.DONE)
+    assert Running(world, rejoined="bcd").end() == RepairEnd(RepairOutcome.DONE)
 
 
 def test_a_mark_that_waits_for_no_bookie_is_left_alone_though_one_has_come() -> None:
@@ -350,10 +350,10 @@ def test_a_mark_that_waits_for_no_bookie_is_left_alone_though_one_has_come() -> 
     world.silent = {names("d")[0]}
     repair(world)
     before = len(world.written)
-    assert Running(world, came="bcde").end().outcome is RepairOutcome.DEFERRED
+    assert Running(world, rejoined="bcde").end().outcome is RepairOutcome.DEFERRED
     assert world.written[before:] == ["TakeLock", "ReadMark", "Unlock"]
     world.there = "abcde"  # the lost one is back
-    assert Running(world, came="abcde").end() == RepairEnd(RepairOutcome.DONE)
+    assert Running(world, rejoined="abcde").end() == RepairEnd(RepairOutcome.DONE)
 
 
 def test_a_mark_that_grew_during_the_work_is_not_deleted_before_that_is_done_too() -> None:
@@ -476,7 +476,7 @@ def test_who_missed_an_entry_and_comes_back_gets_it_at_once() -> None:
     assert repair(world).outcome is RepairOutcome.DEFERRED
     world.there = "abc"
     assert Running(world).end().outcome is RepairOutcome.DEFERRED  # nobody has said that it came
-    assert Running(world, came="abc").end() == RepairEnd(RepairOutcome.DONE)
+    assert Running(world, rejoined="abc").end() == RepairEnd(RepairOutcome.DONE)
     assert world.is_whole()
 
 

@@ -21,7 +21,7 @@ from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest, encode_frame, mac_key, parse_header, payload_of
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.registry import COOKIES, retired_cookie
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.bookie.autorecovery.test_worker import (
@@ -67,7 +67,7 @@ async def test_a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others(
         assert found == PlacementRecord(at_ms=NOW_MS, ledgers=1, misplaced=1)
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert {lack.reason for lack in mark.lacks} == {Reason.MISPLACED}
+        assert {replica.reason for replica in mark.missing} == {Reason.MISPLACED}
         assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         bookies = (await client.describe(ledger_id)).fragments[0].bookies
         assert {client.bookies.racks()[bookie] for bookie in bookies} == {"r1", "r2", "r3"}
@@ -98,7 +98,7 @@ async def test_a_member_that_has_no_cookie_any_more_is_marked_as_lost() -> None:
         assert (await check_replicas(client, now_ms=NOW_MS)).unknown == 1
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert mark.lacks == (Lack(forgotten, Reason.LOST, NOW_MS),)
+        assert mark.missing == (MissingReplica(forgotten, Reason.LOST, NOW_MS),)
         assert (await Worker(client, AT_ONCE).run_once()).outcomes == {RepairOutcome.DONE: 1}
         assert forgotten not in (await client.describe(ledger_id)).fragments[0].bookies
 
@@ -118,7 +118,7 @@ async def test_a_ledger_that_names_an_emptied_bookie_is_marked() -> None:
         assert (await check_replicas(client, now_ms=NOW_MS)).unknown == 1
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert mark.lacks == (Lack(emptied, Reason.LOST, NOW_MS),)
+        assert mark.missing == (MissingReplica(emptied, Reason.LOST, NOW_MS),)
 
 
 @pytest.mark.slow
@@ -136,7 +136,9 @@ async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> No
         assert check.lacking == 1
         mark = await mark_of(client, ledger_id)
         assert mark is not None
-        assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(rotten, Reason.DAMAGED)]
+        assert [(replica.bookie, replica.reason) for replica in mark.missing] == [
+            (rotten, Reason.DAMAGED)
+        ]
         assert mark.thorough
 
 

@@ -15,7 +15,7 @@ from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum, holds
 from tests.patience import PATIENT
@@ -52,10 +52,10 @@ async def closed_ledger(
 async def mark_lost(
     client: LedgerClient, ledger_id: LedgerId, bookie: str, reason: Reason = Reason.LOST
 ) -> None:
-    await Marks(client.store).add(ledger_id, [Lack(BookieId(bookie), reason, 1)])
+    await Marks(client.store).add(ledger_id, [MissingReplica(BookieId(bookie), reason, 1)])
 
 
-async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> Mark | None:
+async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> UnderreplicatedLedger | None:
     found = await Marks(client.store).read(ledger_id)
     return None if found is None else found[0]
 
@@ -212,7 +212,7 @@ async def test_an_open_ledger_is_left_to_its_writer_within_the_grace() -> None:
         lost = writer.metadata.last_fragment.bookies[0]
         await kill(cluster, client, lost)
         marks = Marks(client.store)
-        await marks.add(writer.ledger_id, [Lack(BookieId(lost), Reason.LOST, now_ms())])
+        await marks.add(writer.ledger_id, [MissingReplica(BookieId(lost), Reason.LOST, now_ms())])
         worker = Worker(client, WorkerConfig(bytes_per_s=0))
         assert (await worker.run_once()).outcomes == {RepairOutcome.DEFERRED: 1}
         await writer.add(b"two")  # it leaves the lost bookie

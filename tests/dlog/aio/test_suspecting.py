@@ -15,7 +15,7 @@ from tests.dlog.aio.test_verifying import written
 
 async def marked(client: LedgerClient) -> dict[int, set[tuple[str, Reason]]]:
     return {
-        each.ledger_id: {(lack.bookie, lack.reason) for lack in each.mark.lacks}
+        each.ledger_id: {(replica.bookie, replica.reason) for replica in each.mark.missing}
         for each in await underreplicated(client.store)
     }
 

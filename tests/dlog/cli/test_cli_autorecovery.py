@@ -9,12 +9,12 @@ from bookie.autorecovery.checks import Audit, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.marks import FORMAT_VERSION, Marks
 from bookie.autorecovery.worker import WORKERS
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metastore import open_store
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
-LACK = Lack(BookieId("bookie-9"), Reason.LOST, 1_700_000_000_000)
+LACK = MissingReplica(BookieId("bookie-9"), Reason.LOST, 1_700_000_000_000)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ledger.entry import encode_lac
 from ledger.environment import repair_credentials
 from ledger.errors import ConfirmedEntryMissing
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.mark import Lack, Reason, written_without
+from ledger.mark import MissingReplica, Reason, written_without
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
@@ -165,7 +165,7 @@ def test_marked_ledgers_are_counted_and_a_few_of_them_read(
         store = await open_store(shell.uri)
         marks = Marks(store)
         for number in range(5):
-            await marks.add(LedgerId(number), [Lack(BookieId("b"), Reason.LOST, 1)])
+            await marks.add(LedgerId(number), [MissingReplica(BookieId("b"), Reason.LOST, 1)])
         found = await marks.read(LedgerId(0))
         assert found is not None
         lost = found[0].deferred("nobody has it", now_ms=0, lost=((1, 2),))

@@ -19,7 +19,7 @@ from dlog.cli.output import format_duration, format_size
 from ledger import LedgerClient, Quorum
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.metastore import open_store
 from ledger.registry import COOKIES
 from ledger.wire import bookie_pb2 as pb
@@ -82,7 +82,9 @@ def a_ledger_that_b1_lacks(uri: str) -> Iterator[None]:
         store = await open_store(uri)
         marks = Marks(store)
         if on:
-            await marks.add(LedgerId(7), [Lack(BookieId("b1"), Reason.LOST, 1)], urgent=True)
+            await marks.add(
+                LedgerId(7), [MissingReplica(BookieId("b1"), Reason.LOST, 1)], urgent=True
+            )
             await store.create(f"{WORKERS}/x", WORKER.SerializeToString())
         else:
             assert await marks.lock(LedgerId(7))

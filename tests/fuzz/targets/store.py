@@ -15,7 +15,7 @@ from ledger.entry import (
 from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import ids as ledger_ids
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2
@@ -38,8 +38,11 @@ MANIFEST: Final = (
     .with_sealed(1, Sealed(EntryId(9), 10, 100, 3, 4, 1000, 2000))
     .with_segment(2, LedgerId(102), 6)
 )
-MARK: Final = Mark(
-    (Lack(BookieId("a"), Reason.AWAY, 5, EntryId(9)), Lack(BookieId("b"), Reason.LOST, 6)),
+MARK: Final = UnderreplicatedLedger(
+    (
+        MissingReplica(BookieId("a"), Reason.AWAY, 5, EntryId(9)),
+        MissingReplica(BookieId("b"), Reason.LOST, 6),
+    ),
     attempts=1,
     lost=((3, 4),),
 )
@@ -71,7 +74,7 @@ STORE: Final = (
     ),
     Target(
         "node-mark",
-        lambda data: Mark.decode(data, path="/u"),
+        lambda data: UnderreplicatedLedger.decode(data, path="/u"),
         (MARK.encode(),),
         refuses=DamagedMetadata,
     ),

@@ -27,7 +27,7 @@ from ledger.environment import Environment
 from ledger.errors import BadVersion, LogError, NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack
+from ledger.mark import MissingReplica
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.metastore.port import ANY_VERSION, DeleteOp, MetadataStore
 from ledger.protocol.answers import Found
@@ -100,9 +100,13 @@ def swallows_marks_that_add_nothing(patch: Patch) -> None:
     honest = repair_marks.mark_ledger
 
     async def mark_ledger(
-        store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+        store: MetadataStore,
+        ledger_id: LedgerId,
+        missing: Iterable[MissingReplica],
+        *,
+        urgent: bool = False,
     ) -> bool:
-        wanted = tuple(lacks)
+        wanted = tuple(missing)
         found = await repair_marks.read_mark(store, ledger_id)
         if found is not None and found[0].merged(wanted, urgent=urgent) is found[0]:
             return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import holds
 from tests.simulation.oracle import LedgerHistory, Oracle
@@ -81,8 +81,8 @@ class Unmarked:
 
     ledger_id: LedgerId
     by: str
-    mark: Mark
-    seen: Mark | None
+    mark: UnderreplicatedLedger
+    seen: UnderreplicatedLedger | None
     """What who deleted it had read of it last."""
     was_confirmed: bool
     """Whether a call that began after that has returned: the ledger is marked, it says."""
@@ -125,7 +125,7 @@ class Repairs:
     """How long an open last fragment is left to its writer."""
     disks_fail: bool
     """Whether bookies may be unable for a while to give what they have, as it is."""
-    marks: dict[LedgerId, Mark] = field(default_factory=dict)
+    marks: dict[LedgerId, UnderreplicatedLedger] = field(default_factory=dict)
     """Those that there are."""
     locks: dict[LedgerId, None] = field(default_factory=dict)
     first_marked: dict[tuple[LedgerId, BookieId], int] = field(default_factory=dict)
@@ -147,11 +147,13 @@ class Repairs:
     def history(self, ledger_id: LedgerId) -> LedgerHistory:
         return self.ledgers.ledgers[ledger_id]
 
-    def marked(self, ledger_id: LedgerId, mark: Mark) -> None:
+    def marked(self, ledger_id: LedgerId, mark: UnderreplicatedLedger) -> None:
         self.marks[ledger_id] = mark
-        for lack in mark.lacks:
-            key = ledger_id, lack.bookie
-            self.first_marked[key] = min(lack.since_ms, self.first_marked.get(key, lack.since_ms))
+        for replica in mark.missing:
+            key = ledger_id, replica.bookie
+            self.first_marked[key] = min(
+                replica.since_ms, self.first_marked.get(key, replica.since_ms)
+            )
 
 
 def held_by(fragment: Fragment, index: int, metadata: LedgerMetadata) -> list[int]:

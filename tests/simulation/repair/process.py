@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.layout import LEDGERS
-from ledger.mark import Mark
+from ledger.mark import UnderreplicatedLedger
 from ledger.metastore.port import Op, Versioned
 from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
@@ -41,7 +41,7 @@ class SeeingStore(LoopStore):
 
     def __init__(self, process: "RepairProcess") -> None:
         super().__init__(process)
-        self.seen: dict[str, Mark] = {}
+        self.seen: dict[str, UnderreplicatedLedger] = {}
         self.ledgers_read_s: float | None = None
         """When the metadata of a ledger were read last."""
         self.seen_at: dict[str, int] = {}
@@ -61,7 +61,7 @@ class SeeingStore(LoopStore):
             self.ledgers_read_s = self._process.world.scheduler.now
         found = await super().get(path)
         if path.startswith(f"{MARKS}/"):
-            self.seen[path] = Mark.decode(found.value, path=path)
+            self.seen[path] = UnderreplicatedLedger.decode(found.value, path=path)
             assert isinstance(self._process, RepairProcess)
             self.seen_at[path] = self._process.world.repairs.moment()
         return found

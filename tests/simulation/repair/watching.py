@@ -10,7 +10,7 @@ from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.repair_io import _RepairIO
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import now_ms
-from ledger.mark import Lack
+from ledger.mark import MissingReplica
 from ledger.metastore.port import MetadataStore
 from ledger.procedures import Perform
 from ledger.protocol.procedure import Action, Steps
@@ -26,10 +26,14 @@ def watched_marks(repairs: Repairs) -> Iterator[None]:
     honest = vars(marks)["mark_ledger"]  # with a mutation, if there is one
 
     async def mark_ledger(
-        store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+        store: MetadataStore,
+        ledger_id: LedgerId,
+        missing: Iterable[MissingReplica],
+        *,
+        urgent: bool = False,
     ) -> bool:
         began = repairs.moment()
-        is_news: bool = await honest(store, ledger_id, lacks, urgent=urgent)
+        is_news: bool = await honest(store, ledger_id, missing, urgent=urgent)
         repairs.confirmed[ledger_id] = max(began, repairs.confirmed.get(ledger_id, 0))
         return is_news
 

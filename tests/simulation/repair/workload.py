@@ -25,7 +25,7 @@ from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.mark import MissingReplica, Reason
 from ledger.reader import LedgerReader
 from tests.simulation.away import GONE_S, send_away
 from tests.simulation.bookie import SimBookie
@@ -421,8 +421,10 @@ class RepairSimulation(Simulation):
                 writable = frozenset(map(BookieId, process.ledgers.environment.writable()))
                 quorum = metadata.quorum
                 leaves = members[: quorum.coverage]
-                lacks = tuple(Lack(each, Reason.MISPLACED, 0) for each in sorted(leaves))
-                moved = await job.move(ledger_id, LedgerMove(lacks, writable - set(members)))
+                missing = tuple(
+                    MissingReplica(each, Reason.MISPLACED, 0) for each in sorted(leaves)
+                )
+                moved = await job.move(ledger_id, LedgerMove(missing, writable - set(members)))
                 process.note(f"moved ledger {ledger_id}: {moved.end}")
                 process.mark("moved_under_a_sleeper")
 

@@ -8,7 +8,7 @@ from bookie.server.authorizer import CopyEvidence
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.manager.layout import LEDGERS
-from ledger.mark import Mark, Reason
+from ledger.mark import Reason, UnderreplicatedLedger
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.repair_marks import LOCKS, MARKS, RepairLock, path_of_lock
@@ -221,10 +221,10 @@ class RepairWorld(World):
         tree, repairs = self.metadata.tree, self.repairs
         process = next((each for each in self.workers if each.name == by), None)
         if tree.exists(path) is not None:
-            mark = Mark.decode(tree.get(path).value, path=path)
+            mark = UnderreplicatedLedger.decode(tree.get(path).value, path=path)
             self.scheduler.note(by, f"marks {ledger_id}: {_said(mark)}")
-            before = repairs.marks.get(ledger_id, Mark(()))
-            if not before.lacks:
+            before = repairs.marks.get(ledger_id, UnderreplicatedLedger(()))
+            if not before.missing:
                 self.scheduler.mark("ledger_marked")
             repairs.marked(ledger_id, mark)
             if process is not None and by.startswith("auditor"):
@@ -239,15 +239,19 @@ class RepairWorld(World):
         repairs.happened.append(Unmarked(ledger_id, by, mark, seen, was_confirmed))
 
     def _marked_lost(
-        self, ledger_id: LedgerId, by: RepairProcess, before: Mark, after: Mark
+        self,
+        ledger_id: LedgerId,
+        by: RepairProcess,
+        before: UnderreplicatedLedger,
+        after: UnderreplicatedLedger,
     ) -> None:
-        known = {lack.bookie for lack in before.lacks if lack.reason is Reason.LOST}
-        for lack in after.lacks:
-            if lack.reason is Reason.LOST and lack.bookie not in known:
-                since_s = self._registered.get(lack.bookie)
+        known = {replica.bookie for replica in before.missing if replica.reason is Reason.LOST}
+        for replica in after.missing:
+            if replica.reason is Reason.LOST and replica.bookie not in known:
+                since_s = self._registered.get(replica.bookie)
                 read_s = by.saw.ledgers_read_s
                 self.repairs.happened.append(
-                    MarkedLost(ledger_id, by.name, lack.bookie, since_s, read_s)
+                    MarkedLost(ledger_id, by.name, replica.bookie, since_s, read_s)
                 )
 
     def _registration_changed(self, path: str) -> None:
@@ -263,9 +267,9 @@ def _ledger_of(path: str) -> LedgerId | None:
     return LedgerId(int(name.removeprefix(_PREFIX))) if name.startswith(_PREFIX) else None
 
 
-def _said(mark: Mark) -> str:
-    lacks = " ".join(f"{each.bookie}={each.reason.name}" for each in mark.lacks)
-    return f"{lacks} attempts {mark.attempts} {mark.deferred_why}"
+def _said(mark: UnderreplicatedLedger) -> str:
+    missing = " ".join(f"{each.bookie}={each.reason.name}" for each in mark.missing)
+    return f"{missing} attempts {mark.attempts} {mark.deferred_why}"
 
 
 def _unheard(_status: Status) -> None:
