@@ -1,21 +1,22 @@
-"""Moves of copies that a command makes itself, with the repair of the workers: on marks of its own.
+"""Does what `protocol.move_job` decides: moves of copies that a command begins.
 
-Such a mark is in memory, so nothing is left of it when the command is interrupted, and no worker
-does what was meant for this command. Locks are everybody's. A recovery takes all that bookies held
-which are gone; a rebalance takes CLOSED ledgers from full bookies to empty ones. Which ledgers that
-are is decided by `protocol.move_job`; each is copied and swapped as in a repair.
+The command copies itself with the repair of the workers, on marks of its own (`MoveJob`). Such a
+mark is in memory, so nothing is left of it when the command is interrupted, and no worker does what
+was meant for this command. Locks are everybody's. Only a bookie that is decommissioned is left to
+the workers that run, by marks in the metadata store: that takes days, and outlives the command.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import move_job as protocol
-from bookie.autorecovery.protocol.move_job import (
-    NAMED_MAX,
+from bookie.autorecovery.protocol.move_job import NAMED_MAX
+from bookie.autorecovery.protocol.rebalance import (
     TOLERANCE,
     Rebalancing,
     Weight,
@@ -25,21 +26,36 @@ from bookie.autorecovery.protocol.move_job import (
 )
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
+from bookie.autorecovery.worker import reports
 from ledger.client import LedgerClient
+from ledger.errors import BadVersion, NodeExists, NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import now_ms
 from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.port import children_of
+from ledger.metastore.port import CreateOp, DeleteOp, SetOp, Versioned, children_of, create_node
 from ledger.procedures import run
 from ledger.protocol.procedure import Action
-from ledger.registry import COOKIES
+from ledger.registry import (
+    AVAILABLE,
+    COOKIES,
+    READ_ONLY,
+    Retirement,
+    find_registration,
+    retired_cookie,
+    retirement_of,
+)
+from ledger.security.settings import Takes
 from ledger.tasks import for_each
+from ledger.transport.operator import BookieOperator
 from ledger.values import counted
 
 LEDGERS_MAX: Final = 4
 TICK_S: Final = 0.5
 """How old a report of the progress becomes."""
+_WHY_RETIRED: Final = "it was emptied for good"
+AskReadOnly = Callable[[str, BookieId], Awaitable[None]]
+"""Asks the bookie at an address to be read-only."""
 
 
 class OwnMarks:
@@ -170,7 +186,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryResult:
-    finish: protocol.RecoveryEnd
+    finish: protocol.MoveEnd
     surveyed: protocol.Surveyed
     repaired: int
     entries: int
@@ -189,7 +205,7 @@ class RecoveryResult:
 
 async def recover_bookies(
     client: LedgerClient,
-    request: protocol.RecoveryRequest,
+    request: protocol.MoveRequest,
     *,
     bytes_per_s: float,
     ledgers_max: int = LEDGERS_MAX,
@@ -202,45 +218,112 @@ async def recover_bookies(
 
     Takes as long as the copies take, at *bytes_per_s* (0: no limit), *ledgers_max* at a time. May
     be cancelled at any moment, and called again."""
-    running = _Recovering(client, CopyPace(bytes_per_s), ledgers_max, config, on_progress)
-    steps = protocol.recover(request, pause_s=pause_s, idle_s_max=idle_s_max)
-    ticking = asyncio.ensure_future(running.tick())
+    moving = _Moving(
+        client, CopyPace(bytes_per_s), ledgers_max, config=config, on_progress=on_progress
+    )
+    until = protocol.UntilCopied(request, idle_s_max=idle_s_max)
+    ticking = asyncio.ensure_future(moving.tick())
     try:
-        finish = await run(steps, running.perform)
+        finish = await run(protocol.move(until, pause_s=pause_s), moving.perform)
     finally:
         ticking.cancel()
         await asyncio.gather(ticking, return_exceptions=True)
-    return running.result(finish)
+    return moving.result(finish)
+
+
+async def decommission(
+    client: LedgerClient,
+    bookie: BookieId,
+    *,
+    on_report: Callable[[protocol.Report], None] = lambda _: None,
+    pause_s: float = protocol.PAUSE_S,
+    ask_read_only: AskReadOnly | None = None,
+) -> protocol.MoveEnd:
+    """Empty *bookie*, with the workers that run; return how it ended.
+
+    Takes as long as the copies take; may be cancelled at any moment and called again. What the
+    metadata store refuses is tried again permanently, and reported."""
+    moving = _Moving(client, CopyPace(0.0), on_report=on_report, ask_read_only=ask_read_only)
+    until = protocol.UntilRetired(bookie)
+    return await run(protocol.move(until, pause_s=pause_s), moving.perform)
+
+
+async def keep(client: LedgerClient, bookie: BookieId) -> None:
+    """Take back that *bookie* is to be emptied; to take entries again is for `readonly off`.
+
+    Raises `MetadataUnavailable`."""
+    await Marks(client.store).withdraw(bookie)
 
 
 @dataclass(slots=True)
-class _Tally:
-    """Of one pass."""
+class _Pass:
+    """What a pass has met so far; see `protocol.PassEnded`."""
 
     named: int = 0
+    named_bytes: int = 0
     repaired: int = 0
+    lost: list[LedgerId] = field(default_factory=list)
     stuck: int = 0
     unreadable: int = 0
-    lost: list[LedgerId] = field(default_factory=list)
+    marked: int = 0
     why: str = ""
 
+    def names(
+        self, metadata: LedgerMetadata | None, bookies: frozenset[BookieId]
+    ) -> frozenset[BookieId]:
+        """Count the ledger; return which of *bookies* it names, as far as can be read."""
+        if metadata is None:
+            self.unreadable += 1
+            return protocol.NOBODY
+        named = members_of(metadata) & bookies
+        if named:
+            self.named += 1
+            self.named_bytes += weight_of(metadata, named).bytes
+        return named
 
-class _Recovering:
+    def keeps(self, ledger_id: LedgerId, mark: UnderreplicatedLedger) -> None:
+        """Record what *mark* says of a ledger after an attempt to repair it."""
+        self.stuck += bool(mark.lost) or mark.wants_bookie
+        if mark.lost and len(self.lost) < NAMED_MAX:
+            self.lost.append(ledger_id)
+
+    def ended(self) -> protocol.PassEnded:
+        return protocol.PassEnded(
+            named=self.named,
+            named_bytes=self.named_bytes,
+            repaired=self.repaired,
+            lost=tuple(sorted(self.lost)),
+            stuck=self.stuck,
+            unreadable=self.unreadable,
+            marked=self.marked,
+            why=self.why,
+        )
+
+
+class _Moving:
+    """Does the actions of one job."""
+
     def __init__(
         self,
         client: LedgerClient,
         pace: CopyPace,
-        ledgers_max: int,
-        config: RepairConfig | None,
-        on_progress: Callable[[Progress], None],
+        ledgers_max: int = LEDGERS_MAX,
+        *,
+        config: RepairConfig | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_report: Callable[[protocol.Report], None] = lambda _: None,
+        ask_read_only: AskReadOnly | None = None,
     ) -> None:
-        self._client, self._pace = client, pace
+        self._client, self._store, self._pace = client, client.store, pace
         self._job = MoveJob(client, pace, config, ledgers_max=ledgers_max)
+        self._marks = Marks(client.store)
         self._since_ms = now_ms()
         """When all of it was marked, so to say: the grace of writers counts from here."""
         self._progress, self._on_progress = Progress(), on_progress
+        self._on_report = on_report
+        self._ask_read_only = ask_read_only or partial(_ask_read_only, client)
 
-    def result(self, finish: protocol.RecoveryEnd) -> RecoveryResult:
+    def result(self, finish: protocol.MoveEnd) -> RecoveryResult:
         return RecoveryResult(
             finish=finish,
             surveyed=self._progress.surveyed or protocol.Surveyed(),
@@ -252,29 +335,36 @@ class _Recovering:
     async def perform(self, action: Action[Any]) -> object:
         match action:
             case protocol.ReadBookies():
-                return await self._look()
-            case protocol.Survey(bookies):
-                self._progress.surveyed = await self._survey(bookies)
-                return self._progress.surveyed
+                return await self._read_bookies()
+            case protocol.LookAtBookie(bookie):
+                return await self._look(bookie)
+            case protocol.Survey(bookies, verified):
+                return await self._survey(bookies, verified=verified)
             case protocol.RepairAll(bookies, into):
                 return await self._repair_all(bookies, into)
+            case protocol.MarkAll(bookies):
+                return await self._mark_all(bookies)
+            case protocol.Announce(bookie):
+                await self._marks.announce(bookie)
+            case protocol.TurnReadOnly(bookie):
+                await self._turn_read_only(bookie)
+            case protocol.Retire(bookie, version):
+                return await self._retire(bookie, version)
+            case protocol.Withdraw(bookie):
+                await self._marks.withdraw(bookie)
+            case protocol.Report():
+                self._on_report(action)
             case _:
-                raise AssertionError(f"no action of a recovery: {action}")
+                raise AssertionError(f"no action of a move job: {action}")
+        return None
 
-    async def _look(self) -> protocol.BookiesSeen:
-        store = self._client.store
-        await store.sync(COOKIES)
-        known = frozenset(map(BookieId, await children_of(store, COOKIES)))
-        found = self._client.bookies.available()
-        return protocol.BookiesSeen(
-            known,
-            registered=frozenset(BookieId(each.bookie) for each in found),
-            writable=frozenset(BookieId(each.bookie) for each in found if not each.read_only),
-        )
+    # Passes over all ledgers.
 
-    async def _survey(self, bookies: frozenset[BookieId]) -> protocol.Surveyed:
+    async def _survey(self, bookies: frozenset[BookieId], *, verified: bool) -> protocol.Surveyed:
+        if verified:
+            await self._store.verify()
         there = frozenset(BookieId(each.bookie) for each in self._client.bookies.available())
-        held, bare, unreadable, read = Weight(), list[LedgerId](), 0, 0
+        held, bare, unreadable, widest, read = Weight(), list[LedgerId](), 0, 0, 0
         async for part in parts_of(self._client.ledgers):
             for ledger_id, metadata in part:
                 if metadata is None:
@@ -282,53 +372,130 @@ class _Recovering:
                     continue
                 weight = weight_of(metadata, bookies)
                 held = held.plus(weight)
-                if weight.fragments and len(bare) < NAMED_MAX and has_no_source(metadata, there):
+                if not weight.fragments:
+                    continue
+                widest = max(widest, metadata.quorum.ensemble)
+                if len(bare) < NAMED_MAX and has_no_source(metadata, there):
                     bare.append(ledger_id)
             read += len(part)
             self._report(f"{counted(read, 'ledger')} read")
-        return protocol.Surveyed(
-            held=held, without_source=tuple(sorted(bare)), unreadable=unreadable
+        self._progress.surveyed = protocol.Surveyed(
+            held=held, widest=widest, without_source=tuple(sorted(bare)), unreadable=unreadable
         )
+        return self._progress.surveyed
 
     async def _repair_all(
         self, bookies: frozenset[BookieId], into: frozenset[BookieId]
     ) -> protocol.PassEnded:
-        tally = _Tally()
+        met = _Pass()
 
         def choose(ledger_id: LedgerId, metadata: LedgerMetadata | None) -> LedgerMove | None:
-            if metadata is None:
-                tally.unreadable += 1
-                return None
-            named = members_of(metadata) & bookies
+            named = met.names(metadata, bookies)
             if not named:
                 return None
-            tally.named += 1
             self._report(f"repairing ledger {ledger_id}")
-            reason, since_ms = Reason.DECOMMISSIONING, self._since_ms
-            missing = tuple(MissingReplica(bookie, reason, since_ms) for bookie in sorted(named))
-            return LedgerMove(missing, into or None)
+            return LedgerMove(_leaving(named, self._since_ms), into or None)
 
         def count(moved: Moved) -> None:
             if moved.is_done:
-                tally.repaired += 1
+                met.repaired += 1
                 self._progress.repaired += 1
             else:
-                tally.why = moved.why
+                met.why = moved.why
             if moved.mark is not None:
-                tally.stuck += bool(moved.mark.lost) or moved.mark.wants_bookie
-                if moved.mark.lost and len(tally.lost) < NAMED_MAX:
-                    tally.lost.append(moved.ledger_id)
+                met.keeps(moved.ledger_id, moved.mark)
             self._report(f"{counted(self._progress.repaired, 'ledger')} repaired")
 
         await self._job.pass_over(choose, count)
-        return protocol.PassEnded(
-            named=tally.named,
-            repaired=tally.repaired,
-            lost=tuple(sorted(tally.lost)),
-            stuck=tally.stuck,
-            unreadable=tally.unreadable,
-            why=tally.why,
+        return met.ended()
+
+    async def _mark_all(self, bookies: frozenset[BookieId]) -> protocol.PassEnded:
+        await self._store.verify()  # what is not found there does not name the bookie
+        met = _Pass()
+        async for part in parts_of(self._client.ledgers):
+            is_news = False
+            for ledger_id, metadata in part:
+                if named := met.names(metadata, bookies):
+                    is_news |= await self._marks.add(ledger_id, _leaving(named, now_ms()))
+            if is_news:
+                await self._marks.notify_workers()
+        async for ledger_id in self._marks.list():
+            mark, _ = await self._marks.read(ledger_id) or (None, -1)
+            if mark is not None and mark.bookies & bookies:
+                met.marked += 1
+                met.keeps(ledger_id, mark)
+        met.why = await self._why_idle() if met.marked else ""
+        return met.ended()
+
+    async def _why_idle(self) -> str:
+        """Return why no worker works on marks; empty: one does."""
+        if not await self._marks.enabled():
+            return "repair is switched off: 'dlog autorecovery enable' lets it go on"
+        if not await reports(self._store):
+            return "no process of repair runs: 'dlog autorecovery start' is one"
+        return ""
+
+    # Bookies.
+
+    async def _read_bookies(self) -> protocol.BookiesSeen:
+        await self._store.sync(COOKIES)
+        known = frozenset(map(BookieId, await children_of(self._store, COOKIES)))
+        available = self._client.bookies.available()
+        return protocol.BookiesSeen(
+            known,
+            registered=frozenset(BookieId(each.bookie) for each in available),
+            writable=frozenset(BookieId(each.bookie) for each in available if not each.read_only),
         )
+
+    async def _look(self, bookie: BookieId) -> protocol.BookieSeen:
+        await self._store.sync(COOKIES)
+        cookie = await self._cookie(bookie)
+        registration = await find_registration(self._store, bookie)
+        others = {*self._client.bookies.writable()} - {bookie}
+        return protocol.BookieSeen(
+            is_known=cookie is not None,
+            version=-1 if cookie is None else cookie.version,
+            is_registered=registration is not None,
+            is_read_only=registration is not None and registration.read_only,
+            is_leaving=bookie in await self._marks.decommissioning(),
+            others_writable=len(others),
+        )
+
+    async def _cookie(self, bookie: BookieId) -> Versioned | None:
+        """Return the node of the cookie; None if there is none, or nothing is left to be done."""
+        try:
+            cookie = await self._store.get(f"{COOKIES}/{bookie}")
+        except NoSuchNode:
+            return None
+        is_done = await retirement_of(self._store, bookie) is Retirement.EMPTIED
+        return None if is_done else cookie
+
+    async def _turn_read_only(self, bookie: BookieId) -> None:
+        registration = await find_registration(self._store, bookie)
+        if registration is not None:  # else it is gone since: that is quiet too
+            address = registration.operator_address or registration.address
+            await self._ask_read_only(address, bookie)
+
+    async def _retire(self, bookie: BookieId, version: int) -> bool:
+        cookie = await self._cookie(bookie)
+        if cookie is None:
+            return True  # a reply was lost
+        path = f"{COOKIES}/{bookie}"
+        retired = retired_cookie(
+            cookie.value, path, why=_WHY_RETIRED, now_ms=now_ms(), emptied=True
+        )
+        registrations = [f"{root}/{bookie}" for root in (AVAILABLE, READ_ONLY)]
+        try:
+            for root in (AVAILABLE, READ_ONLY):
+                await create_node(self._store, root)
+            # What can be created is not there: so it is retired only while it is not registered.
+            absent = [op(root) for root in registrations for op in (CreateOp, DeleteOp)]
+            await self._store.multi((SetOp(path, retired, version), *absent))
+        except (BadVersion, NodeExists):
+            return False
+        return True
+
+    # Progress.
 
     async def tick(self) -> None:
         """Report again and again, as one large ledger takes long, until cancelled."""
@@ -339,6 +506,22 @@ class _Recovering:
     def _report(self, doing: str) -> None:
         self._progress.doing, self._progress.bytes = doing, self._pace.bytes
         self._on_progress(self._progress)
+
+
+def _leaving(bookies: frozenset[BookieId], since_ms: int) -> tuple[MissingReplica, ...]:
+    reason = Reason.DECOMMISSIONING
+    return tuple(MissingReplica(bookie, reason, since_ms) for bookie in sorted(bookies))
+
+
+async def _ask_read_only(client: LedgerClient, address: str, bookie: BookieId) -> None:
+    async with BookieOperator(
+        address,
+        bookie=bookie,
+        meant=client.bookies.identity(bookie),
+        security=client.security,
+        takes=client.bookies.takes(bookie) or Takes.PLAIN,
+    ) as operator:
+        await operator.set_read_only(read_only=True)
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ class CopyPace:
 
 class MarksPort(Protocol):
     """What a repair needs of marks and locks: those of the metadata store (`marks.Marks`), or an
-    operator's own (`manual_repair.OwnMarks`)."""
+    operator's own (`move_job.OwnMarks`)."""
 
     async def lock(self, ledger_id: LedgerId) -> bool: ...
 

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bookie.autorecovery.decommission import decommission, keep
-from bookie.autorecovery.protocol.decommission import Report
+from bookie.autorecovery.move_job import decommission, keep
+from bookie.autorecovery.protocol.move_job import Report
 from dlog.aio.admin import (
     VerifyProgress,
     delete_log,

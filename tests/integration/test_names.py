@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.decommission import decommission
-from bookie.autorecovery.protocol.decommission import DecommissionOutcome
+from bookie.autorecovery.move_job import decommission
+from bookie.autorecovery.protocol.move_job import MoveOutcome
 from bookie.command import IDENTITY_LOST
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, RecoveryFailed
@@ -119,7 +119,7 @@ async def test_a_bookie_that_was_emptied_while_it_stood_still_ends_and_its_name_
                 timeout_s=4 * PATIENCE_S,
             )
             left = await decommission(client, BookieId("b3"), pause_s=0.1)
-            assert left.outcome is DecommissionOutcome.RETIRED
+            assert left.outcome is MoveOutcome.RETIRED
 
             # Who slept acknowledges with who was emptied, which may not have read that yet.
             b1.popen.send_signal(signal.SIGSTOP)

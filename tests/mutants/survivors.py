@@ -181,7 +181,7 @@ _judged(
 )
 _judged("None is what comes back anyway", _QUEUEING, "Queue.take", "return None")
 
-_REBALANCING = "bookie/autorecovery/protocol/move_job.py"
+_REBALANCING = "bookie/autorecovery/protocol/rebalance.py"
 _judged(
     "what is not CLOSED weighs nothing",
     *(_REBALANCING, "Rebalancing.choose"),

@@ -30,8 +30,8 @@ from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.move_job import RecoveryResult
-    from bookie.autorecovery.protocol.decommission import DecommissionEnd as Left
-    from bookie.autorecovery.protocol.decommission import Report
+    from bookie.autorecovery.protocol.move_job import MoveEnd as Left
+    from bookie.autorecovery.protocol.move_job import Report
     from ledger.client import LedgerClient
 
 _FORCED: Final = "an operator gave up its data"
@@ -93,9 +93,9 @@ def decommission(
         return
 
     async def command() -> bool:
-        from bookie.autorecovery.decommission import decommission as empty
-        from bookie.autorecovery.decommission import keep
-        from bookie.autorecovery.protocol.decommission import DecommissionOutcome
+        from bookie.autorecovery.move_job import decommission as empty
+        from bookie.autorecovery.move_job import keep
+        from bookie.autorecovery.protocol.move_job import MoveOutcome
 
         async with connected(uri) as client:
             name = await bookie_named(client.store, bookie)
@@ -109,7 +109,7 @@ def decommission(
                 done = await empty(
                     client, BookieId(name), on_report=shown_reports(advance, as_json=as_json)
                 )
-            ended = done.outcome in {DecommissionOutcome.EMPTY, DecommissionOutcome.RETIRED}
+            ended = done.outcome in {MoveOutcome.EMPTY, MoveOutcome.RETIRED}
             meant = "" if ended else await near_bookies(client.store, [name])
         if as_json:
             print_json({"bookie": name, "outcome": done.outcome.name.lower(), "why": done.why})
@@ -123,9 +123,8 @@ def decommission(
 
 async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
     """Retire the name, and say which ledgers name it still."""
-    from bookie.autorecovery.decommission import keep
-    from bookie.autorecovery.move_job import recover_bookies
-    from bookie.autorecovery.protocol.move_job import RecoveryRequest
+    from bookie.autorecovery.move_job import keep, recover_bookies
+    from bookie.autorecovery.protocol.move_job import MoveRequest
     from bookie.tools.format import check_forgettable, retire
 
     async with connected(uri) as client:
@@ -135,7 +134,7 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
             meant = await near_bookies(client.store, [bookie])
             raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'{meant}")
         await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
-        begin = RecoveryRequest(frozenset({BookieId(bookie)}), survey_only=True)
+        begin = MoveRequest(frozenset({BookieId(bookie)}), survey_only=True)
         found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
     if as_json:
         print_json(
@@ -289,25 +288,25 @@ async def _recover(
 ) -> "RecoveryResult":
     """Copy into *new* what can go there, and the rest anywhere."""
     from bookie.autorecovery.move_job import recover_bookies
-    from bookie.autorecovery.protocol.move_job import NOBODY, RecoveryOutcome, RecoveryRequest
+    from bookie.autorecovery.protocol.move_job import NOBODY, MoveOutcome, MoveRequest
 
     async def into(targets: frozenset[BookieId]) -> "RecoveryResult":
         with progress_bar(f"replacing {old}") as advance:
             return await recover_bookies(
                 client,
-                RecoveryRequest(frozenset({BookieId(old)}), targets),
+                MoveRequest(frozenset({BookieId(old)}), targets),
                 bytes_per_s=rate * MIB,
                 ledgers_max=ledgers,
                 on_progress=shown_recovery(advance),
             )
 
     done = await into(frozenset({BookieId(new)}))
-    if done.finish.outcome is RecoveryOutcome.INCOMPLETE:
+    if done.finish.outcome is MoveOutcome.INCOMPLETE:
         done = done.followed_by(await into(NOBODY))
     if done.finish.outcome in {
-        RecoveryOutcome.UNKNOWN,
-        RecoveryOutcome.SERVES,
-        RecoveryOutcome.NO_TARGET,
+        MoveOutcome.UNKNOWN,
+        MoveOutcome.SERVES,
+        MoveOutcome.NO_TARGET,
     }:
         raise failed(done.finish.why)
     return done
@@ -316,7 +315,7 @@ async def _recover(
 async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Left":
     """See that nothing names it any more. A worker runs beside it: marks may name the bookie, and
     no other process works on them."""
-    from bookie.autorecovery.decommission import decommission
+    from bookie.autorecovery.move_job import decommission
     from bookie.autorecovery.worker import Worker, WorkerConfig
 
     config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)

@@ -81,14 +81,14 @@ def recover(
 
     async def command() -> "RecoveryResult":
         from bookie.autorecovery.move_job import recover_bookies
-        from bookie.autorecovery.protocol.move_job import RecoveryOutcome, RecoveryRequest
+        from bookie.autorecovery.protocol.move_job import MoveOutcome, MoveRequest
 
         async with connected(uri) as client:
             named = [
                 [await bookie_named(client.store, b) for b in g] for g in (bookies, into or ())
             ]
             lost, targets = (frozenset(map(BookieId, names)) for names in named)
-            begin = RecoveryRequest(lost, targets, survey_only=dry_run)
+            begin = MoveRequest(lost, targets, survey_only=dry_run)
             with progress_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
                 done = await recover_bookies(
                     client,
@@ -97,7 +97,7 @@ def recover(
                     ledgers_max=ledgers,
                     on_progress=shown_recovery(advance),
                 )
-            if done.finish.outcome in {RecoveryOutcome.UNKNOWN, RecoveryOutcome.NO_TARGET}:
+            if done.finish.outcome in {MoveOutcome.UNKNOWN, MoveOutcome.NO_TARGET}:
                 raise failed(f"{done.finish.why}{await near_bookies(client.store, lost | targets)}")
             return done
 
@@ -129,16 +129,16 @@ def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
 
 def _show(done: "RecoveryResult", *, as_json: bool) -> bool:
     """Show how it ended; return whether it is as it was wanted."""
-    from bookie.autorecovery.protocol.move_job import RecoveryOutcome
+    from bookie.autorecovery.protocol.move_job import MoveOutcome
 
     finish = done.finish
-    if finish.outcome is RecoveryOutcome.SERVES:
+    if finish.outcome is MoveOutcome.SERVES:
         raise failed(finish.why)
     if as_json:
         print_json(recovery_facts(done))
     else:
         print_recovered(done)
-    return finish.outcome in {RecoveryOutcome.COMPLETE, RecoveryOutcome.SURVEYED}
+    return finish.outcome in {MoveOutcome.COMPLETE, MoveOutcome.SURVEYED}
 
 
 def recovery_facts(done: "RecoveryResult") -> dict[str, object]:
@@ -162,10 +162,10 @@ def recovery_facts(done: "RecoveryResult") -> dict[str, object]:
 
 
 def print_recovered(done: "RecoveryResult") -> None:
-    from bookie.autorecovery.protocol.move_job import RecoveryOutcome
+    from bookie.autorecovery.protocol.move_job import MoveOutcome
 
     finish, held = done.finish, done.surveyed.held
-    if finish.outcome is RecoveryOutcome.SURVEYED:
+    if finish.outcome is MoveOutcome.SURVEYED:
         sys.stdout.write(
             f"{counted(held.ledgers, 'ledger')} to repair: {counted(held.fragments, 'fragment')}, "
             f"{counted(held.entries, 'entry')}, {format_size(held.bytes)}\n"
@@ -183,7 +183,7 @@ def print_recovered(done: "RecoveryResult") -> None:
         f"{finish.outcome.value}: {counted(done.repaired, 'ledger')} repaired, "
         f"{counted(done.entries, 'entry')} copied, {format_size(done.bytes)}\n"
     )
-    if finish.outcome is not RecoveryOutcome.COMPLETE:
+    if finish.outcome is not MoveOutcome.COMPLETE:
         sys.stdout.write(f"{counted(finish.left, 'ledger')} left; {finish.why}\n")
     if finish.lost:
         names = ", ".join(map(str, finish.lost))

@@ -8,29 +8,26 @@ from typing import Any
 import pytest
 
 from bookie.autorecovery.checks import parts_of
-from bookie.autorecovery.decommission import (
-    _ask_read_only,
-    _Decommissioning,
-    decommission,
-    keep,
-)
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.decommission import (
+from bookie.autorecovery.move_job import _Moving, decommission, keep
+from bookie.autorecovery.protocol.move_job import (
     Announce,
     BookieSeen,
-    DecommissionEnd,
-    DecommissionOutcome,
-    LedgersScanned,
     LookAtBookie,
-    MarksSeen,
-    ReadMarks,
+    MarkAll,
+    MoveEnd,
+    MoveOutcome,
+    PassEnded,
     Report,
     Retire,
-    ScanLedgers,
+    Survey,
+    Surveyed,
     TurnReadOnly,
+    UntilRetired,
     Withdraw,
-    empty,
+    move,
 )
+from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.worker import Worker
 from bookie.disk.port import Directories
 from bookie.errors import BookieRetired
@@ -47,7 +44,7 @@ from ledger.errors import (
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.procedure import Action, Wait
+from ledger.protocol.procedure import Action, Now, Wait
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieRegistration, Retirement, register, retirement_of
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, kill, world
@@ -57,6 +54,8 @@ from tests.simulation.disk import SimDisk
 from tests.waiting import eventually
 
 STEPS_MAX = 500
+BOOKIE = BookieId("b")
+A_PASS = MarkAll(frozenset({BOOKIE}))
 LOST = MetadataUnavailable("memory", "set", 1.0)
 
 
@@ -92,18 +91,17 @@ class Namespace:
                     is_leaving=self.announced,
                     others_writable=self.others,
                 )
-            case ScanLedgers():
-                if self.late and not self.read_only and self.registered:
-                    self.late -= 1
-                    self.naming += 1
-                return LedgersScanned(
-                    naming=self.naming,
-                    naming_bytes=10 * self.naming,
+            case Survey():
+                self.meet_late_client()
+                return Surveyed(widest=3 if self.naming else 0, unreadable=self.unreadable)
+            case MarkAll():
+                self.meet_late_client()
+                return PassEnded(
+                    named=self.naming,
+                    named_bytes=10 * self.naming,
                     unreadable=self.unreadable,
-                    widest=3 if self.naming else 0,
+                    marked=self.naming,
                 )
-            case ReadMarks():
-                return MarksSeen(self.naming, ())
             case Announce():
                 self.announced = True
             case TurnReadOnly():
@@ -112,7 +110,7 @@ class Namespace:
                 self.read_only = True
             case Report():
                 pass
-            case Retire(version):
+            case Retire(_, version):
                 assert not self.naming, "its name is retired while ledgers name it"
                 assert not self.registered, "its name is retired while it runs"
                 if version != self.version:
@@ -125,6 +123,11 @@ class Namespace:
                 raise AssertionError(f"no action of emptying: {action}")
         return None
 
+    def meet_late_client(self) -> None:
+        if self.late and not self.read_only and self.registered:
+            self.late -= 1
+            self.naming += 1
+
     def wait(self) -> None:
         if not self.stuck and self.announced:
             self.naming = max(0, self.naming - 1)
@@ -133,11 +136,11 @@ class Namespace:
 class Command:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._script = Script(empty())
+        self._script = Script(move(UntilRetired(BOOKIE)))
         self._next = self._script.begin()
 
     @property
-    def finish(self) -> DecommissionEnd | None:
+    def finish(self) -> MoveEnd | None:
         return self._next.value if isinstance(self._next, Returned) else None
 
     def step(self, *, fail: bool = False) -> None:
@@ -145,6 +148,9 @@ class Command:
         if isinstance(self._next, Wait):
             self._namespace.wait()
             self._next = self._script.answer(None)
+            return
+        if isinstance(self._next, Now):
+            self._next = self._script.answer(0.0)
             return
         try:
             answer = self._namespace.do(self._next)
@@ -155,7 +161,7 @@ class Command:
         else:
             self._next = self._script.answer(answer)
 
-    def end(self) -> DecommissionEnd:
+    def end(self) -> MoveEnd:
         for _ in range(STEPS_MAX):
             if self.finish is not None:
                 return self.finish
@@ -163,39 +169,38 @@ class Command:
         raise AssertionError("it never ends")
 
 
-def outcome(namespace: Namespace) -> DecommissionOutcome:
+def outcome(namespace: Namespace) -> MoveOutcome:
     return Command(namespace).end().outcome
 
 
 def test_a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped() -> None:
     namespace = Namespace()
-    assert outcome(namespace) is DecommissionOutcome.EMPTY
+    assert outcome(namespace) is MoveOutcome.EMPTY
     assert (namespace.naming, namespace.known, namespace.announced) == (0, True, True)
 
 
 def test_once_it_is_stopped_its_name_is_retired_last() -> None:
     namespace = Namespace()
-    assert outcome(namespace) is DecommissionOutcome.EMPTY
+    assert outcome(namespace) is MoveOutcome.EMPTY
     namespace.registered = False
     namespace.done.clear()
-    assert outcome(namespace) is DecommissionOutcome.RETIRED
+    assert outcome(namespace) is MoveOutcome.RETIRED
     assert not namespace.known
-    assert namespace.done[-2:] == [Retire(7), Withdraw()]
-    assert sum(isinstance(action, ScanLedgers) for action in namespace.done) == 2
+    assert namespace.done[-2:] == [Retire(BOOKIE, 7), Withdraw(BOOKIE)]
+    assert namespace.done.count(A_PASS) == 2
 
 
 def test_a_bookie_that_is_gone_is_emptied_from_the_others() -> None:
     namespace = Namespace(registered=False)
-    assert outcome(namespace) is DecommissionOutcome.RETIRED
-    assert TurnReadOnly() not in namespace.done
+    assert outcome(namespace) is MoveOutcome.RETIRED
+    assert TurnReadOnly(BOOKIE) not in namespace.done
 
 
-def test_no_scan_counts_before_the_bookie_is_read_only() -> None:
+def test_no_pass_counts_before_the_bookie_is_read_only() -> None:
     namespace = Namespace(naming=0, late=2)
-    assert outcome(namespace) is DecommissionOutcome.EMPTY
-    quiet = namespace.done.index(TurnReadOnly())
-    scans = [action for action in namespace.done[quiet:] if action == ScanLedgers(mark=True)]
-    assert len(scans) >= 2
+    assert outcome(namespace) is MoveOutcome.EMPTY
+    quiet = namespace.done.index(TurnReadOnly(BOOKIE))
+    assert namespace.done[quiet:].count(A_PASS) >= 2
     assert namespace.naming == 0
 
 
@@ -208,24 +213,24 @@ def test_metadata_that_cannot_be_read_keep_the_name() -> None:
 
 def test_too_few_other_bookies_are_an_answer_before_anything_is_changed() -> None:
     namespace = Namespace(others=2)
-    assert Command(namespace).end() == DecommissionEnd(
-        DecommissionOutcome.TOO_FEW, "ledgers on it need 3 bookies, and 2 others are writable"
+    assert Command(namespace).end() == MoveEnd(
+        MoveOutcome.TOO_FEW, "ledgers on it need 3 bookies, and 2 others are writable"
     )
     assert (namespace.announced, namespace.read_only) == (False, False)
 
 
 def test_a_bookie_that_nobody_knows_is_an_answer() -> None:
-    assert outcome(Namespace(known=False)) is DecommissionOutcome.UNKNOWN
+    assert outcome(Namespace(known=False)) is MoveOutcome.UNKNOWN
 
 
 def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
     namespace = Namespace(naming=0, registered=False)
     command = Command(namespace)
-    while ScanLedgers(mark=True) not in namespace.done:
+    while A_PASS not in namespace.done:
         command.step()
     namespace.version += 1
     namespace.registered = namespace.read_only = True
-    assert command.end().outcome is DecommissionOutcome.EMPTY
+    assert command.end().outcome is MoveOutcome.EMPTY
     assert namespace.known
 
 
@@ -238,33 +243,33 @@ def ran_again(namespace: Namespace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("marks_read", "happens", "since"),
+    ("passes", "happens", "since"),
     [(1, runs_again, TurnReadOnly), (2, ran_again, Retire), (1, None, Report)],
 )
-def test_only_scans_in_a_row_count_that_began_while_it_was_quiet(
-    marks_read: int, happens: Callable[[Namespace], None] | None, since: type
+def test_only_passes_in_a_row_count_that_began_while_it_was_quiet(
+    passes: int, happens: Callable[[Namespace], None] | None, since: type
 ) -> None:
     namespace = Namespace(naming=0, registered=False, announced=True)
     command = Command(namespace)
-    while namespace.done.count(ReadMarks()) < marks_read:
+    while namespace.done.count(A_PASS) < passes:
         command.step()
     if happens is not None:
         happens(namespace)
     command.step(fail=happens is None)
     command.end()
     kinds = [type(action) for action in namespace.done]
-    assert kinds[kinds.index(since) :].count(ScanLedgers) == 2
+    assert kinds[kinds.index(since) :].count(MarkAll) == 2
 
 
 def test_a_bookie_that_does_not_become_read_only_is_an_answer() -> None:
     finish = Command(Namespace(refuses=True)).end()
-    assert finish.outcome is DecommissionOutcome.REFUSED
+    assert finish.outcome is MoveOutcome.REFUSED
     assert "it has no space left" in finish.why
 
 
 def test_what_was_announced_of_a_name_that_is_retired_is_taken_back() -> None:
     namespace = Namespace(known=False, announced=True)
-    assert outcome(namespace) is DecommissionOutcome.RETIRED
+    assert outcome(namespace) is MoveOutcome.RETIRED
     assert not namespace.announced
 
 
@@ -283,11 +288,7 @@ def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: 
             break
         command.step(fail=fail)
         ended = command.end() if fail and command.finish is None else Command(namespace).end()
-        expected = (
-            {DecommissionOutcome.EMPTY}
-            if registered
-            else {DecommissionOutcome.RETIRED, DecommissionOutcome.UNKNOWN}
-        )
+        expected = {MoveOutcome.EMPTY} if registered else {MoveOutcome.RETIRED, MoveOutcome.UNKNOWN}
         assert ended.outcome in expected, steps
         assert namespace.known is registered
         assert namespace.naming == 0
@@ -311,14 +312,14 @@ async def test_a_real_bookie_is_emptied_while_it_serves_and_then_retired() -> No
             done = await decommission(
                 client, name, on_report=reported, pause_s=0.05, ask_read_only=read_only
             )
-            assert done.outcome is DecommissionOutcome.EMPTY
+            assert done.outcome is MoveOutcome.EMPTY
             assert asked[-2:] == [0, 0]
             for ledger_id in ledgers:
                 assert name not in (await client.describe(ledger_id)).fragments[0].bookies
                 assert set((await copies(client, ledger_id)).values()) == {3}
             await kill(cluster, client, name)
             done = await decommission(client, name, pause_s=0.05, ask_read_only=read_only)
-        assert done.outcome is DecommissionOutcome.RETIRED
+        assert done.outcome is MoveOutcome.RETIRED
         assert await retirement_of(client.store, name) is Retirement.EMPTIED
         assert await Marks(client.store).decommissioning() == frozenset()
 
@@ -362,9 +363,7 @@ async def test_the_name_of_an_emptied_bookie_is_never_free_again() -> None:
         name = BookieId(cluster.bookies[0].name)
         await kill(cluster, client, name)
         before = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
-        assert (
-            await decommission(client, name, pause_s=0.02)
-        ).outcome is DecommissionOutcome.RETIRED
+        assert (await decommission(client, name, pause_s=0.02)).outcome is MoveOutcome.RETIRED
         kept = Cookie.decode((await client.store.get(f"{COOKIES}/{name}")).value)
         assert (kept.cookie, kept.address, kept.census) == (before.cookie, "", b"")
         with pytest.raises(BookieRetired, match="under another --id or none"):
@@ -377,9 +376,7 @@ async def test_the_name_of_an_emptied_bookie_is_never_free_again() -> None:
             )
         with pytest.raises(BookieForgotten):
             await register(client.store, BookieRegistration(name, "127.0.0.1:1", "start"))
-        assert (
-            await decommission(client, name, pause_s=0.02)
-        ).outcome is DecommissionOutcome.UNKNOWN
+        assert (await decommission(client, name, pause_s=0.02)).outcome is MoveOutcome.UNKNOWN
 
 
 async def test_a_bookie_may_be_kept_after_all() -> None:
@@ -398,14 +395,14 @@ async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_retired() 
     """It was on its way while it was looked for, and its cookie is as it was."""
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
-        emptying = _Decommissioning(client, name, lambda _: None, _ask_read_only)
+        emptying = _Moving(client, CopyPace(0.0))
         cookie = f"{COOKIES}/{name}"
         version = await client.store.exists(cookie)
         assert version is not None
-        assert await emptying.perform(Retire(version)) is False
+        assert await emptying.perform(Retire(name, version)) is False
         assert await client.store.exists(cookie) == version
         await kill(cluster, client, name)
-        assert await emptying.perform(Retire(version)) is True
+        assert await emptying.perform(Retire(name, version)) is True
         assert await retirement_of(client.store, name) is Retirement.EMPTIED
 
 
@@ -414,15 +411,17 @@ async def test_no_bookie_is_emptied_by_what_a_damaged_store_does_not_say(
 ) -> None:
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
-        emptying = _Decommissioning(client, name, lambda _: None, _ask_read_only)
-        assert isinstance(await emptying.perform(ScanLedgers(mark=False)), LedgersScanned)
+        emptying = _Moving(client, CopyPace(0.0))
+        one = frozenset({name})
+        assert isinstance(await emptying.perform(MarkAll(one)), PassEnded)
 
         async def verify() -> None:
             raise DamagedMetadata("the store", "a test says so")
 
         monkeypatch.setattr(client.store, "verify", verify)
-        with pytest.raises(DamagedMetadata):
-            await emptying.perform(ScanLedgers(mark=False))
+        for reads_all in (MarkAll(one), Survey(one, verified=True)):
+            with pytest.raises(DamagedMetadata):
+                await emptying.perform(reads_all)
 
 
 async def test_a_ledger_that_the_store_hides_counts_as_one_that_cannot_be_read() -> None:

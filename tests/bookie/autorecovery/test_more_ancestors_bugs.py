@@ -19,10 +19,10 @@ from bookie.autorecovery.checks import (
     check_placement,
     check_replicas,
 )
-from bookie.autorecovery.decommission import decommission
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.move_job import decommission
 from bookie.autorecovery.protocol.audit import AuditConfig, BeginCheck, CheckKind
-from bookie.autorecovery.protocol.decommission import DecommissionOutcome as Emptied
+from bookie.autorecovery.protocol.move_job import MoveOutcome as Emptied
 from bookie.autorecovery.protocol.repair import RepairEnd, RepairOutcome
 from bookie.autorecovery.worker import Worker
 from bookie.errors import BookieRetired, WrongDirectory

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.move_job import rebalance
-from bookie.autorecovery.protocol.move_job import Move, Rebalancing, weight_of
+from bookie.autorecovery.protocol.rebalance import Move, Rebalancing, weight_of
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState

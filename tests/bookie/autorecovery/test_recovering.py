@@ -12,17 +12,18 @@ from bookie.autorecovery.protocol.move_job import (
     IDLE_S_MAX,
     NOBODY,
     BookiesSeen,
+    MoveEnd,
+    MoveOutcome,
+    MoveRequest,
     PassEnded,
     ReadBookies,
-    RecoveryEnd,
-    RecoveryOutcome,
-    RecoveryRequest,
     RepairAll,
     Survey,
     Surveyed,
-    Weight,
-    recover,
+    UntilCopied,
+    move,
 )
+from bookie.autorecovery.protocol.rebalance import Weight
 from bookie.autorecovery.protocol.repair import RepairConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
@@ -99,10 +100,9 @@ class Namespace:
         )
 
 
-def ended(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool) -> RecoveryEnd:
-    script = Script(
-        recover(RecoveryRequest(frozenset(names(bookies)), frozenset(names(into)), **more))
-    )
+def ended(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool) -> MoveEnd:
+    request = MoveRequest(frozenset(names(bookies)), frozenset(names(into)), **more)
+    script = Script(move(UntilCopied(request)))
     following, now = script.begin(), 0.0
     for _ in range(STEPS_MAX):
         match following:
@@ -127,7 +127,7 @@ def ended(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool
 
 def test_it_is_complete_after_a_pass_that_met_no_ledger() -> None:
     namespace = Namespace()
-    assert ended(namespace) == RecoveryEnd(RecoveryOutcome.COMPLETE)
+    assert ended(namespace) == MoveEnd(MoveOutcome.COMPLETE)
     assert [type(action) for action in namespace.done] == [
         ReadBookies,
         Survey,
@@ -147,70 +147,69 @@ def test_where_a_copy_goes_is_for_each_pass() -> None:
 def test_a_dry_run_surveys_and_changes_nothing() -> None:
     namespace = Namespace()
     finish = ended(namespace, survey_only=True)
-    assert (finish.outcome, finish.left) == (RecoveryOutcome.SURVEYED, 3)
+    assert (finish.outcome, finish.left) == (MoveOutcome.SURVEYED, 3)
     assert namespace.passes == 0
 
 
 def test_a_bookie_that_serves_is_not_recovered() -> None:
     namespace = Namespace(there="abcd")
     finish = ended(namespace, "bx")
-    assert finish.outcome is RecoveryOutcome.SERVES
+    assert finish.outcome is MoveOutcome.SERVES
     assert "'dlog bookie decommission' empties it" in finish.why
     assert [type(action) for action in namespace.done] == [ReadBookies]
 
 
 def test_one_that_comes_back_ends_it() -> None:
     finish = ended(Namespace(waiting=1, back_after=1))
-    assert (finish.outcome, finish.left) == (RecoveryOutcome.SERVES, 4)
+    assert (finish.outcome, finish.left) == (MoveOutcome.SERVES, 4)
 
 
 def test_copies_go_only_to_bookies_that_are_there_writable_and_not_recovered() -> None:
     for into, writable in (("x", "acd"), ("c", "ad"), ("b", "abcd")):
         namespace = Namespace(writable=writable)
         finish = ended(namespace, into=into)
-        assert finish.outcome is RecoveryOutcome.NO_TARGET
+        assert finish.outcome is MoveOutcome.NO_TARGET
         assert f"bookie {into}" in finish.why
         assert namespace.passes == 0
 
 
 def test_a_name_that_nothing_knows_is_refused_and_one_with_a_cookie_has_nothing_left() -> None:
-    assert ended(Namespace(easy=0), "xy").outcome is RecoveryOutcome.UNKNOWN
-    assert ended(Namespace(easy=0), "b").outcome is RecoveryOutcome.COMPLETE
+    assert ended(Namespace(easy=0), "xy").outcome is MoveOutcome.UNKNOWN
+    assert ended(Namespace(easy=0), "b").outcome is MoveOutcome.COMPLETE
 
 
 def test_a_name_that_was_forgotten_too_early_is_recovered_all_the_same() -> None:
-    assert ended(Namespace(known="acd")).outcome is RecoveryOutcome.COMPLETE
+    assert ended(Namespace(known="acd")).outcome is MoveOutcome.COMPLETE
 
 
 def test_what_waits_is_taken_again_and_again() -> None:
     namespace = Namespace(waiting=2, waits=5)
-    assert ended(namespace).outcome is RecoveryOutcome.COMPLETE
+    assert ended(namespace).outcome is MoveOutcome.COMPLETE
     assert namespace.passes == 6
 
 
 def test_it_ends_when_all_that_is_left_can_do_nothing_but_wait_for_a_person() -> None:
     namespace = Namespace(stuck=2)
     finish = ended(namespace)
-    assert finish == RecoveryEnd(
-        RecoveryOutcome.INCOMPLETE, "nobody has it", 2, (LedgerId(0), LedgerId(1))
-    )
+    assert finish == MoveEnd(MoveOutcome.INCOMPLETE, "nobody has it", 2, (LedgerId(0), LedgerId(1)))
     assert namespace.passes == 1
 
 
 def test_it_ends_when_nothing_is_repaired_for_a_while() -> None:
     namespace = Namespace(waiting=1)
     finish = ended(namespace)
-    assert (finish.outcome, finish.left) == (RecoveryOutcome.INCOMPLETE, 1)
+    assert (finish.outcome, finish.left) == (MoveOutcome.INCOMPLETE, 1)
     assert 2 < namespace.passes <= IDLE_S_MAX
 
 
 def test_it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same() -> None:
     finish = ended(Namespace(stubborn=True))
-    assert finish.outcome is RecoveryOutcome.INCOMPLETE
+    assert finish.outcome is MoveOutcome.INCOMPLETE
 
 
 def test_it_goes_on_as_long_as_passes_leave_less_and_does_not_wait_when_nothing_is_left() -> None:
-    script, now, named = Script(recover(RecoveryRequest(frozenset(names("b"))))), 0.0, 100
+    request = MoveRequest(frozenset(names("b")))
+    script, now, named = Script(move(UntilCopied(request))), 0.0, 100
     assert script.begin() == Now()
     assert script.answer(now) == ReadBookies()
     seen = BookiesSeen(*(frozenset(names(each)) for each in ("abc", "ac", "ac")))
@@ -231,14 +230,14 @@ def test_it_goes_on_as_long_as_passes_leave_less_and_does_not_wait_when_nothing_
 
 def test_metadata_that_cannot_be_read_may_name_it() -> None:
     finish = ended(Namespace(unreadable=1))
-    assert (finish.outcome, finish.left) == (RecoveryOutcome.INCOMPLETE, 0)
+    assert (finish.outcome, finish.left) == (MoveOutcome.INCOMPLETE, 0)
     assert "1 ledger cannot be read" in finish.why
 
 
 def test_a_store_that_fails_for_a_moment_is_asked_again_and_for_long_ends_it() -> None:
-    assert ended(Namespace(fails=3)).outcome is RecoveryOutcome.COMPLETE
+    assert ended(Namespace(fails=3)).outcome is MoveOutcome.COMPLETE
     finish = ended(Namespace(fails=10**6))
-    assert (finish.outcome, finish.why) == (RecoveryOutcome.INCOMPLETE, str(UNAVAILABLE))
+    assert (finish.outcome, finish.why) == (MoveOutcome.INCOMPLETE, str(UNAVAILABLE))
 
 
 # With real bookies.
@@ -247,7 +246,7 @@ def test_a_store_that_fails_for_a_moment_is_asked_again_and_for_long_ends_it() -
 async def recovered(
     client: LedgerClient, *bookies: str, into: str = "", **more: bool
 ) -> RecoveryResult:
-    request = RecoveryRequest(
+    request = MoveRequest(
         frozenset(map(BookieId, bookies)),
         frozenset({BookieId(into)}) if into else NOBODY,
         **more,
@@ -283,7 +282,7 @@ async def test_what_a_lost_bookie_held_goes_to_the_one_that_is_named() -> None:
         concerned = [each for each in ledgers if lost in await members(client, each)]
         await lose(cluster, client, lost)
         done = await recovered(client, lost, into="bookie-4")
-        assert done.finish == RecoveryEnd(RecoveryOutcome.COMPLETE)
+        assert done.finish == MoveEnd(MoveOutcome.COMPLETE)
         for ledger_id in ledgers:
             assert lost not in await members(client, ledger_id)
             assert ("bookie-4" in await members(client, ledger_id)) == (ledger_id in concerned)
@@ -303,12 +302,12 @@ async def test_all_that_several_bookies_held_is_copied_and_counted() -> None:
         assert surveyed.held.entries >= 2 * 50
         done = await recover_bookies(
             client,
-            RecoveryRequest(frozenset(lost)),
+            MoveRequest(frozenset(lost)),
             bytes_per_s=0,
             config=AT_ONCE,
             on_progress=seen.append,
         )
-        assert done.finish == RecoveryEnd(RecoveryOutcome.COMPLETE)
+        assert done.finish == MoveEnd(MoveOutcome.COMPLETE)
         assert done.entries == surveyed.held.entries
         assert done.repaired == surveyed.held.ledgers
         assert seen[-1].repaired == done.repaired
@@ -325,7 +324,7 @@ async def test_what_nobody_has_is_reported_and_the_rest_recovered() -> None:
         await lose(cluster, client, *lost)
         bare = [each for each in ledgers if await members(client, each) <= set(lost)]
         done = await recovered(client, *lost)
-        assert done.finish.outcome is RecoveryOutcome.INCOMPLETE
+        assert done.finish.outcome is MoveOutcome.INCOMPLETE
         assert done.finish.lost == tuple(sorted(bare)) == done.surveyed.without_source
         assert done.finish.left == len(bare)
         for ledger_id in set(ledgers) - set(bare):
@@ -338,7 +337,7 @@ async def test_without_a_bookie_to_copy_to_it_ends_and_says_so() -> None:
         lost = next(iter(await members(client, ledger_id)))
         await lose(cluster, client, lost)
         done = await recovered(client, lost)
-        assert (done.finish.outcome, done.finish.left) == (RecoveryOutcome.INCOMPLETE, 1)
+        assert (done.finish.outcome, done.finish.left) == (MoveOutcome.INCOMPLETE, 1)
         assert "no bookie to copy to" in done.finish.why
 
 
@@ -358,7 +357,7 @@ async def test_one_that_is_interrupted_leaves_no_lock_and_the_next_one_goes_on()
         first = asyncio.ensure_future(
             recover_bookies(
                 client,
-                RecoveryRequest(frozenset({lost})),
+                MoveRequest(frozenset({lost})),
                 bytes_per_s=0,
                 ledgers_max=1,
                 config=AT_ONCE,
@@ -372,4 +371,4 @@ async def test_one_that_is_interrupted_leaves_no_lock_and_the_next_one_goes_on()
         left = [each for each in concerned if lost in await members(client, each)]
         assert len(left) < len(concerned)
         done = await recovered(client, lost)
-        assert (done.finish.outcome, done.repaired) == (RecoveryOutcome.COMPLETE, len(left))
+        assert (done.finish.outcome, done.repaired) == (MoveOutcome.COMPLETE, len(left))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.autorecovery.protocol.move_job import Weight, has_no_source, weight_of
+from bookie.autorecovery.protocol.rebalance import Weight, has_no_source, weight_of
 from ledger.ids import BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import Quorum, holds

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from typer.testing import CliRunner
 
-from bookie.autorecovery.protocol.decommission import Report
+from bookie.autorecovery.protocol.move_job import Report
 from dlog.cli.app import app
 from dlog.cli.bookie.departure import shown_reports
 from ledger.ids import LedgerId

@@ -4,15 +4,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from bookie.autorecovery import decommission as leaving
-from bookie.autorecovery import marks, repair_io, replica_scan
+from bookie.autorecovery import marks, move_job, repair_io, replica_scan
 from bookie.autorecovery.auditor import _Auditing
 from bookie.autorecovery.marks import Ended, Marks
-from bookie.autorecovery.protocol import (
-    audit,
-    decommission,
-    repair_plan,
-)
+from bookie.autorecovery.protocol import audit, repair_plan
+from bookie.autorecovery.protocol import move_job as moves
 from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.protocol.audit import _Audit
 from bookie.autorecovery.protocol.repair import _Repair, _Work
@@ -398,23 +394,24 @@ def knows_only_whom_it_has_seen(patch: Patch) -> None:
     drawn=False,
     test=f"{_EMPTIED}::test_once_it_is_stopped_its_name_is_retired_last",
 )
-def forgets_a_name_after_one_scan(patch: Patch) -> None:
-    """Takes a client that was late within one scan, and never after it."""
-    patch.set(decommission, "CLEAN_SCANS", 1)
+def forgets_a_name_after_one_pass(patch: Patch) -> None:
+    """Takes a client that was late within one pass, and never after it."""
+    patch.set(moves, "CLEAN_PASSES", 1)
 
 
 @mutation("plan of repair", repair=True)
 def forgets_a_name_first(patch: Patch) -> None:
-    honest = leaving._Decommissioning.perform
+    honest = move_job._Moving.perform
 
-    async def perform(self: leaving._Decommissioning, action: Action[Any]) -> object:
+    async def perform(self: move_job._Moving, action: Action[Any]) -> object:
         answer = await honest(self, action)
-        seen = answer if isinstance(answer, decommission.BookieSeen) else None
-        if seen is not None and seen.is_known and seen.is_leaving and not seen.is_registered:
-            await honest(self, decommission.Retire(seen.version))
+        if isinstance(action, moves.LookAtBookie) and isinstance(answer, moves.BookieSeen):
+            seen, bookie = answer, action.bookie
+            if seen.is_known and seen.is_leaving and not seen.is_registered:
+                await honest(self, moves.Retire(bookie, seen.version))
         return answer
 
-    patch.set(leaving._Decommissioning, "perform", perform)
+    patch.set(move_job._Moving, "perform", perform)
 
 
 @mutation(
@@ -428,7 +425,7 @@ def frees_the_name_of_a_bookie_that_left(patch: Patch) -> None:
     def deleted(path: str, _value: bytes, version: int) -> DeleteOp:
         return DeleteOp(path, version)
 
-    patch.set(leaving, "SetOp", deleted)
+    patch.set(move_job, "SetOp", deleted)
 
 
 @mutation(

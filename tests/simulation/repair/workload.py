@@ -16,10 +16,9 @@ from random import Random
 from typing import Final
 
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.decommission import decommission
-from bookie.autorecovery.move_job import LedgerMove, MoveJob
+from bookie.autorecovery.move_job import LedgerMove, MoveJob, decommission
 from bookie.autorecovery.protocol.audit import AuditConfig
-from bookie.autorecovery.protocol.decommission import DecommissionOutcome as Left
+from bookie.autorecovery.protocol.move_job import MoveOutcome as Left
 from bookie.autorecovery.protocol.repair import RepairConfig
 from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.worker import Worker, WorkerConfig
