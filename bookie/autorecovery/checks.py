@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Final, Self
 from bookie.autorecovery.marks import FORMAT_VERSION, Marks
 from bookie.autorecovery.protocol.checks import (
     Judgement,
-    Question,
     is_urgent,
     judge,
     members_with_entries,
@@ -28,7 +27,7 @@ from bookie.autorecovery.protocol.checks import (
     settled_ensembles,
     to_read,
 )
-from bookie.autorecovery.protocol.repair_plan import Share
+from bookie.autorecovery.protocol.repair_plan import Question, Share
 from bookie.autorecovery.repair_io import CopyPace
 from bookie.autorecovery.replica_scan import look
 from ledger.client import LedgerClient
@@ -253,12 +252,12 @@ async def _judged(
     for question in asked:
         if question.bookie not in registered:
             continue
-        at = environment.transport, credentials, question.bookie, question.index, metadata.quorum
-        said[question] = await look(*at, question.first, question.last, thorough=False)
+        at = environment.transport, credentials, metadata.quorum
+        said[question] = await look(*at, question, thorough=False)
         if scrub is None:
             continue
         if some := to_read(question, scrub.share, environment.random):
-            read[question] = await look(*at, *some, thorough=True, pace=scrub.pace.take)
+            read[question] = await look(*at, some, thorough=True, pace=scrub.pace.take)
     return judge(metadata.quorum, asked, said, read)
 
 

@@ -266,11 +266,8 @@ class _RepairIO:
         return await look(
             self._environment.transport,
             credentials,
-            action.bookie,
-            action.index,
             metadata.quorum,
-            action.first,
-            action.last,
+            action.question,
             thorough=action.thorough,
         )
 

@@ -13,10 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final, TypeVar
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.protocol.repair_plan import Share, Spans
+from bookie.autorecovery.protocol.repair_plan import Question, Share, Spans
 from ledger.client import LedgerClient
 from ledger.delays import Backoff
 from ledger.environment import Credentials, repair_credentials
@@ -47,23 +48,20 @@ _Answer = TypeVar("_Answer", ReadAnswer, HeldAnswer)
 async def look(
     transport: BookieTransport,
     credentials: Credentials,
-    bookie: BookieId,
-    index: int,
     quorum: Quorum,
-    first: int,
-    last: int,
+    question: Question,
     *,
     thorough: bool,
     pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> Share:
-    """Return what *bookie* has of what *index* holds of first..last.
+    """Return what the bookie of *question* has.
 
     *pace* is awaited with the bytes of each answer with entries, before the next one is asked."""
     if not thorough:
-        listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
+        listing = await _listed(transport, credentials, quorum, question)
         if listing.is_supported:
             return listing.share
-    reading = _Reading(index, quorum, first, last)
+    reading = _Reading(quorum, question)
     while not reading.over:
         query = ReadQuery(
             credentials.ledger_id,
@@ -73,37 +71,31 @@ async def look(
             bytes_max=READ_BYTES_MAX,
             repairs=True,
         )
-        answer = await ask(transport, bookie, query)
+        answer = await ask(transport, question.bookie, query)
         found = verified(answer, credentials.ledger_id, credentials.checks)
         reading.heard(found)
         if pace is not None:
             await pace(sum(len(frame) for frame in found.frames.values()))
     share = reading.share
-    if not thorough or share.unsure[:1] == ((first, last),):
+    if not thorough or share.unsure[:1] == ((question.first, question.last),):
         return share
-    listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
+    listing = await _listed(transport, credentials, quorum, question)
     return share.within(listing.share) if listing.is_supported else share
 
 
 async def _listed(
-    transport: BookieTransport,
-    credentials: Credentials,
-    bookie: BookieId,
-    index: int,
-    quorum: Quorum,
-    first: int,
-    last: int,
+    transport: BookieTransport, credentials: Credentials, quorum: Quorum, question: Question
 ) -> "_Listing":
-    listing = _Listing(index, quorum, first, last)
+    listing = _Listing(quorum, question)
     while not listing.over:
-        asked = HeldQuery(credentials.ledger_id, credentials.key, listing.position, last)
-        listing.heard(await _patiently(lambda q=asked: transport.read_held(bookie, q)))  # type: ignore[misc]
+        query = HeldQuery(credentials.ledger_id, credentials.key, listing.position, question.last)
+        listing.heard(await _patiently(partial(transport.read_held, question.bookie, query)))
     return listing
 
 
 async def ask(transport: BookieTransport, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
     """Read, and again if there is no answer."""
-    return await _patiently(lambda: transport.read(bookie, query))
+    return await _patiently(partial(transport.read, bookie, query))
 
 
 async def _patiently(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -119,11 +111,11 @@ async def _patiently(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
 class _Listing:
     """What a bookie said that it holds; pure."""
 
-    def __init__(self, index: int, quorum: Quorum, first: int, last: int) -> None:
-        self.position = first
+    def __init__(self, quorum: Quorum, question: Question) -> None:
+        self.position = question.first
         """What to ask for next."""
         self.is_supported = True
-        self._index, self._quorum, self._last = index, quorum, last
+        self._index, self._quorum, self._last = question.index, quorum, question.last
         self._missing: list[tuple[int, int]] = []
         self._unsure: list[tuple[int, int]] = []
 
@@ -170,10 +162,10 @@ class _Listing:
 class _Reading:
     """What was read and found right; pure."""
 
-    def __init__(self, index: int, quorum: Quorum, first: int, last: int) -> None:
-        self.position, self.upto = first, last
+    def __init__(self, quorum: Quorum, question: Question) -> None:
+        self.position, self.upto = question.first, question.last
         """What to ask for next."""
-        self._index, self._quorum, self._last = index, quorum, last
+        self._index, self._quorum, self._last = question.index, quorum, question.last
         self._missing: list[tuple[int, int]] = []
         self._unsure_from: int | None = None
         self._in_gap = False
@@ -319,11 +311,8 @@ async def locate(
         share: Share = await look(
             client.environment.transport,
             repair_credentials(ledger_id, metadata),
-            bookie,
-            index,
             metadata.quorum,
-            fragment.first_entry,
-            end,
+            Question(bookie, index, fragment.first_entry, end),
             thorough=False,
         )
         return Holder(bookie, state, share.missing, share.unsure)

@@ -5,30 +5,25 @@ check is *unsure* of it. What follows is a suspicion: the worker looks for itsel
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.protocol.repair_plan import NO_SHARE, ReplicaState, Share, pieces
-from ledger.ids import BookieId, EntryId
+from bookie.autorecovery.protocol.repair_plan import (
+    NO_SHARE,
+    Question,
+    ReplicaState,
+    Share,
+    pieces,
+)
+from ledger.ids import BookieId
 from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import Quorum, write_set
 
 SCRUB_ENTRIES_MIN: Final = 64
 """So many entries are read at once, or all that there are: a read of fewer costs as much."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What *bookie* is asked: what it has of what *index* holds of first..last, a settled fragment
-    that is not empty."""
-
-    bookie: BookieId
-    index: int
-    first: EntryId
-    last: EntryId
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,7 @@ def _is_urgent(
     said: Mapping[Question, Share],
     read: Mapping[Question, Share],
 ) -> bool:
-    fragments: dict[EntryId, list[Question]] = {}
+    fragments: dict[int, list[Question]] = {}
     for question in asked:
         fragments.setdefault(question.first, []).append(question)
     for first, members in fragments.items():
@@ -148,8 +143,8 @@ def bounded_share(share: float, *, copies_bytes: int, bytes_max: float) -> float
     return share if copies_bytes * share <= bytes_max else bytes_max / copies_bytes
 
 
-def to_read(question: Question, share: float, random: Random) -> tuple[EntryId, EntryId] | None:
-    """Return which entries a check reads with digests, None if none this time.
+def to_read(question: Question, share: float, random: Random) -> Question | None:
+    """Return the question narrowed to what a check reads with digests, None if to nothing.
 
     Chosen so that each entry is read by this *share* of all checks, 0 to 1, and in stretches."""
     count = question.last - question.first + 1
@@ -158,4 +153,4 @@ def to_read(question: Question, share: float, random: Random) -> tuple[EntryId, 
     if random.random() >= share * stretches:
         return None
     start = question.first + size * random.randrange(stretches)
-    return EntryId(start), EntryId(min(start + size - 1, question.last))
+    return replace(question, first=start, last=min(start + size - 1, question.last))

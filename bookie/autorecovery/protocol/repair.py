@@ -34,6 +34,7 @@ from typing import Final
 from bookie.autorecovery.protocol.repair_plan import (
     CopyRange,
     Leaving,
+    Question,
     RepairPlan,
     Share,
     Situation,
@@ -162,12 +163,9 @@ class ReadMetadata(Action[tuple[LedgerMetadata, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Look(Action[Share]):
-    """Find out what *bookie* has of what *index* holds of first..last."""
+    """Ask a bookie what it has."""
 
-    bookie: BookieId
-    index: int
-    first: int
-    last: int
+    question: Question
     thorough: bool
     """By reading all of it with digests; else by what the bookie says it holds."""
 
@@ -462,7 +460,7 @@ class _Repair:
                     self._wait(f"{bookie} cannot be asked now", self._now_ms + AWAY_MS)
                 work.shares.append(Share(unsure=((work.first, work.last),)))
                 continue
-            share = yield from Look(bookie, index, work.first, work.last, self._thorough)
+            share = yield from Look(Question(bookie, index, work.first, work.last), self._thorough)
             work.shares.append(share)
             if share.unsure and bookie in self._situation.mark.bookies:
                 self._troubles.append(f"bookie {bookie} did not say what it has")

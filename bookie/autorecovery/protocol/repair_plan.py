@@ -180,6 +180,17 @@ NO_SHARE: Final = Share()
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What *bookie* is asked: what it has of what *index* holds of first..last, in a settled
+    fragment."""
+
+    bookie: BookieId
+    index: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRange:
     """The entries first..last of *residues* modulo E, from one index to another place."""
 

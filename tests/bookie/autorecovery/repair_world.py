@@ -223,18 +223,18 @@ class World:
         return None
 
     def _look(self, action: protocol.Look) -> Share:
-        if action.bookie in self.silent:
-            return Share(unsure=((action.first, action.last),))
+        asked = action.question
+        if asked.bookie in self.silent:
+            return Share(unsure=((asked.first, asked.last),))
         if self.metadata is None:
-            return Share(((action.first, action.last),))
+            return Share(((asked.first, asked.last),))
         if action.thorough:
-            self.read += action.last - action.first + 1
+            self.read += asked.last - asked.first + 1
+        had = self.of(asked.bookie) if action.thorough else self.believed(asked.bookie)
         missing = tuple(
             (entry_id, entry_id)
-            for entry_id in range(action.first, action.last + 1)
-            if holds(action.index, entry_id, self._metadata.quorum)
-            and entry_id
-            not in (self.of(action.bookie) if action.thorough else self.believed(action.bookie))
+            for entry_id in range(asked.first, asked.last + 1)
+            if holds(asked.index, entry_id, self._metadata.quorum) and entry_id not in had
         )
         return Share(missing)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.autorecovery import replica_scan
-from bookie.autorecovery.protocol.repair_plan import ReplicaState, Share
+from bookie.autorecovery.protocol.repair_plan import Question, ReplicaState, Share
 from bookie.autorecovery.replica_scan import look
 from ledger.entry import encode_frame
 from ledger.environment import Credentials
@@ -97,9 +97,8 @@ async def found(
     thorough: bool = False,
 ) -> Share:
     transport = cast("BookieTransport", bookie)
-    return await look(
-        transport, CREDENTIALS, B, index, quorum or Quorum(), first, last, thorough=thorough
-    )
+    question = Question(B, index, first, last)
+    return await look(transport, CREDENTIALS, quorum or Quorum(), question, thorough=thorough)
 
 
 @given(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.autorecovery.protocol.repair_plan import ReplicaState, Share
+from bookie.autorecovery.protocol.repair_plan import Question, ReplicaState, Share
 from bookie.autorecovery.replica_scan import look
 from bookie.server.read_connection import ReadConnection
 from ledger.client import LedgerClient
@@ -36,11 +36,8 @@ async def share_of(
     return await look(
         client.environment.transport,
         repair_credentials(ledger_id, metadata),
-        metadata.last_fragment.bookies[index],
-        index,
         metadata.quorum,
-        0,
-        ENTRIES - 1,
+        Question(metadata.last_fragment.bookies[index], index, 0, ENTRIES - 1),
         thorough=thorough,
     )
 

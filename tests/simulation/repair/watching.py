@@ -57,8 +57,9 @@ def watched_repairs() -> Iterator[None]:
         process.loop.step = name
         if isinstance(action, protocol.Look):
             history = process.world.repairs.history(ledger_id)
-            process.had[ledger_id, action.bookie] = frozenset(
-                entry for entry, held in history.copies.items() if action.bookie in held
+            bookie = action.question.bookie
+            process.had[ledger_id, bookie] = frozenset(
+                entry for entry, held in history.copies.items() if bookie in held
             )
         if isinstance(action, protocol.SendFrames):
             assert self._metadata is not None, "it was read"
