@@ -12,6 +12,7 @@ know the LAC. Counts hardly depend on the machine or on what else it does. Those
 import argparse
 import asyncio
 import json
+import math
 import selectors
 import sys
 import threading
@@ -31,6 +32,7 @@ from dlog.testing import bookie
 APPENDS: Final = 200
 PAYLOAD: Final = bytes(100)
 GROWTH_MAX: Final = 0.10
+PASSES: Final = "passes of the client's loop"
 RECORDED: Final = Path(__file__).with_suffix(".json")
 _WARM: Final = 100
 _BOOKIES: Final = 3
@@ -142,7 +144,7 @@ class LoneAppend:
             "calls of the client": round(sum(self.client.values()), 1),
             "calls of each bookie": round(sum(self.bookie.values()), 1),
             "files": len(in_the_way),
-            "passes of the client's loop": round(self.passes, 2),
+            PASSES: round(self.passes, 2),
         }
 
 
@@ -219,7 +221,9 @@ def main() -> int:
                     print(f"{count:8.1f}  {name:12} {file}")
     figures = lone.figures()
     if options.record:
-        RECORDED.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        # Which answers come in one turn is chance.
+        kept = figures | {PASSES: math.ceil(figures[PASSES] * 2) / 2}
+        RECORDED.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     recorded: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
     for name, figure in figures.items():
         print(f"{figure:8g}  {name} (recorded: {recorded[name]:g})")

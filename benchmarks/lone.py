@@ -24,11 +24,10 @@ from benchmarks.stamps import Stamp, stamp, stamps
 from dlog.aio import Log
 from dlog.local.bookie_process import BookieProcess
 from ledger.transport.session import BookieSession
-from ledger.transport.sockets import SocketTransport
 from ledger.writer import LedgerWriter
 
 PARTS: Final = (
-    "client: batch, frame, turns of the loop",
+    "client: batch, frame, message",
     "client: sends, until this bookie's turn is over",
     "the message travels, the bookie wakes",
     "bookie: takes the message apart, checks it, keeps it",
@@ -54,21 +53,21 @@ def parts_of(call: Call, client: Found, bookies: Mapping[str, Found]) -> list[fl
     called, returned = call
     here = _between(client, called, returned)
     confirms = [each for each in here if each[0] == "_confirm"]
-    flushes = [each for each in here if each[0] == "_flush"]
-    if len(confirms) != 1 or len(flushes) != 1:
+    sent = [each for each in here if each[0] == "add"]
+    if len(confirms) != 1 or not sent:
         return None
     confirmed = confirms[0]
     ack = [each for each in here if each[0] == "_acked" and each[2] < confirmed[2]][-1]
     address, batch = ack[1].split()
-    [sent] = (each for each in here if each[:2] == ("flush", address))
+    sends = [each for each in sent if each[1] == address]
     there = _between(bookies[address], called, ack[2])
     taken = [each for each in there if each[:2] == ("took", batch)]
     answers = [each for each in there if each[:2] == ("send", batch)]
     syncs = [each for each in there if each[0] == "sync" and taken and each[2] > taken[0][3]]
-    if len(taken) != 1 or len(answers) != 1 or len(syncs) != 1:  # a checkpoint syncs, too
+    if any(len(found) != 1 for found in (sends, taken, answers, syncs)):  # a checkpoint syncs, too
         return None
     times = (
-        called, flushes[0][2], sent[3], taken[0][2], taken[0][3], syncs[0][2], syncs[0][3],
+        called, sent[0][2], sends[0][3], taken[0][2], taken[0][3], syncs[0][2], syncs[0][3],
         answers[0][3], ack[2], confirmed[3], returned,
     )  # fmt: skip
     return [times[at + 1] - times[at] for at in range(len(PARTS))]
@@ -117,8 +116,7 @@ async def appended(directory: Path, seconds: float) -> tuple[list[Call], dict[st
 
 def main(directory: Path, seconds: float) -> None:
     stamp_bookies()
-    stamp(SocketTransport, "_flush")
-    stamp(BookieSession, "flush", lambda session, _: session.address)
+    stamp(BookieSession, "add", lambda session, *_: session.address)
     stamp(BookieSession, "_acked", lambda session, frame: f"{session.address} {frame.number}")
     stamp(LedgerWriter, "_confirm")
     with tempfile.TemporaryDirectory(dir=directory) as place:

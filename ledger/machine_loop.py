@@ -1,13 +1,15 @@
 """Runs one protocol machine on the event loop: events in, effects out, one timer.
 
 The same for every machine: events are stepped one by one in the order they came, also those
-that executing an effect brings up; `TimePassed` is stepped at the machine's deadline. It decides
-nothing. What wants one thing after the other is no machine but a procedure (`ledger.procedures`).
+that executing an effect brings up; `TimePassed` is stepped at the machine's deadline. What comes
+with each entry is no event but a method of the machine (`MachineLoop.call`), in the same order. It
+decides nothing. What wants one thing after the other is no machine but a procedure
+(`ledger.procedures`).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
@@ -28,6 +30,8 @@ E = TypeVar("E")
 F = TypeVar("F")
 """Effect of a machine."""
 E_contra = TypeVar("E_contra", contravariant=True)
+Decide = Callable[[float], Sequence[F]]
+"""A method of the machine: the time to what is to be done, in order."""
 
 
 class Machine(Protocol[E_contra, F]):
@@ -57,7 +61,8 @@ class MachineLoop(Generic[E, F]):
         self._broken = broken
         self._time_passed = time_passed
         self._loop = asyncio.get_running_loop()
-        self._events: deque[E] = deque()
+        self._calls: deque[Decide[F]] = deque()
+        """What came while a step was carried out."""
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: float | None = None
@@ -67,21 +72,30 @@ class MachineLoop(Generic[E, F]):
 
     def post(self, event: E) -> None:
         """Step the machine with *event*, and with all that follows from it at once."""
+        self.call(lambda now: self._machine.step(event, now=now))
+
+    def call(self, decide: Decide[F], *, arms: bool = True) -> None:
+        """As `post`, for a method of the machine instead of an event. *arms*: whether that may move
+        the machine's deadline."""
         if self._stopped:
             return
-        self._events.append(event)
         if self._stepping:
+            self._calls.append(decide)
             return
         self._stepping = True
         try:
-            while self._events:
-                for effect in self._machine.step(self._events.popleft(), now=self._loop.time()):
+            for effect in decide(self._loop.time()):
+                self._execute(effect)
+            while self._calls:
+                arms = True
+                for effect in self._calls.popleft()(self._loop.time()):
                     self._execute(effect)
         except Exception as error:  # noqa: BLE001 - a broken invariant must not leave callers waiting
             self._break(error)
         finally:
             self._stepping = False
-        self._arm()
+        if arms:
+            self._arm()
 
     def spawn(self, work: Coroutine[Any, Any, E]) -> asyncio.Task[E]:
         """Run *work* beside; post the event it returns, unless it is cancelled."""
@@ -108,7 +122,7 @@ class MachineLoop(Generic[E, F]):
     def stop(self) -> None:
         """Take no more events, forget the timer, cancel what is under way."""
         self._stopped = True
-        self._events.clear()
+        self._calls.clear()
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, assert_never
 
 from ledger import metrics
@@ -51,6 +52,8 @@ PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
 _PUBLISH_TURNS: Final = 4
 """So many turns of the loop the LAC waits for an entry that carries it: as many as it takes to tell
 who waits for the last one, and to get what he adds then."""
+Settled = Callable[[EntryId | LogError], None]
+"""Called once: with the id of an entry that is confirmed, or why it may not be kept."""
 
 _log = get_logger(__name__)
 
@@ -88,15 +91,20 @@ class LedgerWriter:
         self._pending_bytes = 0
         self._frames: dict[int, bytes] = {}
         """Frames above last_add_confirmed; sent again, unchanged, after an ensemble change."""
-        self._waiting: deque[asyncio.Future[EntryId]] = deque()
+        self._waiting: deque[Settled] = deque()
         """One per entry above last_add_confirmed, in order."""
+        self._settled: deque[tuple[Settled, EntryId | LogError]] = deque()
+        """Who is to be told what, in order: not in the middle of a step of the machine, as whoever
+        hears it may add the next entry at once."""
+        self._answering = False
+        """Whether `on_answer` will tell them."""
         self._closed: asyncio.Future[LedgerMetadata] = self._loop.create_future()
         self._closed.add_done_callback(_retrieved)
         self._closing = False
         self._room = asyncio.Event()
         """Set when `ready` has to look again."""
-        self._runs: dict[tuple[int, int], list[AddRun]] = {}
-        """Runs just built, shared by the bookies of one step."""
+        self._runs: tuple[int, int, list[AddRun]] = (0, -1, [])
+        """Of what range runs were built last, shared by the bookies of one step."""
         self._marking: set[asyncio.Task[None]] = set()
         """Goes on when the writer is over: what lacks copies still does."""
         self._list()
@@ -130,19 +138,24 @@ class LedgerWriter:
         Raises at once `EntryTooLarge`, `HandleClosed`, `TooManyPending`, or the error that
         ended this writer. If the future fails, the entry's outcome is unknown, and its error
         says so (rule 10); except `KeyDiffers` after which the ledger is empty."""
-        self._check_open()
-        if len(payload) > ENTRY_BYTES_MAX:
-            raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
-        if not self._has_room():
-            raise TooManyPending(self._pending_bytes, self._environment.pending_bytes_max)
-        self._pending_bytes += _charge(len(payload))
+        self._check(payload)
         if not self._queued:
             self._loop.call_soon(self._push)
-        self._queued.append(payload)
         future: asyncio.Future[EntryId] = self._loop.create_future()
         future.add_done_callback(_retrieved)
-        self._waiting.append(future)
+        self._take(payload, partial(_resolve, future))
         return future
+
+    def add_all(self, entries: Sequence[tuple[bytes, Settled]]) -> None:
+        """Add *entries*, all or none, and send them before this returns.
+
+        Each one's `Settled` is called in the turn of the loop that brought the answer, in entry
+        order. Raises as `add` does."""
+        for payload, _ in entries:
+            self._check(payload)
+        for payload, settled in entries:
+            self._take(payload, settled)
+        self._push()
 
     async def ready(self) -> None:
         """Wait until `add` has room for one more entry.
@@ -174,6 +187,19 @@ class LedgerWriter:
     def _list(self) -> None:
         self._run.post(protocol.BookiesListed(self._environment.writable()))
 
+    def _check(self, payload: bytes) -> None:
+        if self.error is not None or self._closing:
+            self._check_open()
+        if len(payload) > ENTRY_BYTES_MAX:
+            raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
+        if self._pending_bytes >= self._environment.pending_bytes_max:
+            raise TooManyPending(self._pending_bytes, self._environment.pending_bytes_max)
+
+    def _take(self, payload: bytes, settled: Settled) -> None:
+        self._pending_bytes += max(len(payload), ENTRY_CHARGE_MIN)
+        self._queued.append(payload)
+        self._waiting.append(settled)
+
     def _check_open(self) -> None:
         if self.error is not None:
             # Raised as often as it is asked for: its traceback must not grow by every caller,
@@ -204,7 +230,7 @@ class LedgerWriter:
                 payload=payload,
                 mac=self._credentials.mac,
             )
-        self._run.post(protocol.AppendRequested(len(payloads), length - before))
+        self._run.call(partial(self._machine.append, len(payloads), length - before), arms=False)
 
     def _execute(self, effect: protocol.WriterEffect) -> None:
         match effect:
@@ -257,30 +283,40 @@ class LedgerWriter:
 
     def _send(self, effect: protocol.SendAdds) -> None:
         runs = self._runs_of(effect.index, effect.first, effect.last)
+        add = self._environment.transport.add
+        if len(runs) == 1:
+            add(effect.bookie, runs[0], partial(self.on_answer, effect))
+            return
         for run, first, last in with_ranges(runs, effect.first, effect.last):
-            sent = effect if len(runs) == 1 else replace(effect, first=first, last=last)
-            self._environment.transport.add(effect.bookie, run, _Done(self, sent))
+            sent = replace(effect, first=first, last=last)
+            add(effect.bookie, run, partial(self.on_answer, sent))
 
     def _runs_of(self, index: int, first: int, last: int) -> list[AddRun]:
         """Return what *index* holds of first..last; built once for bookies that hold the same."""
         if self._striped:
             quorum = self.metadata.quorum
             return self._build([e for e in range(first, last + 1) if holds(index, e, quorum)])
-        known = self._runs.get((first, last))
-        if known is None:
-            known = self._build(range(first, last + 1))
-            self._runs = {(first, last): known}
-        return known
+        built_first, built_last, runs = self._runs
+        if (first, last) != (built_first, built_last):
+            runs = self._build(range(first, last + 1))
+            self._runs = first, last, runs
+        return runs
 
     def _build(self, ids: Sequence[int]) -> list[AddRun]:
+        if len(ids) == 1:
+            frame = self._frames[ids[0]]
+            run = AddRun(self.ledger_id, self._credentials.key, (ids[0],), (len(frame),), frame)
+            return [run]
         return runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX)
 
     def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
         """Publish after so many turns, unless an entry was added that carries as much: its caller
         would wait for three messages that nobody needs."""
+        if self.last_add_pushed != effect.last_add_confirmed:
+            return
         if turns:
             self._loop.call_soon(self._publish_soon, effect, turns - 1)
-        elif self.last_add_pushed == effect.last_add_confirmed:
+        else:
             self._publish(effect)
 
     def _publish(self, effect: protocol.PublishLac) -> None:
@@ -303,25 +339,36 @@ class LedgerWriter:
 
     def on_answer(self, sent: protocol.SendAdds, status: Status) -> None:
         """Called by the transport when a run is answered."""
-        what = (sent.index, sent.generation, sent.first, sent.last)
-        if status is Status.OK:
-            self._run.post(protocol.AddsStored(*what))
+        what = sent.index, sent.generation, sent.first, sent.last
+        if status is not Status.OK:
+            metrics.REFUSED_ADDS.add(status.name.lower())
+            self._environment.reported(sent.bookie, status)
+            self._run.post(protocol.AddsRefused(*what, status))
             return
-        metrics.REFUSED_ADDS.add(status.name.lower())
-        self._environment.reported(sent.bookie, status)
-        self._run.post(protocol.AddsRefused(*what, status))
+        self._answering = True
+        self._run.call(partial(self._machine.stored, *what), arms=False)
+        self._answering = False
+        if self._settled:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell those who wait what became of their entries; each may add more, or end this."""
+        while self._settled:
+            settled, outcome = self._settled.popleft()
+            settled(outcome)
 
     def _confirm(self, last: EntryId) -> None:
-        self._runs.clear()
+        self._runs = (0, -1, [])  # which holds frames
         entry_id = last - self._unconfirmed_before(last) + 1
         metrics.ADDED_ENTRIES.add(by=last - entry_id + 1)
+        mac = self._credentials.mac
         while entry_id <= last:
             frame = self._frames.pop(entry_id)
-            self._pending_bytes -= _charge(_payload_bytes(frame, self._credentials.mac))
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(EntryId(entry_id))
+            self._pending_bytes -= _charge(_payload_bytes(frame, mac))
+            self._settled.append((self._waiting.popleft(), EntryId(entry_id)))
             entry_id += 1
+        if not self._answering:
+            self._loop.call_soon(self._tell)
         if self._has_room():
             self._room.set()
 
@@ -342,11 +389,10 @@ class LedgerWriter:
         is_known = isinstance(error, KeyDiffers) and error.closed_empty
         verdict = error if is_known else with_unknown_outcome(error)
         while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(verdict)
+            self._settled.append((self._waiting.popleft(), verdict))
         if not self._closed.done():
             self._closed.set_exception(error)
+        self._tell()
 
     def _error_of(self, failure: protocol.WriterFailure) -> LogError:
         match failure:
@@ -377,16 +423,13 @@ class LedgerWriter:
                 assert_never(failure)
 
 
-class _Done:
-    """Callback of one run."""
-
-    __slots__ = ("_sent", "_writer")
-
-    def __init__(self, writer: LedgerWriter, sent: protocol.SendAdds) -> None:
-        self._writer, self._sent = writer, sent
-
-    def __call__(self, status: Status) -> None:
-        self._writer.on_answer(self._sent, status)
+def _resolve(future: asyncio.Future[EntryId], outcome: EntryId | LogError) -> None:
+    if future.done():
+        return  # it was cancelled
+    if isinstance(outcome, LogError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _as_log_error(ledger_id: LedgerId, error: BaseException) -> LogError:

@@ -12,9 +12,12 @@ import pytest
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.protocol.checks import CHECKS
 from tests.waiting import PATIENCE_S, SESSION_S
 
 pytest_plugins = ["tests.coroutines", "tests.tiers", "tests.schedule"]
+
+CHECKS.costly = True
 
 # A loaded machine misses any deadline.
 hypothesis.settings.register_profile("without deadlines", deadline=None)

@@ -11,6 +11,7 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -174,7 +175,16 @@ class Log:
     ) -> RecordId:
         """Append one record and wait until it can never be lost.
 
-        Waits for room first if much is pending. Raises as `append_async` resolves."""
+        With nothing else pending it is sent at once. Waits for room first if much is pending.
+        Raises as `append_async` resolves."""
+        if self._writer.is_idle:
+            row = checked(payload, key, txid, timestamp_ms, headers)
+            outcome, slot = self._writer.append_lone(row, expected_offset)
+            if not outcome.done:
+                waiter: asyncio.Future[None] = self._loop.create_future()
+                outcome.watch(partial(_wake, waiter))
+                await waiter
+            return outcome.record_id(slot)
         await self._writer.room()
         return await self.append_async(
             payload,
@@ -352,3 +362,8 @@ class Log:
             return
         with suppress(LogError):  # the error on its way says more, or it was told before
             await self.close()
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():  # else its task was cancelled
+        waiter.set_result(None)

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ledger.entry import Digest
@@ -37,6 +37,11 @@ class LedgerAppender(Protocol):
     @property
     def error(self) -> LogError | None: ...
     def add(self, payload: bytes) -> asyncio.Future[EntryId]: ...
+    def add_all(
+        self, entries: Sequence[tuple[bytes, Callable[[EntryId | LogError], None]]]
+    ) -> None:
+        """See `ledger.LedgerWriter.add_all`."""
+
     async def close(self) -> LedgerMetadata: ...
     async def abandon(self) -> None: ...
 

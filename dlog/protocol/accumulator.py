@@ -83,6 +83,11 @@ class Intake:
         return self.packer.pending_bytes + (0 if gathering is None else gathering.charge)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come in that is not confirmed, or failed."""
+        return self._gathering is None and not self.packer.pending_bytes
+
+    @property
     def end_offset(self) -> int:
         """Offset behind all that came in, settled or not."""
         return self.next_offset + (0 if self._gathering is None else self._gathering.count)
@@ -134,7 +139,7 @@ class Intake:
             self.submit_gathered(gathering)
 
     def submit_gathered(self, gathering: Gathering) -> None:
-        """Append the records of *gathering*, each for itself."""
+        """Append the records of *gathering*, each for itself; the writer is not woken."""
         if not gathering.records:
             return  # who began it was interrupted
         records, expected = gathering.take(), gathering.expected_offset
@@ -143,10 +148,9 @@ class Intake:
             (part,) = self._take_all(records)
             gathering.place(part.group.outcome, part.slot)
         else:
-            gathering.place_each([self._submit(*row, expected) for row in records.rows()])
-        self._call()
+            gathering.place_each([self.submit(*row, expected) for row in records.rows()])
 
-    def _submit(
+    def submit(
         self,
         payload: bytes,
         key: bytes | None,
@@ -155,12 +159,13 @@ class Intake:
         headers: bytes | None,
         expected_offset: int | None,
     ) -> tuple[Outcome, int]:
-        """Append one record; return the outcome it will have, sooner or later, and its slot."""
+        """Append one record; return the outcome it will have, sooner or later, and its slot. The
+        writer is not woken."""
         size = len(payload) if key is None else len(payload) + len(key)
         if headers is not None:
             size += len(headers)
         refusal = self._refusal(size, txid, expected_offset)
-        if refusal is None and are_paired(headers):
+        if refusal is None and headers is not None and are_paired(headers):
             refusal = self._pairs_refusal()
         if refusal is not None:
             return Outcome.refused(refusal, self._told), 0

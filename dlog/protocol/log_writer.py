@@ -42,7 +42,7 @@ Invariants (asserted by `check`):
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -75,8 +75,6 @@ from dlog.protocol.log_writer_events import (
     CloseRequested,
     CloseSegment,
     Confirm,
-    Entry,
-    EntryConfirmed,
     FlushRequested,
     Healed,
     HealFailed,
@@ -85,7 +83,6 @@ from dlog.protocol.log_writer_events import (
     LetGo,
     Lost,
     Note,
-    RecordsGathered,
     Refuse,
     RollFailed,
     RollRequested,
@@ -102,6 +99,7 @@ from dlog.protocol.log_writer_events import (
     WritingEffect,
     WritingEvent,
 )
+from dlog.protocol.packer import Group
 from dlog.protocol.roll import Roll
 from dlog.receipts import Receipt
 from ledger.delays import Backoff
@@ -114,7 +112,8 @@ from ledger.errors import (
     LogError,
     NoSuchLedger,
 )
-from ledger.ids import LedgerId
+from ledger.ids import EntryId, LedgerId
+from ledger.protocol.checks import CHECKS
 
 
 class LogWriterPhase(Enum):
@@ -130,8 +129,8 @@ class LogWriterPhase(Enum):
 
 TABLE: Final = """
     event             appending  holding  healing  sealing  leaving  closed
-    RecordsGathered   A          O        E        S        L        C
-    EntryConfirmed    A S        A O S    E        S        L        C
+    gathered          A          O        E        S        L        C
+    confirmed         A S        A O S    E        S        L        C
     AddFailed         A E L      O E L    E        S        L        C
     SendRefused       E L        .        E        .        L        .
     TroubleMet        E L        E L      E L      S        L        C
@@ -150,8 +149,8 @@ TABLE: Final = """
     LedgersLetGo      .          .        E        S        L C      .
     TimePassed        A L        O L      E L      S L      .        .
 """
-"""The phases that may follow, by the event and the phase it comes in: (A)ppending, h(O)lding,
-h(E)aling, (S)ealing, (L)eaving, (C)losed. A dot: that event must not come."""
+"""The phases that may follow, by the event, or method, and the phase it comes in: (A)ppending,
+h(O)lding, h(E)aling, (S)ealing, (L)eaving, (C)losed. A dot: that event must not come."""
 
 _LETTERS: Final = dict(zip("AOESLC", LogWriterPhase, strict=True))
 
@@ -304,13 +303,61 @@ class Writing:
 
     def step(self, event: WritingEvent, *, now: float) -> list[WritingEffect]:
         """Apply *event*, return what to do."""
-        allowed = TRANSITIONS.get((type(event).__name__, self.phase))
-        assert allowed is not None, f"{type(event).__name__} while {self.phase.value}"
-        before = self.phase
+        before, name = self.phase, type(event).__name__
+        assert (name, before) in TRANSITIONS, f"{name} while {before.value}"
         self._intake.settle()
         effects = self._dispatch(event, now)
-        assert self.phase in allowed, f"{event} led from {before.value} to {self.phase.value}"
+        self._check_step(name, before)
+        return effects
+
+    def _check_step(self, name: str, before: LogWriterPhase) -> None:
+        allowed = TRANSITIONS[name, before]
+        assert self.phase in allowed, f"{name} led from {before.value} to {self.phase.value}"
         self.check()
+
+    # What comes with each entry.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued and nothing in flight: what is taken now may leave at once."""
+        return self.phase is LogWriterPhase.APPENDING and self._intake.is_empty
+
+    def gathered(self, _now: float) -> Sequence[WritingEffect]:
+        """Records have come in since this was called last."""
+        before = self.phase
+        self._intake.settle()
+        self._intake.taken()
+        effects = self._send()
+        if CHECKS.costly:
+            self._check_step("gathered", before)
+        return effects
+
+    def confirmed(
+        self, ledger_id: LedgerId, entry_id: EntryId, size_bytes: int, now: float
+    ) -> Sequence[WritingEffect]:
+        """The oldest entry in flight is kept, as *entry_id* of the ledger; *size_bytes*: of the
+        encoded batch."""
+        before = self.phase
+        self._intake.settle()
+        if not self._hears(ledger_id):
+            return ()
+        assert entry_id == self._confirmed_entry + 1, "entries are confirmed in order"
+        effects: list[WritingEffect] = [self._confirm()]
+        self._segment_bytes += size_bytes
+        if self.phase is LogWriterPhase.APPENDING:
+            effects += self._send()
+        elif not self._packer.in_flight:
+            effects += self._step_roll(roll.AddsConfirmed(), now)
+        records = self.confirmed_offset - self._segment_first
+        if rolls := self._roll.grown(records, self._segment_bytes, now):
+            effects += self._carry_roll(rolls, self._roll.next_ledger, now)
+        if self._flushing:
+            effects += self._flushed(now)
+        if self.closing:
+            effects += self._seal_if_done()
+        assert self.confirmed_offset <= self._sent_offset <= self._intake.next_offset
+        if CHECKS.costly:
+            self._check_step("confirmed", before)
         return effects
 
     def check(self) -> None:
@@ -331,11 +378,6 @@ class Writing:
         self, event: WritingEvent, now: float
     ) -> list[WritingEffect]:
         match event:
-            case EntryConfirmed():
-                return self._entry_confirmed(event, now)
-            case RecordsGathered():
-                self._intake.taken()
-                return self._send()
             case AddFailed():
                 return self._met(event.error, now) if self._hears(event.ledger_id) else []
             case SendRefused():
@@ -379,14 +421,15 @@ class Writing:
         """Send what may be sent now."""
         if self.phase is not LogWriterPhase.APPENDING:
             return []
-        entries: list[Entry] = []
+        groups: list[Group] = []
         while (group := self._packer.take()) is not None:
-            base_index = self._sent_offset - self._segment_first
             self._receipt = group.receipt or self._receipt
-            entries.append(Entry(group, base_index, self._sent_txid, self._receipt))
+            group.base_index = self._sent_offset - self._segment_first
+            group.previous_txid, group.carries = self._sent_txid, self._receipt
+            groups.append(group)
             self._sent_offset += group.count
             self._sent_txid = group.last_txid(self._sent_txid)
-        return [SendEntries(self._ledger_id, tuple(entries))] if entries else []
+        return [SendEntries(self._ledger_id, tuple(groups))] if groups else []
 
     def _hears(self, ledger_id: LedgerId) -> bool:
         """Whether answers of that ledger count: it is found out by healing how those before ended.
@@ -394,21 +437,6 @@ class Writing:
         Nor do they count once appends have their outcome."""
         sends = self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING
         return sends and ledger_id == self._ledger_id
-
-    def _entry_confirmed(self, event: EntryConfirmed, now: float) -> list[WritingEffect]:
-        if not self._hears(event.ledger_id):
-            return []
-        assert event.entry_id == self._confirmed_entry + 1, "entries are confirmed in order"
-        effects: list[WritingEffect] = [self._confirm()]
-        self._segment_bytes += event.size_bytes
-        if self.phase is LogWriterPhase.APPENDING:
-            effects += self._send()
-        elif not self._packer.in_flight:
-            effects += self._step_roll(roll.AddsConfirmed(), now)
-        records = self.confirmed_offset - self._segment_first
-        effects += self._step_roll(roll.Grown(records, self._segment_bytes), now)
-        effects += self._flushed(now)
-        return effects + self._seal_if_done()
 
     def _confirm(self) -> Confirm:
         """Confirm the oldest group in flight, as the next entry of the present segment."""
@@ -470,9 +498,14 @@ class Writing:
     # Rolls.
 
     def _step_roll(self, event: roll.RollEvent, now: float) -> list[WritingEffect]:
-        effects: list[WritingEffect] = []
         next_ledger = self._roll.next_ledger
-        for effect in self._roll.step(event, now=now):
+        return self._carry_roll(self._roll.step(event, now=now), next_ledger, now)
+
+    def _carry_roll(
+        self, asked: Sequence[roll.RollEffect], next_ledger: LedgerId | None, now: float
+    ) -> list[WritingEffect]:
+        effects: list[WritingEffect] = []
+        for effect in asked:
             match effect:
                 case roll.HoldAdds():
                     self.phase = LogWriterPhase.HOLDING

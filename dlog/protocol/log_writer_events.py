@@ -1,31 +1,18 @@
-"""What the machine of a log's writer (`protocol.log_writer`) learns, and what it asks for."""
+"""What the machine of a log's writer (`protocol.log_writer`) learns, and what it asks for.
+
+What comes with each entry is no event: `Writing.gathered` and `Writing.confirmed` are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlog.manifest import Manifest
 from dlog.protocol import roll
 from dlog.protocol.packer import Group
-from dlog.receipts import Receipt
 from ledger.errors import LogError
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import LedgerId
 
 # Events of the appends.
-
-
-@dataclass(frozen=True, slots=True)
-class RecordsGathered:
-    """The loop has turned since `Intake` called for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntryConfirmed:
-    """The oldest entry in flight is kept, as *entry_id* of the ledger."""
-
-    ledger_id: LedgerId
-    entry_id: EntryId
-    size_bytes: int
-    """Of the encoded batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +134,7 @@ class TimePassed:
 
 
 WritingEvent = (
-    RecordsGathered
-    | EntryConfirmed
-    | AddFailed
+    AddFailed
     | SendRefused
     | TroubleMet
     | SiblingNamed
@@ -172,31 +157,17 @@ WritingEvent = (
 # Effects.
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A group that is sent."""
+class SendEntries(NamedTuple):
+    """Add them to the ledger, an entry each, in order: `SendRefused` if it does not take them.
 
-    group: Group
-    base_index: int
-    """Records of its segment before it."""
-    previous_txid: int
-    """The last one before it in the log; `NO_TXID` if there is none."""
-    receipt: Receipt | None = None
-    """Of the last unit in its segment, itself included."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendEntries:
-    """Add them to the ledger, in order, and stop at the first that it refuses: `SendRefused`.
-
-    Each one that was added is answered later by `EntryConfirmed` or `AddFailed`."""
+    Each one that was added is answered later by `Writing.confirmed` or `AddFailed`."""
 
     ledger_id: LedgerId
-    entries: tuple[Entry, ...]
+    groups: tuple[Group, ...]
+    """Each knows its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(NamedTuple):
     """The records of *group* are in the log, the first one at *offset*."""
 
     group: Group

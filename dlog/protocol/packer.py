@@ -44,7 +44,8 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True, kw_only=True)
 class Group(Columns):
-    """The records of one entry. It grows until it is taken."""
+    """The records of one entry, from the append to its confirmation. It grows until it is taken,
+    and has its place in the segment once it is sent; another one if it is sent again."""
 
     values: list[bytes] = field(default_factory=list)
     base_timestamp_ms: int
@@ -52,6 +53,12 @@ class Group(Columns):
     size_bytes: int = 0
     receipt: Receipt | None = None
     """Of the unit that these records are; None: they are none."""
+    base_index: int = 0
+    """Records of its segment before it."""
+    previous_txid: int = NO_TXID
+    """The last one before it in the log; `NO_TXID` if there is none."""
+    carries: Receipt | None = None
+    """Of the last unit in its segment, itself included."""
 
     @property
     def charge(self) -> int:
@@ -59,26 +66,20 @@ class Group(Columns):
 
     def last_txid(self, before: int) -> int:
         """Return the last txid up to here, if that is *before* ahead of these records."""
+        if self.txids is None:
+            return before
         return next((txid for txid in reversed(self.txids or ()) if txid is not None), before)
 
-    def encode(
-        self,
-        *,
-        base_index: int,
-        previous_txid: int,
-        codec: Codec,
-        codec_level: int,
-        receipt: Receipt | None,
-    ) -> bytes:
-        """Return the entry of these records at its place; the arguments are `encode_batch`'s."""
+    def encode(self, *, codec: Codec, codec_level: int) -> bytes:
+        """Return the entry of these records at its place."""
         return encode_batch(
             self,
-            base_index=base_index,
+            base_index=self.base_index,
             base_timestamp_ms=self.base_timestamp_ms,
-            previous_txid=previous_txid,
+            previous_txid=self.previous_txid,
             codec=codec,
             codec_level=codec_level,
-            receipt=receipt,
+            receipt=self.carries,
         )
 
 
@@ -96,22 +97,14 @@ class EncodedGroup(Group):
     def last_txid(self, before: int) -> int:
         return before if self.header.first_txid == NO_TXID else self.header.last_txid
 
-    def encode(
-        self,
-        *,
-        base_index: int,
-        previous_txid: int,
-        codec: Codec,
-        codec_level: int,
-        receipt: Receipt | None,
-    ) -> bytes:
+    def encode(self, *, codec: Codec, codec_level: int) -> bytes:
         return placed(
             self.payload,
-            base_index=base_index,
-            previous_txid=previous_txid,
+            base_index=self.base_index,
+            previous_txid=self.previous_txid,
             codec=codec,
             codec_level=codec_level,
-            receipt=receipt,
+            receipt=self.carries,
         )
 
 
@@ -273,6 +266,8 @@ class Packer:
 
     def take(self) -> Group | None:
         """Return the group to send now, counted as in flight, or None to wait."""
+        if self._open is None and not self._full:
+            return None
         in_flight = len(self._sent)
         if in_flight and self._sent_bytes >= SENT_BYTES_MAX:
             return None

@@ -37,14 +37,6 @@ BACKOFF_S_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
-    """What the present segment holds by now."""
-
-    records: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class RollOrdered:
     """By the application, whatever the limits say."""
 
@@ -85,8 +77,7 @@ class RollTimePassed:
 
 
 RollEvent = (
-    Grown
-    | RollOrdered
+    RollOrdered
     | LedgerCreated
     | SegmentListed
     | AddsConfirmed
@@ -224,6 +215,16 @@ class Roll:
         self.check()
         return effects
 
+    def grown(self, records: int, size_bytes: int, now: float) -> list[RollEffect]:
+        """So much is confirmed in the segment by now."""
+        if records > self._records:
+            self._grown = now
+        self._records, self._bytes = records, size_bytes
+        effects = self._maybe_begin(now)
+        if effects:
+            self.check()
+        return effects
+
     def check(self) -> None:
         assert (self._next_ledger is not None) == (
             self._phase in {RollPhase.LISTING, RollPhase.HOLDING}
@@ -233,11 +234,6 @@ class Roll:
 
     def _dispatch(self, event: RollEvent, now: float) -> list[RollEffect]:
         match event:
-            case Grown():
-                if event.records > self._records:
-                    self._grown = now
-                self._records, self._bytes = event.records, event.bytes
-                return self._maybe_begin(now)
             case RollOrdered():
                 self._requested = True
                 return self._maybe_begin(now)

@@ -328,6 +328,8 @@ class AppendQueue:
                 self._append_many(queued)
             else:
                 self._writer.submit_gathered(queued)
+        if has_taken:
+            self._writer.send()
         with self._lock:
             is_left = bool(self._queue)
             self._draining = has_taken or is_left

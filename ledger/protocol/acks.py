@@ -109,14 +109,11 @@ class AckTracker:
         self.slots = [Slot(bookie, 0) for bookie in bookies]
         self.confirmed = confirmed
         self.bookies = tuple(slot.bookie for slot in self.slots)
-        residues = quorum.ensemble if self._is_striped else 1
+        self.is_striped = quorum.ensemble > quorum.write
+        """Whether there are ids that some bookie of the ensemble does not hold."""
+        residues = quorum.ensemble if self.is_striped else 1
         self._write_sets = tuple(write_set(residue, quorum) for residue in range(residues))
         """By residue; one, if all are the same bookies."""
-
-    @property
-    def _is_striped(self) -> bool:
-        """Whether there are ids that some bookie of the ensemble does not hold."""
-        return self.quorum.ensemble > self.quorum.write
 
     def is_current(self, index: int, generation: int) -> bool:
         """Return True iff an answer of *generation* is of the bookie now at *index*."""
@@ -126,23 +123,24 @@ class AckTracker:
         """Return True iff *index* holds any id of first..last; if not, the range is stored.
 
         An empty range is not wanted."""
-        if not self._is_striped and first <= last:
+        if not self.is_striped and first <= last:
             return True
         if any(holds(index, entry, self.quorum) for entry in self._some(first, last)):
             return True
         self.slots[index].stored.add(first, last)
         return False
 
-    def takers(self, indexes: Iterable[int], first: int, last: int) -> Iterator[tuple[int, Slot]]:
-        """Yield those of *indexes* to which first..last is to be sent."""
-        for index in indexes:
-            slot = self.slots[index]
-            if not slot.down and self.wants(index, first, last):
-                yield index, slot
+    def takers(self, indexes: Iterable[int], first: int, last: int) -> list[tuple[int, Slot]]:
+        """Return those of *indexes* to which first..last is to be sent."""
+        up = [(index, self.slots[index]) for index in indexes if not self.slots[index].down]
+        if not self.is_striped and first <= last:
+            return up
+        return [(index, slot) for index, slot in up if self.wants(index, first, last)]
 
     def stored(self, index: int, generation: int, first: int, last: int) -> None:
-        if self.is_current(index, generation):
-            self.slots[index].stored.add(first, last)
+        slot = self.slots[index]
+        if slot.generation == generation and last > self.confirmed:  # else nobody asks for it
+            slot.stored.add(first, last)
 
     def replace(self, index: int, bookie: BookieId) -> None:
         """Put *bookie* at *index*; all that the index stored above `confirmed` is un-set."""
@@ -159,25 +157,28 @@ class AckTracker:
 
         No loop over entries: for the ids of one residue the same write set decides, so its
         Qa-th largest unbroken end is how far they are stored."""
+        before = self.confirmed
         while self.confirmed < pushed:
             start = self.confirmed + 1
-            ends = [slot.stored.end_from(start) for slot in self.slots]
-            boundary = min(
-                self._first_missing(residue, ends, start)
-                for residue in range(len(self._write_sets))
-            )
+            ends: list[int] = []
+            for slot in self.slots:
+                ends.append(slot.stored.end_from(start))  # noqa: PERF401 - no call of its own
+            boundary = self._first_missing(0, ends, start)
+            for residue in range(1, len(self._write_sets)):
+                boundary = min(boundary, self._first_missing(residue, ends, start))
             reached = min(boundary - 1, pushed)
             if reached <= self.confirmed:
                 break
             self.confirmed = reached
-        for slot in self.slots:
-            slot.stored.drop_below(self.confirmed + 1)
+        if self.confirmed > before:
+            for slot in self.slots:
+                slot.stored.drop_below(self.confirmed + 1)
         return self.confirmed
 
     def _first_missing(self, residue: int, ends: list[int], start: int) -> int:
         """Return the first id >= start of *residue*, modulo how many write sets there are, that Qa
         of its write set have not stored."""
-        stored = sorted((ends[index] for index in self._write_sets[residue]), reverse=True)
+        stored = sorted(map(ends.__getitem__, self._write_sets[residue]), reverse=True)
         after = max(stored[self.quorum.ack - 1] + 1, start)
         return after + (residue - after) % len(self._write_sets)
 

@@ -94,11 +94,12 @@ T = TypeVar("T", bound=Indexed)
 class Retries(Generic[T]):
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        self._waiting: list[tuple[float, T]] = []
+        self.waiting: list[tuple[float, T]] = []
+        """What is put off, and until when."""
         self._tries: dict[tuple[type[T], int], int] = {}
 
     def put_off(self, what: T, now: float) -> None:
-        self._waiting.append((now + self._pause_s, what))
+        self.waiting.append((now + self._pause_s, what))
 
     def try_again(self, what: T, now: float, *, tries_max: int) -> bool:
         """Put *what* off; return False, and do not, if its like had its tries at this bookie."""
@@ -115,13 +116,13 @@ class Retries(Generic[T]):
 
     def forget(self, kind: type[T] | None = None) -> None:
         """Drop what was put off: all, or what is of *kind*."""
-        self._waiting = [each for each in self._waiting if kind and not isinstance(each[1], kind)]
+        self.waiting = [each for each in self.waiting if kind and not isinstance(each[1], kind)]
 
     def due(self, now: float) -> list[T]:
         """Take out and return what is to be done by *now*."""
-        due = [what for at, what in self._waiting if at <= now]
-        self._waiting = [(at, what) for at, what in self._waiting if at > now]
+        due = [what for at, what in self.waiting if at <= now]
+        self.waiting = [(at, what) for at, what in self.waiting if at > now]
         return due
 
     def deadline(self) -> float | None:
-        return min((at for at, _ in self._waiting), default=None)
+        return min((at for at, _ in self.waiting), default=None)

@@ -39,8 +39,9 @@ class Absences:
         """Who takes adds, and as which start of its process, as the registry said last."""
         self._gone_since: dict[int, float] = {}
         """Indexes whose bookies the registry does not list."""
-        self._leave_at: float | None = None
-        self._lacking: dict[int, str] = {}
+        self.leave_at: float | None = None
+        """When to leave bookies that are gone."""
+        self.absent: dict[int, str] = {}
         """Indexes without copies of the last fragment, and as what their bookies were listed
         when the writer went on without them."""
         self._back: set[int] = set()
@@ -50,10 +51,6 @@ class Absences:
         self._missed: dict[BookieId, None] = {}
         """Bookies that refused, or never answered, what others confirmed; until that is marked."""
         self._marking: MarkLacks | None = None
-
-    def deadline(self) -> float | None:
-        """Return when to leave bookies that are gone, or None."""
-        return self._leave_at
 
     # The registry.
 
@@ -65,10 +62,10 @@ class Absences:
                 self._gone_since.pop(index, None)
             else:
                 self._gone_since.setdefault(index, now)
-        for index, listed_as in self._lacking.items():
+        for index, listed_as in self.absent.items():
             life = writable.get(self._acks.slots[index].bookie, _NOT_LISTED)
             if life == _NOT_LISTED:
-                self._lacking[index] = life
+                self.absent[index] = life
             elif life != listed_as:
                 self._back.add(index)
         self.plan(now)
@@ -81,15 +78,15 @@ class Absences:
             since for index, since in self._gone_since.items() if not self._acks.slots[index].down
         ]
         if not gone or all(bookie in members for bookie in self._listed):
-            self._leave_at = None
+            self.leave_at = None
         else:
-            self._leave_at = max(min(gone) + self._leave_gone_s, now + pause_s)
+            self.leave_at = max(min(gone) + self._leave_gone_s, now + pause_s)
 
     def to_leave(self, now: float) -> tuple[int, ...]:
         """Return the indexes whose bookies are to be left now; they are asked for once."""
-        if self._leave_at is None or now < self._leave_at:
+        if self.leave_at is None or now < self.leave_at:
             return ()
-        self._leave_at = None
+        self.leave_at = None
         return tuple(
             index
             for index, since in sorted(self._gone_since.items())
@@ -101,27 +98,27 @@ class Absences:
     @property
     def lacking(self) -> tuple[int, ...]:
         """Indexes that lack copies of the last fragment."""
-        return tuple(sorted(self._lacking))
+        return tuple(sorted(self.absent))
 
     @property
     def are_over(self) -> bool:
         """True iff the last fragment lacks copies, and all whose copies they are take entries."""
-        return bool(self._lacking) and self._back.issuperset(self._lacking)
+        return bool(self.absent) and self._back.issuperset(self.absent)
 
     def went_on_without(self, indexes: Iterable[int]) -> None:
         for index in sorted(indexes):
             bookie = self._acks.slots[index].bookie
-            self._lacking[index] = self._listed.get(bookie, _NOT_LISTED)
+            self.absent[index] = self._listed.get(bookie, _NOT_LISTED)
             self._back.discard(index)
 
     def stored(self, index: int) -> None:
         """The bookie at *index*, which is not down, has stored something."""
-        if index in self._lacking:
+        if index in self.absent:
             self._back.add(index)
 
     def began_fragment(self, replaced: Iterable[int], now: float) -> None:
         """What is not confirmed yet began a fragment, with other bookies at *replaced*."""
-        self._lacking.clear()
+        self.absent.clear()
         self._back.clear()
         for index in replaced:
             self._gone_since.pop(index, None)

@@ -32,6 +32,7 @@ Invariants (asserted by `check`):
     the slots are the last fragment's ensemble as recorded
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
@@ -39,6 +40,7 @@ from typing import Final, assert_never
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.checks import CHECKS
 from ledger.protocol.common import (
     MetadataFailed,
     MetadataRead,
@@ -52,8 +54,6 @@ from ledger.protocol.common import (
 from ledger.protocol.ensemble_change import Absences, EnsembleChange
 from ledger.protocol.writer_events import (
     AddsRefused,
-    AddsStored,
-    AppendRequested,
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
@@ -102,6 +102,8 @@ class WriterConfig:
 
 
 class WriterPhase(Enum):
+    __hash__ = object.__hash__  # Enum's own is Python code, and each add looks into `_OVER`
+
     OPEN = "open"
     CHANGING = "changing the ensemble"
     CLOSING = "closing"
@@ -161,9 +163,11 @@ class Writer:
         return tuple(self._acks.slots[index].bookie for index in sorted(self._change.failed))
 
     def deadline(self) -> float | None:
+        if not self._resends.waiting and self._retry_at is None and self._absences.leave_at is None:
+            return None  # as it mostly is
         if self.phase in _OVER:
             return None
-        leave_at = self._absences.deadline() if self._may_change else None
+        leave_at = self._absences.leave_at if self._may_change else None
         times = (self._resends.deadline(), self._retry_at, leave_at)
         return min((at for at in times if at is not None), default=None)
 
@@ -186,10 +190,6 @@ class Writer:
         confirmed_before = self._acks.confirmed
         effects: list[WriterEffect]
         match event:
-            case AppendRequested():
-                effects = self._append(event)
-            case AddsStored():
-                effects = self._stored(event, now)
             case AddsRefused():
                 effects = self._refused(event, now)
             case ReplacementsChosen():
@@ -218,6 +218,42 @@ class Writer:
         self.check(confirmed_before=confirmed_before)
         return effects
 
+    # What comes with each add.
+
+    def append(self, count: int, payload_bytes: int, _now: float) -> Sequence[WriterEffect]:
+        """The driver encoded *count* more entries of *payload_bytes* together; ids follow on."""
+        if self.phase in _OVER:
+            return ()
+        assert not self._close_requested, "append after close is refused by the handle"
+        assert count > 0
+        first = self.last_add_pushed + 1
+        self.last_add_pushed = EntryId(self.last_add_pushed + count)
+        self.length += payload_bytes
+        if CHECKS.costly:
+            self.check(confirmed_before=self._acks.confirmed)
+        return self._sends(range(len(self._acks.slots)), first, self.last_add_pushed)
+
+    def stored(
+        self, index: int, generation: int, first: int, last: int, now: float
+    ) -> Sequence[WriterEffect]:
+        """The bookie at *index* made durable what `SendAdds` with the same range asked for."""
+        acks = self._acks
+        if self.phase in _OVER or acks.slots[index].generation != generation:
+            return ()  # of a bookie that was replaced (rule 8)
+        before = acks.confirmed
+        acks.stored(index, generation, first, last)
+        if self._busy:
+            self._busy.pop(index, None)
+        if self._absences.absent and not acks.slots[index].down:
+            self._absences.stored(index)
+        elif last <= before and self.phase is WriterPhase.OPEN:
+            return ()  # the others have confirmed it
+        effects = self._progress(now)
+        assert before <= acks.confirmed <= self.last_add_pushed
+        if CHECKS.costly:
+            self.check(confirmed_before=before)
+        return effects
+
     def check(self, *, confirmed_before: int) -> None:
         assert self.last_add_confirmed <= self.last_add_pushed
         assert self._acks.confirmed >= confirmed_before
@@ -230,34 +266,22 @@ class Writer:
         ) or self.phase in _OVER
         assert not self._change.leaving or self._retry_at is None, "asks twice at once"
 
-    def _append(self, event: AppendRequested) -> list[WriterEffect]:
-        assert not self._close_requested, "append after close is refused by the handle"
-        assert event.count > 0
-        first = self.last_add_pushed + 1
-        self.last_add_pushed = EntryId(self.last_add_pushed + event.count)
-        self.length += event.payload_bytes
-        return self._sends(range(len(self._acks.slots)), first, self.last_add_pushed)
-
     def _sends(self, indexes: range | list[int], first: int, last: int) -> list[WriterEffect]:
         return [
             SendAdds(index, slot.bookie, slot.generation, first, last)
             for index, slot in self._acks.takers(indexes, first, last)
         ]
 
-    def _stored(self, event: AddsStored, now: float) -> list[WriterEffect]:
-        if not self._acks.is_current(event.index, event.generation):
-            return []  # of a bookie that was replaced (rule 8)
-        self._acks.stored(event.index, event.generation, event.first, event.last)
-        self._busy.pop(event.index, None)
-        if not self._acks.slots[event.index].down:
-            self._absences.stored(event.index)
-        return self._progress(now)
-
     def _progress(self, now: float) -> list[WriterEffect]:
         """Confirm what may be confirmed; then, if nothing is pending, close or publish the LAC."""
         if self.phase is not WriterPhase.OPEN:
             return []  # blocked until the change is recorded (rule 19)
-        if self._absences.are_over and self._may_change and self._holds_confirmed:
+        if (
+            self._absences.absent
+            and self._absences.are_over
+            and self._may_change
+            and self._holds_confirmed
+        ):
             return self._settle(now)  # what could be confirmed now is so behind it
         effects: list[WriterEffect] = []
         before = self._acks.confirmed

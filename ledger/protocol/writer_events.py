@@ -1,4 +1,6 @@
-"""Events and effects of the writer of a ledger, and why it may be over."""
+"""Events and effects of the writer of a ledger, and why it may be over.
+
+What comes with each add is no event: `Writer.append` and `Writer.stored` are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,24 +18,6 @@ from ledger.protocol.common import (
 from ledger.requests import Status
 
 # Events.
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRequested:
-    """The driver encoded *count* more entries of *payload_bytes* together; ids follow on."""
-
-    count: int
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddsStored:
-    """The bookie at *index* made durable what `SendAdds` with the same range asked for."""
-
-    index: int
-    generation: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +57,7 @@ class CloseRequested:
 
 
 WriterEvent = (
-    AppendRequested
-    | AddsStored
-    | AddsRefused
+    AddsRefused
     | BookiesListed
     | LacksMarked
     | MarkingFailed
@@ -89,7 +71,7 @@ WriterEvent = (
 # Effects.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendAdds:
     """Send those of first..last that *index* holds, in one go, to *bookie*."""
 

@@ -159,7 +159,7 @@ class ClientConnection(Connection):
         return True
 
     def took(self, frame: Frame) -> None:
-        if self.is_ready:
+        if self.was_ready and not self.is_lost:
             self._on_frame(frame)
 
     def refused(self, error: BadMessage, _received: bytes) -> None:

@@ -156,9 +156,18 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, kind: FrameKind, number: int, *body: Buffer) -> None:
         """Write a frame with the parts of *body*, which nobody changes any more. What is written
         is never waited for: see `is_blocked`."""
-        if self._transport is None or self._ended or self.is_lost:
+        transport = self._transport
+        if transport is None or self._ended or self.is_lost:
             return
         body_bytes = sum(map(len, body))
+        may_write = not (self._waiting or self._is_full or self._noted_bytes)
+        if body_bytes <= _JOINED_BYTES_MAX and may_write and not transport.is_closing():
+            self.sent_bytes += HEADER_BYTES + body_bytes
+            transport.write(b"".join((frame_header(kind, number, body_bytes), *body)))
+            if not self._is_full:
+                return  # the system has taken all of it
+            self._note(self.unsent_bytes)
+            return
         parts: Iterable[Buffer] = (frame_header(kind, number, body_bytes), *body)
         if body_bytes <= _JOINED_BYTES_MAX:
             parts = (b"".join(parts),)

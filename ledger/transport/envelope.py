@@ -33,6 +33,8 @@ _CRC_TAG: Final = pb.Checked.CRC_FIELD_NUMBER << 3 | 5
 _MESSAGE_TAG: Final = pb.Checked.MESSAGE_FIELD_NUMBER << 3 | 2
 _FRAMES_TAG: Final = pb.Checked.FRAMES_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES_MAX: Final = 5
+_VARINT_MORE: Final = 0x80
+"""Set in a byte of a varint that another one follows."""
 Buffer = bytes | memoryview
 Received = bytes | bytearray | memoryview
 """A message as it came; nobody changes it."""
@@ -70,18 +72,21 @@ def _decode_usual(received: Received) -> tuple[int, bytes, Buffer] | None:
     """Take apart what has each field at most once, in order; None for everything else."""
     at, crc, message = 0, 0, b""
     frames: Buffer = b""
-    if received[at : at + 1] == bytes((_CRC_TAG,)) and len(received) >= _CRC.size:
+    end = len(received)
+    if end >= _CRC.size and received[0] == _CRC_TAG:
         _, crc = _CRC.unpack_from(received)
         at = _CRC.size
-    if received[at : at + 1] == bytes((_MESSAGE_TAG,)):
-        start, size_bytes = _varint(received, at + 1)
+    if at + 1 < end and received[at] == _MESSAGE_TAG:
+        start, size_bytes = at + 2, received[at + 1]
+        if size_bytes >= _VARINT_MORE:
+            start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
         message = bytes(memoryview(received)[start:at])
-    if received[at : at + 1] == bytes((_FRAMES_TAG,)):
+    if at + 1 < end and received[at] == _FRAMES_TAG:
         start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
         frames = memoryview(received)[start:at]
-    return (crc, message, frames) if at == len(received) else None
+    return (crc, message, frames) if at == end else None
 
 
 def _add_varint(target: bytearray, number: int) -> None:
@@ -113,7 +118,8 @@ def checked_parts(message: Message, *frames: Buffer, request: Received = b"") ->
     """Return what `checked` does, in parts: *frames* as they are."""
     body = message.SerializeToString()
     frames_bytes = sum(map(len, frames))
-    crc = _crc(type(message), body, frames_bytes, request)
+    covered = _LENGTH.pack(frames_bytes) + request + body
+    crc = crc32c_extend(_CRC_OF_NAME[type(message)], covered)
     return (encode_head(crc, body, frames_bytes), *frames)
 
 
@@ -125,19 +131,16 @@ def verified(
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
     other side meant something else by its bytes."""
     try:
-        crc, body, frames = decode_envelope(received)
+        crc, body, frames = _decode_usual(received) or decode_envelope(received)
     except DecodeError as error:
         raise DamagedMessage(_name(kind), "it cannot be parsed") from error
-    if crc != _crc(kind, body, len(frames), request):
+    covered = _LENGTH.pack(len(frames)) + request + body
+    if crc != crc32c_extend(_CRC_OF_NAME[kind], covered):
         raise DamagedMessage(_name(kind), "its checksum is wrong")
     try:
         return kind.FromString(body), frames
     except DecodeError as error:
         raise BadMessage(_name(kind), "it cannot be parsed") from error
-
-
-def _crc(kind: type[Message], body: bytes, frames_bytes: int, request: Received) -> int:
-    return int(crc32c_extend(_CRC_OF_NAME[kind], _LENGTH.pack(frames_bytes) + request + body))
 
 
 def _name(kind: type[Message]) -> str:

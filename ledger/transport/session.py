@@ -1,7 +1,8 @@
 """One life of the connection for adds between this process and one bookie.
 
 Self-clocked: what has queued while the last write was taken leaves with the next one; no
-timer delays anything. An ack reaches its callers in the turn of the loop in which it came. The
+timer delays anything. A small run leaves at once if nothing else is open: most adds are of a writer
+that waits for each. An ack reaches its callers in the turn of the loop in which it came. The
 first trouble of any kind ends the session: everything open is answered with UNREACHABLE, in
 order, and the transport makes a new session for the next add. Nothing is sent twice here:
 whether to repeat is the protocol's decision.
@@ -21,6 +22,8 @@ from ledger.transport.handshake import Purpose, hello_to
 from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 
+AT_ONCE_BYTES_MAX: Final = 16 * 1024
+"""A larger run leaves at the end of the turn, with what is added beside it."""
 _HELD_S_MAX: Final = 60.0
 """So long a bookie may say that it reads nothing; it says so again then."""
 EXCHANGED: Final = "another connection follows it"
@@ -36,7 +39,8 @@ class SessionLimits:
 
 class BookieSession:
     """See the module's docstring. *on_end* is called once: whether it ever connected, and why
-    it ended. *flush_soon* is asked to call `flush` in the next turn of the loop."""
+    it ended. *message* makes the message of a batch; *flush_soon* is asked to call `flush` in the
+    next turn of the loop."""
 
     def __init__(
         self,
@@ -45,16 +49,19 @@ class BookieSession:
         limits: SessionLimits,
         scratch: memoryview,
         *,
+        message: Callable[[Sequence[AddRun]], bytes],
         flush_soon: Callable[["BookieSession"], None],
         on_end: Callable[["BookieSession", bool, str], None],
     ) -> None:
         self.way = way
+        self.address = way.address
         self.ended = False
         self._generation = way.generation
         self._bookie = bookie
         self._before: BookieSession | None = None
         self._after: BookieSession | None = None
         self._limits = limits
+        self._message = message
         self._flush_soon = flush_soon
         self._on_end = on_end
         self._window = AddWindow(limits.window)
@@ -74,19 +81,26 @@ class BookieSession:
         )
         self._connecting = self._loop.create_task(self._connect(), name=f"adds to {bookie}")
 
-    def add(self, run: AddRun, on_done: OnDone) -> None:
-        """Queue *run*. Requires that the session has not ended."""
+    def add(self, run: AddRun, on_done: OnDone, size_bytes: int) -> None:
+        """Send *run*, which takes *size_bytes* of a message, or queue it. Requires that the session
+        has not ended."""
         assert not self.ended
+        window, connection = self._window, self._connection
         now = self.used_at = self._loop.time()
-        if not self._window.offer(run, on_done, now=now):
+        may_send = connection.was_ready and self._before is None and not connection.is_blocked
+        if may_send and size_bytes <= AT_ONCE_BYTES_MAX and window.is_empty:
+            batch = window.begin(run, on_done, size_bytes, now=now)
+            connection.send(FrameKind.ADD, batch, self._message((run,)))
+        elif window.offer(run, on_done, size_bytes, now=now):
+            self._flush_soon(self)
+        else:
             self._loop.call_soon(on_done, Status.TOO_MANY_REQUESTS)
             return
-        self._flush_soon(self)
         if self._watchdog is None:
             self._watch(now)
 
-    def flush(self, message: Callable[[Sequence[AddRun]], bytes]) -> None:
-        """Send what may leave now; *message* makes the message of a batch."""
+    def flush(self) -> None:
+        """Send what may leave now."""
         if self._before is not None and not self._before.is_idle:
             return  # it flushes this one at its end
         connection = self._connection
@@ -94,7 +108,7 @@ class BookieSession:
             batch = self._window.take()
             if batch is None:
                 return
-            connection.send(FrameKind.ADD, batch[0], message(batch[1]))
+            connection.send(FrameKind.ADD, batch[0], self._message(batch[1]))
 
     def end(self, reason: str) -> None:
         """Answer everything open with UNREACHABLE and let the connection go; idempotent."""
@@ -134,10 +148,6 @@ class BookieSession:
         self._more()
         if self._idle is not None and self.is_idle:
             self._idle.set()
-
-    @property
-    def address(self) -> str:
-        return self.way.address
 
     def leads_to(self, meant: BookieIdentity | None) -> bool:
         """Whether it adds to who is *meant* by now."""
@@ -189,16 +199,19 @@ class BookieSession:
         first, last, statuses, held_ms = ack_values(frame.body)
         if held_ms:
             self._held_until = self._loop.time() + min(held_ms / 1000, _HELD_S_MAX)
-        for on_done, status in self._window.acked(first, last, statuses):
+        window = self._window
+        for on_done, status in window.acked(first, last, statuses):
             try:
                 on_done(status)
             except Exception as error:  # noqa: BLE001 - not the session's trouble
                 context = {"message": "an add's callback failed", "exception": error}
                 self._loop.call_exception_handler(context)
-        self._more()
+        if not window.is_empty and window.has_queued:
+            self._flush_soon(self)
         if self._idle is not None and self.is_idle:
             self._idle.set()
-        self._look_for_end()
+        if self._after is not None:
+            self._look_for_end()
 
     def _look_for_end(self) -> None:
         """End if another session follows and all is answered."""

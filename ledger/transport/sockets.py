@@ -5,8 +5,8 @@ another one than was asked for is `Status.UNREACHABLE`, and nothing is repeated 
 bookie is down, adds fail at once except for one attempt to connect per back-off period.
 A large read does not stand before an ack: they have connections of their own.
 
-What is added in one turn of the loop leaves at its end, to all bookies; a message that several
-get is made once.
+What is added to a bookie that has answered everything leaves at once. What is added to others in
+one turn of the loop leaves at its end; a message that several get is made once.
 """
 
 import asyncio
@@ -119,15 +119,19 @@ class SocketTransport:
         self._closed = False
 
     def add(self, bookie: BookieId, run: AddRun, on_done: OnDone) -> None:
-        loop = asyncio.get_running_loop()
-        if run_bytes(run) > MESSAGE_BYTES_MAX:
-            loop.call_soon(on_done, Status.BAD_REQUEST)
+        size_bytes = run_bytes(run)
+        if size_bytes > MESSAGE_BYTES_MAX:
+            asyncio.get_running_loop().call_soon(on_done, Status.BAD_REQUEST)
             return
-        session = None if self._closed else self._session(bookie, loop.time())
-        if session is None:
-            loop.call_soon(on_done, Status.UNREACHABLE)
+        link = self._links.get(bookie)
+        session = None if link is None else link.session
+        if session is None or session.address != self._resolve(bookie):
+            now = asyncio.get_running_loop().time()
+            session = None if self._closed else self._session(bookie, now)
+        if session is None or self._closed:
+            asyncio.get_running_loop().call_soon(on_done, Status.UNREACHABLE)
         else:
-            session.add(run, on_done)
+            session.add(run, on_done, size_bytes)
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         request, timeout_s = read_request(query), self._limits.timeout_s + query.wait_ms / 1000
@@ -203,6 +207,7 @@ class SocketTransport:
             self._way(bookie, address),
             self._limits,
             self._scratch,
+            message=self._batches.message,
             flush_soon=self._flush_soon,
             on_end=self._ended(bookie, link),
         )
@@ -247,7 +252,7 @@ class SocketTransport:
     def _flush(self) -> None:
         sessions, self._to_flush = self._to_flush, {}
         for session in sessions:
-            session.flush(self._batches.message)
+            session.flush()
         self._batches.forget()
 
     def _look(self) -> None:
@@ -351,7 +356,8 @@ class _Batches:
         return self._message
 
     def forget(self) -> None:
-        """Keep no entries alive beyond the turn in which they were sent."""
+        """Keep no entries alive beyond the turn in which they were sent, but the few bytes that
+        left at once."""
         self._runs, self._message = (), b""
 
 

@@ -13,10 +13,11 @@ Invariants (asserted by `AddWindow.check`):
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledger.errors import BadMessage
+from ledger.protocol.checks import CHECKS
 from ledger.requests import AddRun, Status
-from ledger.transport.messages import run_bytes
 
 OnDone = Callable[[Status], None]
 
@@ -32,18 +33,16 @@ class WindowLimits:
     """More is refused with TOO_MANY_REQUESTS: the bookie is slower than its writers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenRun:
+class _OpenRun(NamedTuple):
     run: AddRun
     on_done: OnDone
     size_bytes: int
     offered_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
+class _Flight(NamedTuple):
     batch: int
-    runs: tuple[_OpenRun, ...]
+    runs: list[_OpenRun]
     size_bytes: int
 
 
@@ -57,16 +56,30 @@ class AddWindow:
         self._next_batch = 1
         self._flight_bytes = 0
         self._pending_bytes = 0
+        self.is_empty = True
+        """Whether no run is queued or in flight."""
 
-    def offer(self, run: AddRun, on_done: OnDone, *, now: float) -> bool:
-        """Queue *run*; return False if there is no room, then *on_done* is not kept."""
-        size_bytes = run_bytes(run)
+    def begin(self, run: AddRun, on_done: OnDone, size_bytes: int, *, now: float) -> int:
+        """Take *run* at once, alone in its batch; return the number of that. Requires that it is
+        empty, and *size_bytes* up to those of a batch."""
+        assert self.is_empty
+        batch = self._next_batch
+        self._next_batch = batch + 1
+        self._flights.append(_Flight(batch, [_OpenRun(run, on_done, size_bytes, now)], size_bytes))
+        self._flight_bytes = self._pending_bytes = size_bytes
+        self.is_empty = False
+        return batch
+
+    def offer(self, run: AddRun, on_done: OnDone, size_bytes: int, *, now: float) -> bool:
+        """Queue *run*, which takes *size_bytes* of a message; return False if there is no room,
+        then *on_done* is not kept."""
         if self._pending_bytes and (
             self._pending_bytes + size_bytes > self._limits.pending_bytes_max
         ):
             return False
         self._queued.append(_OpenRun(run, on_done, size_bytes, now))
         self._pending_bytes += size_bytes
+        self.is_empty = False
         return True
 
     def take(self) -> tuple[int, list[AddRun]] | None:
@@ -79,16 +92,19 @@ class AddWindow:
             or self._flight_bytes >= limits.flight_bytes_max
         ):
             return None
-        runs = [self._queued.popleft()]
-        size_bytes = runs[0].size_bytes
+        open_run = self._queued.popleft()
+        runs, taken = [open_run.run], [open_run]
+        size_bytes = open_run.size_bytes
         while self._queued and size_bytes + self._queued[0].size_bytes <= limits.batch_bytes_max:
-            size_bytes += self._queued[0].size_bytes
-            runs.append(self._queued.popleft())
-        flight = _Flight(self._next_batch, tuple(runs), size_bytes)
-        self._next_batch += 1
-        self._flights.append(flight)
+            open_run = self._queued.popleft()
+            size_bytes += open_run.size_bytes
+            runs.append(open_run.run)
+            taken.append(open_run)
+        batch = self._next_batch
+        self._next_batch = batch + 1
+        self._flights.append(_Flight(batch, taken, size_bytes))
         self._flight_bytes += size_bytes
-        return flight.batch, [open_run.run for open_run in runs]
+        return batch, runs
 
     def acked(self, first: int, last: int, statuses: list[Status]) -> list[tuple[OnDone, Status]]:
         """Return whom to call, in order, for an ack of the batches first..last.
@@ -104,12 +120,12 @@ class AddWindow:
             flight = self._flights.popleft()
             self._flight_bytes -= flight.size_bytes
             self._pending_bytes -= flight.size_bytes
-            answers = statuses or [Status.OK] * len(flight.runs)
-            done += [
-                (open_run.on_done, status)
-                for open_run, status in zip(flight.runs, answers, strict=True)
-            ]
-        self.check()
+            for at, open_run in enumerate(flight.runs):
+                done.append((open_run.on_done, statuses[at] if statuses else Status.OK))
+        self.is_empty = not self._flights and not self._queued
+        assert 0 <= self._flight_bytes <= self._pending_bytes
+        if CHECKS.costly:
+            self.check()
         return done
 
     def drain(self) -> list[OnDone]:
@@ -119,6 +135,7 @@ class AddWindow:
         self._flights.clear()
         self._queued.clear()
         self._flight_bytes = self._pending_bytes = 0
+        self.is_empty = True
         return waiting
 
     @property
@@ -133,6 +150,7 @@ class AddWindow:
         return self._queued[0].offered_at if self._queued else None
 
     def check(self) -> None:
+        assert self.is_empty == (not self._flights and not self._queued)
         assert self._flight_bytes == sum(flight.size_bytes for flight in self._flights)
         assert self._flight_bytes <= self._pending_bytes
         assert len(self._flights) <= self._limits.flight_batches_max

@@ -154,6 +154,20 @@ class FakeCluster:
             await hook(*arguments)
 
 
+Settled = Callable[[EntryId | LogError], None]
+
+
+def tell(added: asyncio.Future[EntryId], settled: Settled) -> None:
+    """Call *settled* once it is known what became of the entry."""
+
+    def done(_: asyncio.Future[EntryId]) -> None:
+        error = added.exception()
+        assert error is None or isinstance(error, LogError)
+        settled(added.result() if error is None else error)
+
+    added.add_done_callback(done)
+
+
 class FakeWriter:
     def __init__(self, cluster: FakeCluster, ledger: FakeLedger) -> None:
         self.ledger_id = ledger.ledger_id
@@ -179,6 +193,17 @@ class FakeWriter:
         if not self._cluster.held:
             loop.call_soon(self._confirm)
         return future
+
+    def add_all(self, entries: Sequence[tuple[bytes, Settled]]) -> None:
+        if self.error is not None:
+            raise self.error
+        for payload, settled in entries:
+            try:
+                added = self.add(payload)
+            except LogError as error:
+                asyncio.get_running_loop().call_soon(settled, error)
+            else:
+                tell(added, settled)
 
     def _confirm(self) -> None:
         if not self._cluster.held and self._ledger.state is LedgerState.OPEN:

@@ -20,6 +20,7 @@ from ledger.transport.client_connection import ClientConnection
 from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Hello, Welcome, encode_answer
 from ledger.transport.messages import batch_message
+from ledger.transport.session import AT_ONCE_BYTES_MAX
 from ledger.transport.sockets import SocketTransport, connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
@@ -458,7 +459,14 @@ async def test_what_several_bookies_get_in_one_turn_is_made_once(
         assert len(made) == 1
         assert {status for _, status in answers.got} == {Status.OK}
         assert all(list(each.storage.ledgers[7]) == [0, 1, 2] for each in bookies.values())
-        assert transport._batches._message == b"", "no entries are kept behind their turn"
+        assert len(transport._batches._message) <= AT_ONCE_BYTES_MAX, "little is kept"
+        made.clear()
+        large = run_of(3, payload=bytes(AT_ONCE_BYTES_MAX))
+        for name in names:
+            transport.add(name, large, answers.expect(name))
+        await answers.wait(6)
+        assert len(made) == 1
+        assert transport._batches._message == b"", "no large entries are kept behind their turn"
 
 
 async def test_what_several_bookies_get_in_one_turn_is_each_ones_own() -> None:

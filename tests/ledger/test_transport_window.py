@@ -15,10 +15,14 @@ def nobody(_: Status) -> None:
     raise AssertionError("the window does not call")
 
 
+def offered(made: AddWindow, run: AddRun, on_done: OnDone, now: float) -> bool:
+    return made.offer(run, on_done, run_bytes(run), now=now)
+
+
 def window(runs: int = 0, **limits: int) -> AddWindow:
     made = AddWindow(WindowLimits(**limits))
     for number in range(runs):
-        assert made.offer(run_of(number), nobody, now=float(number))
+        assert offered(made, run_of(number), nobody, now=float(number))
     return made
 
 
@@ -63,12 +67,12 @@ def test_bytes_in_flight_are_bounded() -> None:
 
 def test_pending_bytes_are_bounded_but_one_run_always_fits() -> None:
     made = AddWindow(WindowLimits(pending_bytes_max=1))
-    assert made.offer(run_of(0), nobody, now=0)
-    assert not made.offer(run_of(1), nobody, now=0)
+    assert offered(made, run_of(0), nobody, now=0)
+    assert not offered(made, run_of(1), nobody, now=0)
     taken(made)
-    assert not made.offer(run_of(1), nobody, now=0), "what is in flight counts"
+    assert not offered(made, run_of(1), nobody, now=0), "what is in flight counts"
     made.acked(1, 1, [])
-    assert made.offer(run_of(1), nobody, now=0)
+    assert offered(made, run_of(1), nobody, now=0)
 
 
 def test_an_ack_of_several_batches_answers_their_runs_in_order() -> None:
@@ -76,7 +80,7 @@ def test_an_ack_of_several_batches_answers_their_runs_in_order() -> None:
     called: list[int] = []
     callbacks: list[OnDone] = [lambda _, n=n: called.append(n) for n in range(4)]  # type: ignore[misc]
     for number in range(4):
-        made.offer(run_of(number), callbacks[number], now=0)
+        offered(made, run_of(number), callbacks[number], now=0)
         taken(made)
     assert made.acked(1, 3, []) == [(callbacks[n], Status.OK) for n in range(3)]
     assert made.drain() == [callbacks[3]]
@@ -124,5 +128,5 @@ def test_the_oldest_open_run_is_known() -> None:
 def test_an_explicit_lac_travels_like_any_run() -> None:
     made = AddWindow(WindowLimits())
     run = AddRun(7, b"", [-1], [3], b"lac", explicit_lac=True)
-    made.offer(run, nobody, now=0)
+    offered(made, run, nobody, now=0)
     assert made.take() == (1, [run])

@@ -11,7 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from ledger.protocol.checks import CHECKS
 from tests.simulation.scheduler import Scheduler
+
+CHECKS.costly = True
 
 SLEEP_S: Final = 1 * 3600.0, 8 * 3600.0
 """How long who sleeps is away: from and to."""

@@ -12,11 +12,12 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol import common
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.placement import degraded_ensemble
-from ledger.protocol.writer import Writer, WriterPhase
+from ledger.protocol.writer import WriterPhase
 from ledger.quorum import holds
 from ledger.registry import AVAILABLE
 from ledger.repair_marks import mark_ledger
 from ledger.requests import AddRun, Status
+from tests.ledger.protocol.event_writer import AddsStored, AppendRequested, Event, EventWriter
 from tests.simulation.client import Client
 from tests.simulation.oracle import DegradedChoice
 from tests.simulation.store import drive
@@ -31,10 +32,10 @@ NOT_CREATED: Final = LedgerId(-1)
 CREATE_RETRY_S: Final = 0.1
 
 
-class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
+class WritingClient(Client[Event, protocol.WriterEffect]):
     """Creates its ledger, then writes it."""
 
-    machine: Writer
+    machine: EventWriter
 
     def __init__(self, cluster: "Cluster", name: str) -> None:
         super().__init__(cluster, name, NOT_CREATED)
@@ -103,7 +104,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self.cluster.oracle.placed_degraded(ledger_id, choice)
             else:
                 self.placed(pool, quorum.ensemble, ensemble, ())
-            self.machine = Writer(ledger_id, metadata, 0, self.cluster.choices.writer_config)
+            self.machine = EventWriter(ledger_id, metadata, 0, self.cluster.choices.writer_config)
             self.run(self.machine, common.TimePassed())
             self.cluster.metadata.watch(self.host, AVAILABLE, self._list)
             self._list()
@@ -139,7 +140,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             )
         self._frames.update(enumerate(frames, first))
         self.cluster.oracle.appended(self.ledger_id, frames)
-        self.feed(protocol.AppendRequested(len(payloads), sum(map(len, payloads))))
+        self.feed(AppendRequested(len(payloads), sum(map(len, payloads))))
 
     def close(self) -> None:
         self.close_requested = True
@@ -214,7 +215,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
 
     def _answered(self, sent: protocol.SendAdds, status: Status) -> None:
         if status is Status.OK:
-            self.feed(protocol.AddsStored(sent.index, sent.generation, sent.first, sent.last))
+            self.feed(AddsStored(sent.index, sent.generation, sent.first, sent.last))
             return
         self.note(f"hears {status.name} from {sent.bookie}")
         self.reported(sent.bookie, status)

@@ -19,9 +19,11 @@ from dlog.aio.read.segments import seal_of
 from dlog.aio.store import ManifestNode, delete_listed
 from dlog.aio.write.segment_roll import Compression, RollSteps, compression_of
 from dlog.aio.write.takeover_driver import OpenedLog, TakeoverDriver
+from dlog.columns import Row
 from dlog.encryption.ledgers import Sealer
-from dlog.errors import AppendOutcomeUnknown, LogClosed, LostOwnership
+from dlog.errors import AppendOutcomeUnknown, LostOwnership
 from dlog.manifest import Manifest
+from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import log_writer_events as protocol
 from dlog.protocol.accumulator import Intake
@@ -35,8 +37,6 @@ from ledger.machine_loop import MachineLoop
 
 SIBLING_S: Final = 10.0
 """How long a writer that lost its log looks for who has it now, at most."""
-
-_GATHERED: Final = protocol.RecordsGathered()
 
 _log = get_logger(__name__)
 
@@ -91,12 +91,13 @@ class LogWriter:
             next_offset=manifest.sealed_end,
             last_txid=manifest.sealed_last_txid,
             now_ms=now_ms,
-            wake=partial(self._loop.call_soon, self._gathered),
+            wake=partial(self._loop.call_soon, self.send),
             level=lambda: ledgers.level,
             told=self.tell,
         )
         self.gather = self._intake.gather
         self.submit_gathered = self._intake.submit_gathered
+        """Call `send` then."""
         self.submit_many = self._intake.submit_many
         self.submit_encoded = self._intake.submit_encoded
         self._machine = Writing(
@@ -193,6 +194,22 @@ class LogWriter:
         return self._intake.end_offset - self._machine.confirmed_offset
 
     @property
+    def is_idle(self) -> bool:
+        """Whether a record that is appended now may leave at once, by `append_lone`."""
+        return self._machine.is_idle
+
+    def append_lone(self, record: Row, expected_offset: int | None) -> tuple[Outcome, int]:
+        """Append one record, and send it before this returns. Requires `is_idle`."""
+        outcome, slot = self._intake.submit(*record, expected_offset)
+        if not outcome.done:
+            self.send()
+        return outcome, slot
+
+    def send(self) -> None:
+        """Send what has come in, as far as it may be sent now."""
+        self._run.call(self._machine.gathered, arms=False)
+
+    @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, which needs no room."""
         return self._intake.has_room
@@ -287,10 +304,7 @@ class LogWriter:
     def _execute(self, effect: protocol.WritingEffect) -> None:
         match effect:
             case protocol.Confirm():
-                effect.group.outcome.confirm(effect.offset, effect.segment, effect.entry_id)
-                metrics.APPENDED_RECORDS.add(by=effect.group.count)
-                metrics.APPENDED_BYTES.add(by=effect.group.size_bytes)
-                self._make_room()
+                self._confirm(effect)
             case protocol.SendEntries():
                 self._send(effect)
             case protocol.Refuse():
@@ -332,6 +346,14 @@ class LogWriter:
             case _:
                 assert_never(effect)
 
+    def _confirm(self, effect: protocol.Confirm) -> None:
+        group = effect.group
+        group.outcome.confirm(effect.offset, effect.segment, effect.entry_id)
+        metrics.APPENDED_RECORDS.add(by=group.count)
+        metrics.APPENDED_BYTES.add(by=group.size_bytes)
+        if self._room:
+            self._make_room()
+
     def _broken(self, error: BaseException) -> None:
         """What nobody foresaw must not leave callers waiting."""
         self._run = self._new_run()
@@ -343,58 +365,54 @@ class LogWriter:
     def _failure(self, bug: BaseException) -> LogError:
         return WriterFailed(min(self.own_ledgers), repr(bug))
 
-    def _gathered(self) -> None:
-        self._run.post(_GATHERED)
-
     def _send(self, effect: protocol.SendEntries) -> None:
         ledger = self._appenders[effect.ledger_id]
         codec, codec_level = self._compressions[effect.ledger_id]
         sealer = self._sealers.get(effect.ledger_id)
-        for sent, entry in enumerate(effect.entries):
-            group = entry.group
-            payload = group.encode(
-                base_index=entry.base_index,
-                previous_txid=entry.previous_txid,
-                codec=codec if sealer is None else Codec.NONE,
-                codec_level=codec_level,
-                receipt=entry.receipt,
-            )
+        entries: list[tuple[bytes, Callable[[EntryId | LogError], None]]] = []
+        begun: list[spans.Span] = []
+        sent_at = self._loop.time()
+        for group in effect.groups:
+            inner = codec if sealer is None else Codec.NONE
+            payload = group.encode(codec=inner, codec_level=codec_level)
             if sealer is not None:
                 payload = sealer.seal(payload, codec, codec_level)
-            try:
-                future = ledger.add(payload)
-            except LogError as error:
-                unsent = len(effect.entries) - sent
-                reason = ledger.error or error
-                self._run.post(protocol.SendRefused(effect.ledger_id, unsent, reason))
-                return
-            if sealer is not None:
                 sealer.added()
-            metrics.BATCH_RECORDS.observe(group.count)
-            metrics.BATCH_BYTES.observe(len(payload))
-            sent_at = self._loop.time()
-            future.add_done_callback(partial(self._on_added, ledger, len(payload), sent_at))
             if (span := spans.begin("dlog.append")) is not None:
                 facts = {"epoch": self.epoch, "ledger": ledger.ledger_id, "records": group.count}
                 spans.describe(span, log=self.log, bytes=len(payload), **facts)
-                future.add_done_callback(partial(_end_span, span))
+                begun.append(span)
+            settled = partial(self._on_settled, ledger, len(payload), sent_at, span)
+            entries.append((payload, settled))
+        try:
+            ledger.add_all(entries)
+        except LogError as error:  # the ledger is left then
+            reason = ledger.error or error
+            for span in begun:
+                spans.end(span, reason)
+            self._run.post(protocol.SendRefused(effect.ledger_id, len(entries), reason))
+            return
+        for group, (payload, _) in zip(effect.groups, entries, strict=True):
+            metrics.BATCH_RECORDS.observe(group.count)
+            metrics.BATCH_BYTES.observe(len(payload))
 
-    def _on_added(
+    def _on_settled(
         self,
         ledger: LedgerAppender,
         size_bytes: int,
         sent_at: float,
-        future: asyncio.Future[EntryId],
+        span: "spans.Span | None",
+        outcome: EntryId | LogError,
     ) -> None:
-        failed: BaseException | None = (
-            LogClosed("the ledger") if future.cancelled() else future.exception()
-        )
-        if failed is None:
-            metrics.APPEND_S.observe(self._loop.time() - sent_at)
-            self._run.post(protocol.EntryConfirmed(ledger.ledger_id, future.result(), size_bytes))
+        if span is not None:
+            _end_span(span, outcome)
+        if isinstance(outcome, LogError):  # not at once: the ledger may be in the middle of ending
+            failed = protocol.AddFailed(ledger.ledger_id, ledger.error or outcome)
+            self._loop.call_soon(self._run.post, failed)
             return
-        error = failed if isinstance(failed, LogError) else self._failure(failed)
-        self._run.post(protocol.AddFailed(ledger.ledger_id, ledger.error or error))
+        metrics.APPEND_S.observe(self._loop.time() - sent_at)
+        confirmed = self._machine.confirmed
+        self._run.call(partial(confirmed, ledger.ledger_id, outcome, size_bytes))
 
     def _unknown(self, effect: protocol.LeaveUnknown, slot: int) -> LogError:
         return AppendOutcomeUnknown(self.log, effect.offset + slot, effect.reason)
@@ -520,11 +538,11 @@ def _report_pending() -> None:
 atexit.register(_report_pending)
 
 
-def _end_span(span: "spans.Span", future: asyncio.Future[EntryId]) -> None:
-    error = asyncio.CancelledError() if future.cancelled() else future.exception()
-    if error is None:
-        spans.describe(span, entry=future.result())
-    spans.end(span, error)
+def _end_span(span: "spans.Span", outcome: EntryId | LogError) -> None:
+    if isinstance(outcome, LogError):
+        spans.end(span, outcome)
+    else:
+        spans.end(span, None, entry=outcome)
 
 
 def _failed(effect: protocol.Work, error: LogError) -> protocol.WritingEvent:

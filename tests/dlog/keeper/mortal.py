@@ -13,7 +13,7 @@ from ledger.ids import EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import ANY_VERSION, MetadataStore, Op, Session, Versioned, Watch
 from ledger.quorum import Quorum
-from tests.dlog.fake_ledgers import FakeLedgers, FakeReader, FakeWriter
+from tests.dlog.fake_ledgers import FakeLedgers, FakeReader, FakeWriter, Settled, tell
 
 T = TypeVar("T")
 
@@ -74,6 +74,10 @@ class MortalWriter:
         if adding is None or self._life.ended.is_set():
             return asyncio.get_running_loop().create_future()
         return adding
+
+    def add_all(self, entries: Sequence[tuple[bytes, Settled]]) -> None:
+        for payload, settled in entries:
+            tell(self.add(payload), settled)
 
     async def close(self) -> LedgerMetadata:
         return await self._life.act(self._writer.close)

@@ -4,7 +4,6 @@ from dlog.protocol.roll import (
     AddsConfirmed,
     CloseLedger,
     CreateSegmentLedger,
-    Grown,
     HoldAdds,
     LedgerClosed,
     LedgerCreated,
@@ -32,7 +31,7 @@ def roll(**settings: float) -> Roll:
 
 def at_holding() -> Roll:
     machine = roll()
-    machine.step(Grown(1, 10), now=0)
+    machine.grown(1, 10, 0)
     machine.step(RollOrdered(), now=0)
     machine.step(LedgerCreated(NEXT), now=0)
     machine.step(SegmentListed(), now=0)
@@ -41,27 +40,27 @@ def at_holding() -> Roll:
 
 def test_the_order_is_create_list_hold_switch_close_seal() -> None:
     machine = roll(roll_bytes=100)
-    assert machine.step(Grown(1, 99), now=0) == []
-    assert machine.step(Grown(2, 100), now=1) == [CreateSegmentLedger(5)]
+    assert machine.grown(1, 99, 0) == []
+    assert machine.grown(2, 100, 1) == [CreateSegmentLedger(5)]
     assert machine.step(LedgerCreated(NEXT), now=2) == [ListSegment(5, NEXT)]
     assert machine.step(SegmentListed(), now=3) == [HoldAdds()]
     assert machine.step(AddsConfirmed(), now=4) == [SwitchSegment(5), CloseLedger(recover=False)]
     assert machine.segment == 5
     assert machine.step(LedgerClosed(SEALED), now=5) == [SealSegment(4, SEALED)]
     assert machine.step(SegmentSealed(), now=6) == [Rolled(5)]
-    assert machine.step(Grown(1, 100), now=7) == [CreateSegmentLedger(6)]
+    assert machine.grown(1, 100, 7) == [CreateSegmentLedger(6)]
 
 
 def test_records_roll_too() -> None:
     machine = roll(roll_records=3)
-    assert machine.step(Grown(2, 10), now=0) == []
-    assert machine.step(Grown(3, 10), now=0) == [CreateSegmentLedger(5)]
+    assert machine.grown(2, 10, 0) == []
+    assert machine.grown(3, 10, 0) == [CreateSegmentLedger(5)]
 
 
 def test_age_rolls_a_segment_that_is_not_empty_by_timer() -> None:
     machine = roll(roll_age_s=60.0)
     assert machine.deadline() is None
-    machine.step(Grown(1, 1), now=10)
+    machine.grown(1, 1, 10)
     assert machine.deadline() == 60.0
     assert machine.step(RollTimePassed(), now=59.9) == []
     assert machine.step(RollTimePassed(), now=60) == [CreateSegmentLedger(5)]
@@ -72,13 +71,13 @@ def test_the_age_of_the_new_segment_counts_from_the_switch() -> None:
     machine.step(AddsConfirmed(), now=100)
     machine.step(LedgerClosed(SEALED), now=101)
     machine.step(SegmentSealed(), now=102)
-    machine.step(Grown(1, 1), now=103)
+    machine.grown(1, 1, 103)
     assert machine.deadline() == 100 + LogSettings().roll_age_s
 
 
 def test_no_limit_means_no_roll() -> None:
     machine = roll(roll_bytes=0, roll_age_s=0.0, roll_records=0)
-    assert machine.step(Grown(10**9, 10**15), now=10**9) == []
+    assert machine.grown(10**9, 10**15, 10**9) == []
     assert machine.deadline() is None
 
 
@@ -88,11 +87,11 @@ def test_a_roll_on_request_of_an_empty_segment_is_done_at_once() -> None:
 
 def test_a_second_roll_waits_for_the_seal_so_two_segments_are_open_at_most() -> None:
     machine = roll(roll_records=1)
-    machine.step(Grown(1, 1), now=0)
+    machine.grown(1, 1, 0)
     machine.step(LedgerCreated(NEXT), now=0)
     machine.step(SegmentListed(), now=0)
     machine.step(AddsConfirmed(), now=0)
-    assert machine.step(Grown(5, 5), now=0) == []
+    assert machine.grown(5, 5, 0) == []
     assert machine.step(LedgerClosed(SEALED), now=0) == [SealSegment(4, SEALED)]
     assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateSegmentLedger(6)]
 
@@ -101,14 +100,14 @@ def test_a_request_during_a_roll_rolls_again_if_there_is_something_new() -> None
     machine = at_holding()
     machine.step(AddsConfirmed(), now=0)
     machine.step(RollOrdered(), now=0)
-    machine.step(Grown(1, 1), now=0)
+    machine.grown(1, 1, 0)
     machine.step(LedgerClosed(SEALED), now=0)
     assert machine.step(SegmentSealed(), now=0) == [Rolled(5), CreateSegmentLedger(6)]
 
 
 def test_trouble_postpones_a_step_with_growing_waits() -> None:
     machine = roll(roll_records=1)
-    machine.step(Grown(1, 1), now=0)
+    machine.grown(1, 1, 0)
     assert machine.step(StepFailed(), now=10) == []
     assert machine.deadline() == 10 + BACKOFF_S
     assert machine.step(RollTimePassed(), now=10 + BACKOFF_S) == [CreateSegmentLedger(5)]
@@ -118,7 +117,7 @@ def test_trouble_postpones_a_step_with_growing_waits() -> None:
 
 def test_listing_is_repeated_with_the_same_ledger_because_it_may_be_listed() -> None:
     machine = roll()
-    machine.step(Grown(1, 1), now=0)
+    machine.grown(1, 1, 0)
     machine.step(RollOrdered(), now=0)
     machine.step(LedgerCreated(NEXT), now=0)
     machine.step(StepFailed(), now=0)
@@ -127,9 +126,9 @@ def test_listing_is_repeated_with_the_same_ledger_because_it_may_be_listed() -> 
 
 def test_what_is_appended_meanwhile_does_not_disturb_a_postponed_roll() -> None:
     machine = roll(roll_records=1)
-    machine.step(Grown(1, 1), now=0)
+    machine.grown(1, 1, 0)
     machine.step(StepFailed(), now=0)
-    assert machine.step(Grown(2, 2), now=0.1) == []
+    assert machine.grown(2, 2, 0.1) == []
 
 
 def test_a_close_that_failed_is_repeated_as_a_recovery() -> None:
@@ -150,9 +149,9 @@ def test_a_seal_that_failed_is_repeated() -> None:
 def test_idleness_rolls_a_segment_that_is_not_empty_by_timer() -> None:
     machine = roll(roll_idle_s=5.0, roll_age_s=0.0)
     assert machine.deadline() is None
-    machine.step(Grown(1, 1), now=10)
+    machine.grown(1, 1, 10)
     assert machine.deadline() == 15
-    machine.step(Grown(2, 2), now=12)
+    machine.grown(2, 2, 12)
     assert machine.deadline() == 17
     assert machine.step(RollTimePassed(), now=16) == []
     assert machine.step(RollTimePassed(), now=17) == [CreateSegmentLedger(5)]
@@ -160,7 +159,7 @@ def test_idleness_rolls_a_segment_that_is_not_empty_by_timer() -> None:
 
 def test_whichever_limit_comes_first_rolls() -> None:
     machine = roll(roll_idle_s=5.0, roll_age_s=12.0)
-    machine.step(Grown(1, 1), now=2)
+    machine.grown(1, 1, 2)
     assert machine.deadline() == 7
-    machine.step(Grown(2, 2), now=9)
+    machine.grown(2, 2, 9)
     assert machine.deadline() == 12

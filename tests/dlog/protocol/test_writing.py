@@ -33,7 +33,6 @@ from dlog.protocol.log_writer_events import (
     CloseRequested,
     CloseSegment,
     Confirm,
-    Entry,
     FlushRequested,
     HealFailed,
     LeaveUnknown,
@@ -41,13 +40,11 @@ from dlog.protocol.log_writer_events import (
     LetGo,
     Lost,
     Note,
-    RecordsGathered,
     Refuse,
     RollFailed,
     RollRequested,
     RollStepped,
     SegmentClosed,
-    SendEntries,
     SendRefused,
     SiblingNamed,
     StopWork,
@@ -55,7 +52,6 @@ from dlog.protocol.log_writer_events import (
     TakeRollStep,
     TimePassed,
     TroubleMet,
-    WritingEffect,
 )
 from dlog.protocol.packer import PARTIAL_MAX
 from ledger.errors import (
@@ -69,17 +65,27 @@ from ledger.errors import (
     WriterFailed,
 )
 from ledger.ids import LedgerId
-from tests.dlog.protocol.writing_rig import FIRST, NEXT, Rig, healed, seal
+from tests.dlog.protocol.writing_rig import (
+    FIRST,
+    NEXT,
+    Effect,
+    Entry,
+    RecordsGathered,
+    Rig,
+    Sends,
+    healed,
+    seal,
+)
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
 STRANGER = KeyDiffers(1, closed_empty=True)
 
 
-def of(kind: type, effects: list[WritingEffect]) -> list[WritingEffect]:
+def of(kind: type, effects: list[Effect]) -> list[Effect]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def without_notes(effects: list[WritingEffect]) -> list[WritingEffect]:
+def without_notes(effects: list[Effect]) -> list[Effect]:
     return [effect for effect in effects if not isinstance(effect, Note)]
 
 
@@ -91,7 +97,7 @@ def test_records_that_gathered_are_sent_as_one_entry() -> None:
     group = rig.append(b"a", b"b")
     rig.append(b"c")
     assert rig.woken == 1
-    assert rig.step(RecordsGathered()) == [SendEntries(FIRST, (Entry(group, 0, NO_TXID),))]
+    assert rig.step(RecordsGathered()) == [Sends(FIRST, (Entry(group, 0, NO_TXID),))]
     assert group.count == 3
     assert rig.step(RecordsGathered()) == []
 
@@ -103,7 +109,7 @@ def test_what_waits_for_the_window_is_sent_when_an_entry_is_confirmed() -> None:
     assert rig.step(RecordsGathered()) == []
     assert rig.confirm() == [
         Confirm(first, 0, 1, 0),
-        SendEntries(FIRST, (Entry(late, PARTIAL_MAX, NO_TXID),)),
+        Sends(FIRST, (Entry(late, PARTIAL_MAX, NO_TXID),)),
     ]
 
 
@@ -117,7 +123,7 @@ def test_the_last_txid_is_that_of_the_last_confirmed_record_that_has_one() -> No
     assert rig.machine.confirmed_txid == 5
     later = rig.append(b"c", txid=7)
     (send,) = rig.step(RecordsGathered())
-    assert send == SendEntries(FIRST, (Entry(later, 2, 5),))
+    assert send == Sends(FIRST, (Entry(later, 2, 5),))
 
 
 def test_entries_that_the_ledger_did_not_take_are_certainly_not_sent() -> None:
@@ -158,7 +164,7 @@ def test_an_event_that_must_not_come_is_an_assertion() -> None:
 
 
 def test_the_table_has_a_row_for_each_event_and_says_what_may_not_come() -> None:
-    assert TRANSITIONS["EntryConfirmed", LogWriterPhase.HOLDING] == {
+    assert TRANSITIONS["confirmed", LogWriterPhase.HOLDING] == {
         LogWriterPhase.APPENDING,
         LogWriterPhase.HOLDING,
         LogWriterPhase.SEALING,
@@ -264,7 +270,7 @@ def test_a_roll_switches_when_the_last_entry_in_flight_is_confirmed_and_sends_wh
     assert rig.confirm(1) == [Confirm(groups[0], 1, 1, 1)]
     assert rig.confirm(2) == [
         Confirm(groups[1], 2, 1, 2),
-        SendEntries(NEXT, (Entry(late, 0, NO_TXID),)),
+        Sends(NEXT, (Entry(late, 0, NO_TXID),)),
         TakeRollStep(1, roll.CloseLedger(recover=False), FIRST, NO_TXID),
     ]
     assert rig.confirm(0, NEXT) == [Confirm(late, 3, 2, 0)]
@@ -361,7 +367,7 @@ def test_healing_confirms_what_the_log_holds_and_sends_the_rest_again() -> None:
     _heals(rig, AddFailed(FIRST, TROUBLE))
     assert without_notes(rig.step(healed(1, last_txid=5))) == [
         Confirm(kept, 0, 1, 0),
-        SendEntries(NEXT, (Entry(lost, 0, 5), Entry(waits, 1, 5))),
+        Sends(NEXT, (Entry(lost, 0, 5), Entry(waits, 1, 5))),
     ]
     assert rig.machine.phase is LogWriterPhase.APPENDING
     assert rig.machine.confirmed_txid == 5
@@ -376,15 +382,15 @@ def test_what_is_sent_again_is_behind_the_txid_that_was_kept() -> None:
     (bare,) = rig.sent(b"b")
     (later,) = rig.sent(b"c", txid=9)
     _heals(rig, AddFailed(FIRST, TROUBLE))
-    (sent,) = of(SendEntries, rig.step(healed(1, last_txid=5)))
-    assert sent == SendEntries(NEXT, (Entry(bare, 0, 5), Entry(later, 1, 5)))
+    (sent,) = of(Sends, rig.step(healed(1, last_txid=5)))
+    assert sent == Sends(NEXT, (Entry(bare, 0, 5), Entry(later, 1, 5)))
 
 
 def test_what_the_ledger_refused_is_sent_again_with_its_offset() -> None:
     rig = Rig()
     (group,) = rig.sent(b"a")
     _heals(rig, SendRefused(FIRST, 1, TROUBLE))
-    assert without_notes(rig.step(healed(0))) == [SendEntries(NEXT, (Entry(group, 0, NO_TXID),))]
+    assert without_notes(rig.step(healed(0))) == [Sends(NEXT, (Entry(group, 0, NO_TXID),))]
 
 
 def test_a_roll_that_was_under_way_is_done_by_healing() -> None:
@@ -717,7 +723,7 @@ def test_closing_confirms_what_is_pending_first_and_takes_nothing_more() -> None
     assert rig.step(CloseRequested(None)) == []
     outcome, slot = rig.submit(b"c")
     assert isinstance(outcome.error(slot), LogClosed)
-    assert rig.step(RecordsGathered()) == [SendEntries(FIRST, (Entry(waits, 1, 4),))]
+    assert rig.step(RecordsGathered()) == [Sends(FIRST, (Entry(waits, 1, 4),))]
     assert of(CloseSegment, rig.confirm(0)) == []
     assert rig.confirm(1)[1:] == [StopWork(), CloseSegment(1, FIRST, 4, True)]
 

@@ -1,5 +1,8 @@
 """A log's writer without a log: the machine, its intake, and a clock that tests set."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from dlog.columns import Columns
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.outcome import Outcome
@@ -8,9 +11,7 @@ from dlog.protocol import roll
 from dlog.protocol.accumulator import Intake
 from dlog.protocol.log_writer import Writing
 from dlog.protocol.log_writer_events import (
-    EntryConfirmed,
     Healed,
-    RecordsGathered,
     RollRequested,
     RollStepped,
     SendEntries,
@@ -18,6 +19,7 @@ from dlog.protocol.log_writer_events import (
     WritingEvent,
 )
 from dlog.protocol.packer import Group
+from dlog.receipts import Receipt
 from dlog.settings import LogSettings
 from ledger.feature_level import LEVEL_MAX
 from ledger.ids import EntryId, LedgerId
@@ -36,6 +38,66 @@ def healed(end: int, ledger_id: LedgerId = NEXT, *, last_txid: int = NO_TXID) ->
     return Healed(
         Manifest(incarnation="i", segments=segments, next_segment=10, epoch=1), 9, ledger_id
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsGathered:
+    """`Writing.gathered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryConfirmed:
+    """`Writing.confirmed`."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A group at the place that it was sent to."""
+
+    group: Group
+    base_index: int
+    previous_txid: int
+    receipt: Receipt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """`SendEntries`, with the places of that moment."""
+
+    ledger_id: LedgerId
+    entries: tuple[Entry, ...]
+
+
+Effect = WritingEffect | Sends
+
+
+def fixed(effect: WritingEffect) -> Effect:
+    if not isinstance(effect, SendEntries):
+        return effect
+    entries = (
+        Entry(group, group.base_index, group.previous_txid, group.carries)
+        for group in effect.groups
+    )
+    return Sends(effect.ledger_id, tuple(entries))
+
+
+Event = WritingEvent | RecordsGathered | EntryConfirmed
+"""What comes to the machine, its methods among them."""
+
+
+def name_of(event: Event) -> str:
+    """Return what `TRANSITIONS` calls it."""
+    match event:
+        case RecordsGathered():
+            return "gathered"
+        case EntryConfirmed():
+            return "confirmed"
+        case _:
+            return type(event).__name__
 
 
 class Rig:
@@ -65,10 +127,17 @@ class Rig:
     def _wake(self) -> None:
         self.woken += 1
 
-    def step(self, event: WritingEvent) -> list[WritingEffect]:
-        effects = self.machine.step(event, now=self.now)
+    def step(self, event: Event) -> list[Effect]:
+        effects: Sequence[WritingEffect]
+        match event:
+            case RecordsGathered():
+                effects = self.machine.gathered(self.now)
+            case EntryConfirmed(ledger_id, entry_id, size_bytes):
+                effects = self.machine.confirmed(ledger_id, entry_id, size_bytes, self.now)
+            case _:
+                effects = self.machine.step(event, now=self.now)
         self.intake.packer.check()
-        return effects
+        return list(map(fixed, effects))
 
     def append(self, *values: bytes, txid: int | None = None) -> Group:
         """Take *values* into one group; return it."""
@@ -90,13 +159,13 @@ class Rig:
         for value in values:
             groups.append(self.append(value, txid=txid))
             (send,) = self.step(RecordsGathered())
-            assert isinstance(send, SendEntries)
+            assert isinstance(send, Sends)
         return groups
 
-    def confirm(self, entry: int = 0, ledger_id: LedgerId = FIRST) -> list[WritingEffect]:
+    def confirm(self, entry: int = 0, ledger_id: LedgerId = FIRST) -> list[Effect]:
         return self.step(EntryConfirmed(ledger_id, EntryId(entry), 100))
 
-    def rolled(self, event: roll.RollEvent) -> list[WritingEffect]:
+    def rolled(self, event: roll.RollEvent) -> list[Effect]:
         """A step of the first roll machine ends."""
         return self.step(RollStepped(1, event))
 

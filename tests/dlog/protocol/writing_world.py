@@ -24,7 +24,6 @@ from dlog.protocol.log_writer_events import (
     CloseRequested,
     CloseSegment,
     Confirm,
-    EntryConfirmed,
     FlushRequested,
     Healed,
     HealFailed,
@@ -33,7 +32,6 @@ from dlog.protocol.log_writer_events import (
     LetGo,
     Lost,
     Note,
-    RecordsGathered,
     Refuse,
     RollFailed,
     RollRequested,
@@ -54,7 +52,17 @@ from dlog.protocol.log_writer_events import (
 from dlog.protocol.packer import Group
 from ledger.errors import KeyDiffers, LogError, NotEnoughBookies, WriterFailed
 from ledger.ids import EntryId, LedgerId
-from tests.dlog.protocol.writing_rig import FIRST, Rig, seal
+from tests.dlog.protocol.writing_rig import (
+    FIRST,
+    Effect,
+    EntryConfirmed,
+    Event,
+    RecordsGathered,
+    Rig,
+    Sends,
+    name_of,
+    seal,
+)
 
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]
@@ -103,7 +111,7 @@ class World:
         self._late: list[LedgerId] = []
         """The ledgers of entries whose answers come when nobody wants them any more."""
         self._refuses = False
-        self._events: deque[WritingEvent] = deque()
+        self._events: deque[Event] = deque()
 
     def pick(self, options: Sequence[T]) -> T:
         return self._choose(options)  # type: ignore[return-value]
@@ -181,7 +189,7 @@ class World:
     def _answer_late(self) -> None:
         """About an entry that healing has settled already, or nobody waits for."""
         ledger_id = self._late.pop()
-        late: list[WritingEvent] = [
+        late: list[Event] = [
             EntryConfirmed(ledger_id, EntryId(0), 10),
             AddFailed(ledger_id, FINAL),
         ]
@@ -298,21 +306,21 @@ class World:
 
     # What the writer asks for.
 
-    def _post(self, event: WritingEvent) -> None:
+    def _post(self, event: Event) -> None:
         self._events.append(event)
         while self._events:
             event = self._events.popleft()
             before = self.machine.phase
             effects = self.rig.step(event)
-            name, after = type(event).__name__, self.machine.phase
+            name, after = name_of(event), self.machine.phase
             assert after in TRANSITIONS[name, before]
             self.seen.add((name, before, after))
             for effect in effects:
                 self._execute(effect, after)
 
-    def _execute(self, effect: WritingEffect, phase: LogWriterPhase) -> None:
+    def _execute(self, effect: Effect, phase: LogWriterPhase) -> None:
         match effect:
-            case SendEntries():
+            case Sends():
                 assert phase is LogWriterPhase.APPENDING, f"nothing is sent while {phase.value}"
                 self._send(effect)
             case Confirm():
@@ -345,8 +353,10 @@ class World:
                 self.is_lost = True
             case Note():
                 pass
+            case SendEntries():
+                raise AssertionError("the rig has made it `Sends`")
 
-    def _send(self, effect: SendEntries) -> None:
+    def _send(self, effect: Sends) -> None:
         assert effect.ledger_id in self.held
         for sent, entry in enumerate(effect.entries):
             group = entry.group

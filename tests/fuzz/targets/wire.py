@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
+from google_crc32c import extend as crc32c_extend
 
 from ledger.errors import BadMessage
 from ledger.requests import (
@@ -50,7 +51,8 @@ def _wire(
     def seal(data: bytes) -> bytes:
         size = int.from_bytes(data[:2], "little")
         body, rest = data[2 : 2 + size], data[2 + size :]
-        head_crc = envelope._crc(kind, body, len(rest), request)
+        covered = envelope._LENGTH.pack(len(rest)) + request + body
+        head_crc = crc32c_extend(envelope._CRC_OF_NAME[kind], covered)
         return encode_head(head_crc, body, len(rest)) + rest
 
     def opened(seed: bytes) -> bytes:

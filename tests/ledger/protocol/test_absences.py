@@ -19,14 +19,11 @@ from ledger.protocol.writer import (
     DEGRADED_RETRY_S,
     LEAVE_GONE_S,
     METADATA_PATIENCE_S,
-    Writer,
     WriterConfig,
     WriterPhase,
 )
 from ledger.protocol.writer_events import (
     AddsRefused,
-    AddsStored,
-    AppendRequested,
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
@@ -40,6 +37,7 @@ from ledger.protocol.writer_events import (
 )
 from ledger.quorum import Quorum
 from ledger.requests import Status
+from tests.ledger.protocol.event_writer import AddsStored, AppendRequested, EventWriter
 from tests.ledger.protocol.test_writer import METADATA, A, B, C, D, changed, step, writer
 
 AWAY_A = AddsRefused(0, 0, 0, 0, Status.UNREACHABLE)
@@ -50,7 +48,7 @@ def listed(text: str, life: str = "1") -> BookiesListed:
     return BookiesListed(names)
 
 
-def gone_on_without_a(config: WriterConfig | None = None) -> Writer:
+def gone_on_without_a(config: WriterConfig | None = None) -> EventWriter:
     """Return a writer with entry 0 confirmed by B and C; A was not there, and D never is."""
     machine = writer(config=config)
     step(machine, listed("bc"), AppendRequested(1, 10), AWAY_A)
@@ -310,7 +308,7 @@ def test_a_settling_change_has_all_the_patience_of_a_change() -> None:
 # What was in flight to a bookie when it failed.
 
 
-def in_flight_to_c(*, count: int = 1) -> Writer:
+def in_flight_to_c(*, count: int = 1) -> EventWriter:
     """Return a writer whose entries A and B have confirmed; C has answered nothing."""
     machine = writer()
     step(machine, AppendRequested(count, 10))

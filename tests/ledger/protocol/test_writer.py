@@ -22,14 +22,11 @@ from ledger.protocol.writer import (
     BUSY_RETRY_S,
     DEGRADED_RETRY_S,
     METADATA_PATIENCE_S,
-    Writer,
     WriterConfig,
     WriterPhase,
 )
 from ledger.protocol.writer_events import (
     AddsRefused,
-    AddsStored,
-    AppendRequested,
     BookiesListed,
     CloseRequested,
     ConfirmAdds,
@@ -39,21 +36,21 @@ from ledger.protocol.writer_events import (
     PublishLac,
     SendAdds,
     WriterEffect,
-    WriterEvent,
     WriterFailure,
 )
 from ledger.quorum import Quorum
 from ledger.requests import Status
+from tests.ledger.protocol.event_writer import AddsStored, AppendRequested, Event, EventWriter
 
 A, B, C, D, E = (BookieId(name) for name in "abcde")
 METADATA = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
 
 
-def writer(metadata: LedgerMetadata = METADATA, config: WriterConfig | None = None) -> Writer:
-    return Writer(LedgerId(1), metadata, 0, config)
+def writer(metadata: LedgerMetadata = METADATA, config: WriterConfig | None = None) -> EventWriter:
+    return EventWriter(LedgerId(1), metadata, 0, config)
 
 
-def step(machine: Writer, *events: WriterEvent, now: float = 0.0) -> list[WriterEffect]:
+def step(machine: EventWriter, *events: Event, now: float = 0.0) -> list[WriterEffect]:
     """Apply all *events*; return the effects of the last."""
     effects: list[WriterEffect] = []
     for event in events:
@@ -282,7 +279,7 @@ def test_a_writer_that_has_failed_does_nothing_more(status: Status, failure: Wri
     assert (machine.phase, machine.last_add_confirmed) == (WriterPhase.FAILED, NO_ENTRY)
 
 
-def replaced_c() -> Writer:
+def replaced_c() -> EventWriter:
     """Return a writer whose third bookie is D, and entry 0 is not confirmed."""
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
@@ -403,7 +400,7 @@ def test_a_busy_bookie_is_not_sent_what_it_does_not_hold() -> None:
     assert step(machine, TimePassed(), now=2.0) == []
 
 
-def recorded_a_change() -> Writer:
+def recorded_a_change() -> EventWriter:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
     step(machine, ReplacementsChosen(((2, D),)), MetadataFailed())
@@ -412,14 +409,14 @@ def recorded_a_change() -> Writer:
     return machine
 
 
-def went_on_degraded() -> Writer:
+def went_on_degraded() -> EventWriter:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.UNREACHABLE))
     step(machine, ReplacementsChosen(()))
     return machine
 
 
-def stays_with_one_that_is_gone() -> Writer:
+def stays_with_one_that_is_gone() -> EventWriter:
     machine = writer()
     step(machine, AppendRequested(1, 10), BookiesListed({A: "1", B: "1", D: "1"}))
     leave_at = machine.deadline()
@@ -434,7 +431,7 @@ def stays_with_one_that_is_gone() -> Writer:
 @pytest.mark.parametrize(
     "prepared", [recorded_a_change, went_on_degraded, stays_with_one_that_is_gone]
 )
-def test_a_close_has_its_own_time_after_a_change(prepared: Callable[[], Writer]) -> None:
+def test_a_close_has_its_own_time_after_a_change(prepared: Callable[[], EventWriter]) -> None:
     machine = prepared()
     now = 2 * METADATA_PATIENCE_S
     step(machine, AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0), now=now)
@@ -696,7 +693,7 @@ def test_one_bookie_with_another_key_and_none_in_its_place_is_no_obstacle() -> N
     assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
 
 
-def strangers_have_it() -> tuple[Writer, list[WriterEffect]]:
+def strangers_have_it() -> tuple[EventWriter, list[WriterEffect]]:
     machine = writer()
     step(machine, AppendRequested(2, 10), AddsStored(2, 0, 0, 1))
     step(machine, AddsRefused(0, 0, 0, 1, Status.WRONG_KEY))

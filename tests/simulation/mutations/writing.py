@@ -12,8 +12,6 @@ from ledger.protocol.common import (
 from ledger.protocol.writer import Writer, WriterPhase
 from ledger.protocol.writer_events import (
     AddsRefused,
-    AddsStored,
-    AppendRequested,
     ConfirmAdds,
     PublishLac,
     SendAdds,
@@ -49,12 +47,14 @@ def counts_acks_of_replaced_bookies(patch: Patch) -> None:
     def stored(self: AckTracker, index: int, generation: int, first: int, last: int) -> None:
         self.slots[index].stored.add(first, last)
 
-    def unchecked(self: Writer, event: AddsStored, now: float) -> list[WriterEffect]:
-        self._acks.stored(event.index, event.generation, event.first, event.last)
+    def unchecked(
+        self: Writer, index: int, generation: int, first: int, last: int, now: float
+    ) -> list[WriterEffect]:
+        self._acks.stored(index, generation, first, last)
         return self._progress(now)
 
     patch.set(AckTracker, "stored", stored)
-    patch.set(Writer, "_stored", unchecked)
+    patch.set(Writer, "stored", unchecked)
 
 
 @mutation("#3005, rule 22")
@@ -168,13 +168,13 @@ def closes_with_adds_pending(patch: Patch) -> None:
 
 @mutation("rule 16")
 def tells_a_lac_above_what_it_acknowledged(patch: Patch) -> None:
-    honest = Writer._append
+    honest = Writer.append
 
-    def append(self: Writer, event: AppendRequested) -> list[WriterEffect]:
-        effects = honest(self, event)
+    def append(self: Writer, count: int, payload_bytes: int, now: float) -> list[WriterEffect]:
+        effects = honest(self, count, payload_bytes, now)
         return [*effects, PublishLac(self.last_add_pushed, self.length, self._acks.bookies)]
 
-    patch.set(Writer, "_append", append)
+    patch.set(Writer, "append", append)
 
 
 @mutation("rule 27")

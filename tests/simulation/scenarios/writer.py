@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import common, writer
+from ledger.protocol import common
 from ledger.protocol import writer_events as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
+from tests.ledger.protocol.event_writer import AddsStored, AppendRequested, Event, EventWriter
 from tests.simulation.scenarios.client import Client
 from tests.simulation.scenarios.post import Kind
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenarios.world import World
 
 
-class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
+class Writer(Client[Event, protocol.WriterEffect]):
     def __init__(
         self,
         world: "World",
@@ -27,7 +28,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         password: bytes,
     ) -> None:
         super().__init__(world, name, ledger_id, password)
-        self.machine = writer.Writer(ledger_id, metadata, 0)
+        self.machine = EventWriter(ledger_id, metadata, 0)
         self.acknowledged: list[int] = []
         """Entries whose adds were resolved, in the order of delivery."""
         self.failure: protocol.WriterFailure | None = None
@@ -61,7 +62,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         )
         self._frames[entry_id] = frame
         self.world.oracle.appended(self.ledger_id, [frame])
-        self.feed(protocol.AppendRequested(1, len(payload)))
+        self.feed(AppendRequested(1, len(payload)))
 
     def execute(self, effect: protocol.WriterEffect) -> None:
         match effect:
@@ -115,7 +116,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         def answered(status: Status) -> None:
             sent = effect.index, effect.generation, effect.first, effect.last
             if status is Status.OK:
-                self.feed(protocol.AddsStored(*sent))
+                self.feed(AddsStored(*sent))
             else:
                 self.feed(protocol.AddsRefused(*sent, status))
 

@@ -313,13 +313,10 @@ def sends_units_without_their_receipt_after_healing(patch: Patch) -> None:
 
     def send(self: log_writer.Writing) -> list[WritingEffect]:
         effects = honest(self)
-        if self._healed_offset < 0:
-            return effects
-        return [
-            replace(e, entries=tuple(replace(entry, receipt=None) for entry in e.entries))
-            if isinstance(e, SendEntries)
-            else e
-            for e in effects
-        ]
+        for effect in effects:
+            if self._healed_offset >= 0 and isinstance(effect, SendEntries):
+                for group in effect.groups:
+                    group.carries = None
+        return effects
 
     patch.set(log_writer.Writing, "_send", send)

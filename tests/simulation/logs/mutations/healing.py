@@ -158,18 +158,12 @@ def heals_without_the_old_txid(patch: Patch) -> None:
 
     def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
         sent = self._sent_txid
-        return [
-            replace(
-                effect,
-                entries=tuple(
-                    replace(entry, previous_txid=max(sent, entry.previous_txid))
-                    for entry in effect.entries
-                ),
-            )
-            if isinstance(effect, SendEntries)
-            else effect
-            for effect in honest(self, event, now)
-        ]
+        effects = honest(self, event, now)
+        for effect in effects:
+            if isinstance(effect, SendEntries):
+                for group in effect.groups:
+                    group.previous_txid = max(sent, group.previous_txid)
+        return effects
 
     patch.set(Writing, "_healed", healed)
 

@@ -38,7 +38,7 @@ def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
     def send(self: Writing) -> list[WritingEffect]:
         offset, entry = self._sent_offset, self._confirmed_entry + self._packer.in_flight
         effects = honest(self)
-        for group in [e.group for s in effects if isinstance(s, SendEntries) for e in s.entries]:
+        for group in [g for s in effects if isinstance(s, SendEntries) for g in s.groups]:
             entry += 1
             effects.append(Confirm(group, offset, self.segment, entry))
             offset += group.count
