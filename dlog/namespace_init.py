@@ -43,7 +43,7 @@ class Initialised:
     roles: AclRoles = NO_ROLES
     """Who may touch what of it, if that is not the same for all nodes."""
 
-    def shown(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return it for JSON."""
         return {
             "uri": self.uri,

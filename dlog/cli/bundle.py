@@ -327,7 +327,7 @@ def _examined(name: str, *, deep: bool) -> Step:
     async def examined(bundle: Bundle, wanted: BundleRequest) -> None:
         check_there(wanted.uri)
         report = await report_of(wanted.uri, deep=deep)
-        bundle.add_json(name, report.shown())
+        bundle.add_json(name, report.to_dict())
         for one in report.checked:
             trouble = one.facts.trouble if isinstance(one.facts, StoreFacts) else one.trouble
             if trouble:

@@ -16,7 +16,7 @@ from ledger.errors import CallerError, LogError
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from dlog.health.signs import Report, Sign
+    from dlog.health.findings import Finding, Report
 
 _WIDTH: Final = 100
 _COLORS: Final = {"GRAVE": "red", "WRONG": "yellow", "NOTE": None}
@@ -74,7 +74,7 @@ async def report_of(uri: str | None, *, deep: bool) -> "Report":
 def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
     report = run_at(uri, report_of(uri, deep=deep))
     if as_json:
-        print_json(report.shown())
+        print_json(report.to_dict())
     else:
         _print(report)
     if not report.healthy:
@@ -82,21 +82,21 @@ def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
 
 
 def _print(report: "Report") -> None:
-    signs = report.signs
-    wrong = sum(sign.is_wrong for sign in signs)
+    findings = report.findings
+    wrong = sum(finding.is_wrong for finding in findings)
     if not wrong:
         _colored("No problems found", "green")
         write_text(" in what was checked.\n")
     else:
-        gravest = max(sign.gravity for sign in signs).name
+        gravest = max(finding.gravity for finding in findings).name
         said = f"{counted(wrong, 'problem')} found"
         _colored(said, _COLORS[gravest])
         write_text(".\n")
-    for sign in signs:
+    for finding in findings:
         write_text("\n")
-        _colored(sign.gravity.name, _COLORS[sign.gravity.name])
-        write_text(_shown(sign).removeprefix(sign.gravity.name))
-        for consequence in sign.consequences:
+        _colored(finding.gravity.name, _COLORS[finding.gravity.name])
+        write_text(_shown(finding).removeprefix(finding.gravity.name))
+        for consequence in finding.consequences:
             write_text(_below(consequence))
     write_text("\n")
     summaries = {
@@ -115,16 +115,16 @@ def _colored(words: str, color: str | None) -> None:
     sys.stdout.write(words if color is None else colored(words, color))
 
 
-def _shown(sign: "Sign") -> str:
-    return _wrapped(f"{sign.gravity.name}: {sign.what}", "", "  ") + _action(sign, "  -> ")
+def _shown(finding: "Finding") -> str:
+    return _wrapped(f"{finding.gravity.name}: {finding.what}", "", "  ") + _action(finding, "  -> ")
 
 
-def _below(consequence: "Sign") -> str:
+def _below(consequence: "Finding") -> str:
     return _wrapped(consequence.what, "  - ", "    ") + _action(consequence, "    -> ")
 
 
-def _action(sign: "Sign", indent: str) -> str:
-    return _wrapped(sign.action, indent, " " * len(indent)) if sign.action else ""
+def _action(finding: "Finding", indent: str) -> str:
+    return _wrapped(finding.action, indent, " " * len(indent)) if finding.action else ""
 
 
 def _wrapped(words: str, indent: str, further: str) -> str:

@@ -117,7 +117,7 @@ def init(
             tls=settings.secured,
         )
         if as_json:
-            print_json(made.shown())
+            print_json(made.to_dict())
             return
         done = "was made" if made.made else "was there already"
         typer.echo(f"dlog: the namespace {made.uri} {done}", err=True)

@@ -46,7 +46,7 @@ from dlog.console.wording import count, seconds, size
 from dlog.console.works import NotBegun, Ordered, Say
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.errors import InvalidPosition, InvalidSettings
-from dlog.health.signs import are
+from dlog.health.findings import are
 from dlog.health.survey import NoOrders, operator_of, taking_orders
 from dlog.manifest import Manifest
 from dlog.names import check_name, is_own

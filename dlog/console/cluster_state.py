@@ -11,8 +11,8 @@ from typing import Final
 
 from dlog.console.chart import Rate, Series
 from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.findings import Finding, Report
 from dlog.health.servers import ServerFacts, ServersFacts
-from dlog.health.signs import Report, Sign
 from dlog.manifest import Manifest
 from dlog.protocol.consumer_steps import ConsumerState
 
@@ -192,7 +192,7 @@ class ClusterSeen:
     """When the bookies were looked at last; None: not yet."""
     bookies: dict[str, BookieSeen] = field(default_factory=dict)
     since: Mapping[SignKey, float] = field(default_factory=dict)
-    """When each sign was seen first."""
+    """When each finding was seen first."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     repairing: Repairing | None = None
     """None: it is not known."""
@@ -207,8 +207,8 @@ class ClusterSeen:
         before = self.states
         kept = [fresh.pop(one.name, one) for one in self.report.checked]
         self.report = Report((*kept, *fresh.values()))
-        signs = self.report.signs
-        self.since = first_seen(self.since, map(_key, signs), now)
+        findings = self.report.findings
+        self.since = first_seen(self.since, map(_key, findings), now)
         if any(one.name == "bookies" for one in report.checked):
             self._take_in_bookies(before, now, now_ms)
         self.rounds += 1
@@ -246,26 +246,26 @@ class ClusterSeen:
     def states(self) -> Mapping[str, str]:
         return {each.bookie: each.state for each in self.known}
 
-    def seen_since(self, sign: Sign) -> float | None:
-        return self.since.get(_key(sign))
+    def seen_since(self, finding: Finding) -> float | None:
+        return self.since.get(_key(finding))
 
     def facts(self, name: str) -> object:
         """Return what the check *name* found; None: nothing yet."""
         return next((one.facts for one in self.report.checked if one.name == name), None)
 
 
-def _key(sign: Sign) -> SignKey:
-    return sign.kind, sign.what
+def _key(finding: Finding) -> SignKey:
+    return finding.kind, finding.what
 
 
 def first_seen(
-    before: Mapping[SignKey, float], signs: Iterable[SignKey], now: float
+    before: Mapping[SignKey, float], findings: Iterable[SignKey], now: float
 ) -> dict[SignKey, float]:
-    """Return when each of *signs* was seen first, given that of those *before*.
+    """Return when each of *findings* was seen first, given that of those *before*.
 
     One sentence that takes the place of another of its kind tells of the same trouble, which has
     become larger or smaller."""
-    found = dict.fromkeys(signs, now)
+    found = dict.fromkeys(findings, now)
     new = Counter(kind for kind, what in found if (kind, what) not in before)
     gone = [key for key in before if key not in found]
     places = Counter(kind for kind, _ in gone)

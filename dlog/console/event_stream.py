@@ -17,7 +17,7 @@ from dlog.aio.read.places import start_offset
 from dlog.aio.store import ManifestNode
 from dlog.console.poller import Gatherer
 from dlog.console.views.records import matches
-from dlog.health.signs import are
+from dlog.health.findings import are
 from dlog.names import check_name
 from dlog.position import Record, Start
 from dlog.starts import parse_start

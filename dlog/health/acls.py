@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, named
+from dlog.health.findings import Finding, Gravity, named
 from ledger.metastore.acl_survey import AclSurvey
 from ledger.values import counted
 
@@ -18,11 +18,11 @@ class AclFacts:
     grants: int = 0
     """The number of grants: they bind nobody who can change them."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         if self.survey is None:
             return
         if not self.survey.ids:
-            yield Sign(
+            yield Finding(
                 Gravity.NOTE,
                 "open-namespace",
                 "anyone who can reach ZooKeeper may read and change all metadata, including keys "
@@ -30,7 +30,7 @@ class AclFacts:
                 "Restrict access to it, or create namespaces with credentials (dlog init --help).",
             )
         elif len(self.survey.roles.operators) > 1 and not self.survey.roles.keep_rights:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG if self.grants else Gravity.NOTE,
                 "all-are-operators",
                 f"each of {len(self.survey.roles.operators)} identities that may write to "
@@ -38,7 +38,7 @@ class AclFacts:
                 "Assign operators, bookies and clients: dlog access protect --help.",
             )
         if self.survey.missing:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "acl-missing",
                 f"only operators can make what is missing: {named(self.survey.missing)}",
@@ -46,7 +46,7 @@ class AclFacts:
             )
         if self.survey.differing:
             paths = [path for path, _ in self.survey.examples]
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "acl-differs",
                 f"{counted(self.survey.differing, 'node')} of the namespace may be touched by "
@@ -66,7 +66,7 @@ class AclFacts:
         if self.survey is not None and not self.survey.whole:
             yield f"ACLs of more than {self.survey.nodes} nodes"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         if self.survey is None:
             return {"ids": None}
         return {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, are, named
+from dlog.health.findings import Finding, Gravity, are, named
 from ledger.feature_level import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
 from ledger.values import counted
@@ -60,12 +60,12 @@ class BookiesFacts:
     level: int = FIRST
     """Of the cluster."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         yield from self._of_away()
         for each in self.bookies:
             yield from _signs_of(each)
             if each.registered and each.reads < self.level:
-                yield Sign(
+                yield Finding(
                     Gravity.WRONG,
                     "bookie-too-old",
                     f"bookie {each.bookie} reads levels up to {each.reads}, and the cluster is at "
@@ -74,19 +74,19 @@ class BookiesFacts:
                 )
         yield from self._of_too_few()
 
-    def _of_away(self) -> Iterator[Sign]:
-        """Signs of bookies that are not there. If none is, another sign says so."""
+    def _of_away(self) -> Iterator[Finding]:
+        """Findings of bookies that are not there. If none is, another finding says so."""
         if any(each.registered for each in self.bookies):
             missed = [each for each in self.bookies if each.is_away]
             if dead := [(each.bookie, each.address) for each in missed if not each.leaving]:
-                yield away_sign(dead)
+                yield away_finding(dead)
             for each in missed:
                 if each.leaving:
-                    yield away_sign([(each.bookie, each.address)], leaving=True)
+                    yield away_finding([(each.bookie, each.address)], leaving=True)
 
-    def _of_too_few(self) -> Iterator[Sign]:
-        """Signs of the whole. A cluster that never had as many bookies as a log wants by default is
-        for other logs."""
+    def _of_too_few(self) -> Iterator[Finding]:
+        """Findings of the whole. A cluster that never had as many bookies as a log wants by
+        default is for other logs."""
         there = [each for each in self.bookies if each.registered]
         writable = sum(not each.read_only for each in there)
         planned = sum(not each.retired for each in self.bookies)
@@ -103,7 +103,7 @@ class BookiesFacts:
                 if planned
                 else "none was ever started"
             )
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "no-bookie",
                 f"no bookie is registered: {known}",
@@ -112,7 +112,7 @@ class BookiesFacts:
                 bookies=away,
             )
         elif not writable or writable < quorum.ack <= planned:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "nothing-written",
                 f"{writable} of {counted(len(there), 'registered bookie')} accept new entries: "
@@ -121,7 +121,7 @@ class BookiesFacts:
                 due_to=due_to_away(max(1, quorum.ack)),
             )
         elif writable < quorum.ensemble:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG if planned >= quorum.ensemble else Gravity.NOTE,
                 "few-bookies",
                 f"{are(writable, 'bookie')} writable, and by default each segment of a log needs "
@@ -144,7 +144,7 @@ class BookiesFacts:
         if self.not_asked:
             yield f"why {are(self.not_asked, 'more bookie')} read-only"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "bookies": [
                 {
@@ -161,9 +161,9 @@ class BookiesFacts:
         }
 
 
-def away_sign(missed: Sequence[tuple[str, str]], *, leaving: bool = False) -> Sign:
-    """Return the sign that known bookies are not there. *missed*: each with its last address, which
-    may be empty; one, if it is *leaving*."""
+def away_finding(missed: Sequence[tuple[str, str]], *, leaving: bool = False) -> Finding:
+    """Return the finding that known bookies are missing. *missed*: each with its last address,
+    which may be empty; one, if it is *leaving*."""
     names = tuple(bookie for bookie, _ in missed)
     places = named([f"{name} (last at {at})" if at else name for name, at in missed])
     if leaving:
@@ -185,21 +185,21 @@ def away_sign(missed: Sequence[tuple[str, str]], *, leaving: bool = False) -> Si
         else f"{len(missed)} bookies are known and not registered: {places}; they do not run, or "
         "do not reach the metadata store"
     )
-    return Sign(
+    return Finding(
         Gravity.NOTE if leaving else Gravity.WRONG, "bookie-away", what, action, bookies=names
     )
 
 
-def _signs_of(each: BookieFacts) -> Iterator[Sign]:
+def _signs_of(each: BookieFacts) -> Iterator[Finding]:
     if each.damaged:
-        yield Sign(
+        yield Finding(
             Gravity.WRONG,
             "bookie-unreadable",
             f"the metadata of bookie {each.bookie} cannot be read: {each.damaged}",
             "No client uses it. Restart it with the newest version that runs in the cluster.",
         )
     if each.limbo:
-        yield Sign(
+        yield Finding(
             Gravity.WRONG,
             "bookie-in-limbo",
             f"bookie {each.bookie} is {each.limbo}",
@@ -207,10 +207,10 @@ def _signs_of(each: BookieFacts) -> Iterator[Sign]:
             "docs/operations.md.",
         )
     if each.registered and each.read_only:
-        yield _read_only_sign(each)
+        yield _read_only_finding(each)
 
 
-def _read_only_sign(each: BookieFacts) -> Sign:
+def _read_only_finding(each: BookieFacts) -> Finding:
     ordered = each.leaving or each.reasons == (BY_OPERATOR,)
     if each.leaving:
         why, action = "it is being decommissioned", f"See 'dlog bookie decommission {each.bookie}'."
@@ -229,7 +229,7 @@ def _read_only_sign(each: BookieFacts) -> Sign:
             else "the reason was not queried"
         )
         action = f"'dlog bookie status {each.bookie}' queries it."
-    return Sign(
+    return Finding(
         Gravity.NOTE if ordered else Gravity.WRONG,
         "bookie-read-only",
         f"bookie {each.bookie} accepts no new entries: {why}",

@@ -14,9 +14,9 @@ from dlog.aio.maintain.janitor import ELECTION as JANITORS
 from dlog.aio.store import ManifestNode, log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.acls import AclFacts
+from dlog.health.findings import CheckResult, Facts, Report
 from dlog.health.logs import DeletionsFacts
 from dlog.health.servers import ServerFacts, ServersFacts, Validity
-from dlog.health.signs import CheckResult, Facts, Report
 from dlog.health.store import StoreFacts
 from dlog.health.survey import (
     ASKS_MAX,
@@ -218,7 +218,7 @@ async def examine(
 ) -> Report:
     """Make all checks at once, the *deep* ones too if asked; or those that *only* names, deep or
     not. Changes nothing; raises nothing that another program is to blame for: a check that cannot
-    be made is a sign itself."""
+    be made is a finding itself."""
     began = time.perf_counter()
     try:
         await store.sync()

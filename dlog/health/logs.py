@@ -5,7 +5,7 @@ finishes. Pure.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dlog.health.signs import Gravity, Sign, named
+from dlog.health.findings import Finding, Gravity, named
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import all_covered
 from ledger.values import counted
@@ -29,10 +29,10 @@ class LogsFacts:
     own: int = 0
     """Logs that dlog writes itself, which `logs` leaves out."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         if self.leaderless:
             one = len(self.leaderless) == 1
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "log-without-leader",
                 f"nobody leads {'log' if one else f'{len(self.leaderless)} logs:'} "
@@ -42,7 +42,7 @@ class LogsFacts:
                 "seal LOG'.",
             )
         if self.unread:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "log-unreadable",
                 f"the metadata of {named(self.unread)} cannot be read",
@@ -60,7 +60,7 @@ class LogsFacts:
         if self.not_read:
             yield f"the manifests of {counted(self.not_read, 'more log')} without a leader"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "logs": self.logs,
             "own_logs": self.own,
@@ -95,9 +95,9 @@ class OpeningsFacts:
     blocked: tuple[tuple[str, Obstacle], ...] = ()
     """Logs that cannot be opened now, and why."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         for log, obstacle in self.blocked:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "log-cannot-be-opened",
                 f"log {log} cannot be opened for writing: {obstacle.reason}",
@@ -117,7 +117,7 @@ class OpeningsFacts:
             more = counted(self.open - self.asked, "more log")
             yield f"what bookies hold of the open segments of {more}"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "logs": self.logs,
             "looked_at": self.looked_at,
@@ -180,7 +180,7 @@ class DeletionsFacts:
     filling: tuple[tuple[str, int, int], ...] = ()
     """Logs whose manifest is half full: how many percent of it, by how many segments."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         begun = Gravity.NOTE if self.janitor else Gravity.WRONG
         action = (
             f"The janitor ({self.janitor}) finishes them with its next pass; if they stay, its log "
@@ -189,7 +189,7 @@ class DeletionsFacts:
             else "'dlog janitor run --once' finishes them; run one for each namespace."
         )
         if self.half_deleted:
-            yield Sign(
+            yield Finding(
                 begun,
                 "logs-half-deleted",
                 f"{counted(len(self.half_deleted), 'log')} half deleted: "
@@ -198,7 +198,7 @@ class DeletionsFacts:
             )
         if self.waiting:
             count = sum(ledgers for _, ledgers in self.waiting)
-            yield Sign(
+            yield Finding(
                 begun,
                 "ledgers-wait",
                 f"{counted(count, 'trimmed ledger')} not deleted yet, of "
@@ -206,7 +206,7 @@ class DeletionsFacts:
                 action,
             )
         if self.retained and not self.janitor:
-            yield Sign(
+            yield Finding(
                 Gravity.NOTE,
                 "no-janitor",
                 f"{counted(self.retained, 'log')} with a limit of age or size, and no janitor: "
@@ -214,7 +214,7 @@ class DeletionsFacts:
                 "Run 'dlog janitor run' for each namespace.",
             )
         for log, reason in self.implausible:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "implausible-times",
                 f"log {log} has records with implausible times: {reason}",
@@ -222,7 +222,7 @@ class DeletionsFacts:
                 "counts from when segments were written; reading by time finds other records.",
             )
         for log, percent, segments in self.filling:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "manifest-filling-up",
                 f"the manifest of log {log} is {percent} % full, of "
@@ -232,7 +232,7 @@ class DeletionsFacts:
                 "with larger roll settings, and with small or less frequent Spark batches.",
             )
         if self.unread:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "log-unreadable",
                 f"the metadata of {named(self.unread)} cannot be read",
@@ -251,7 +251,7 @@ class DeletionsFacts:
         if self.looked_at < self.logs:
             yield f"the manifests of {counted(self.logs - self.looked_at, 'more log')}"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "logs": self.logs,
             "looked_at": self.looked_at,

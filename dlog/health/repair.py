@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dlog.health.signs import Gravity, Sign, are, named
+from dlog.health.findings import Finding, Gravity, are, named
 from ledger.values import counted
 
 SAMPLE_MAX: Final = 2_000
@@ -52,10 +52,10 @@ class RepairFacts:
     short: int = 0
     """Of those: with entries of which fewer than Qa bookies are there."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         yield from self._of_loss()
         if self.alarm:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "audit-alarm",
                 f"repair marks nothing: {self.alarm}",
@@ -65,7 +65,7 @@ class RepairFacts:
             )
         if self.urgent or self.short:
             count = max(self.urgent, self.short)
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "copies-short",
                 f"{are(count, 'ledger')} down to fewer copies than are acknowledged of an entry",
@@ -74,7 +74,7 @@ class RepairFacts:
                 due_to=self._due_to(marked=bool(self.urgent), exposed=bool(self.short)),
             )
         if self.marked:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "underreplicated",
                 f"{are(self.marked, 'ledger')} known to be underreplicated{self._held_up()}",
@@ -82,7 +82,7 @@ class RepairFacts:
                 due_to=self._due_to(marked=True),
             )
         if self.exposed and not self.marked:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "copies-away",
                 f"{self.exposed} of {self.sampled} ledgers that were checked have a copy on an "
@@ -98,16 +98,16 @@ class RepairFacts:
         away = (frozenset(self.away),) if exposed and self.away else ()
         return frozenset((self.lacking if marked else ()) + away)
 
-    def _of_loss(self) -> Iterator[Sign]:
+    def _of_loss(self) -> Iterator[Finding]:
         if self.lost:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "entries-lost",
                 f"no available bookie has some entries of {_ledgers(self.lost)}",
                 "Bring back the bookies that held them: 'dlog bookie where LEDGER' names them.",
             )
         if self.differing:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "copies-differ",
                 f"two bookies have different bytes for entries of {_ledgers(self.differing)}",
@@ -115,13 +115,13 @@ class RepairFacts:
                 "decide.",
             )
 
-    def _of_nobody(self) -> Iterator[Sign]:
-        """Signs that nobody repairs: wrong only if there is something to be repaired."""
+    def _of_nobody(self) -> Iterator[Finding]:
+        """Findings that nobody repairs: wrong only if there is something to be repaired."""
         marked, exposed = bool(self.marked), bool(self.exposed)
         gravity = Gravity.WRONG if marked or exposed else Gravity.NOTE
         due_to = self._due_to(marked=marked, exposed=exposed)
         if not self.enabled:
-            yield Sign(
+            yield Finding(
                 gravity,
                 "repair-off",
                 "repair is disabled",
@@ -129,7 +129,7 @@ class RepairFacts:
                 due_to=due_to,
             )
         if not self.auditor:
-            yield Sign(
+            yield Finding(
                 gravity,
                 "no-auditor",
                 "no auditor looks for underreplicated ledgers",
@@ -155,7 +155,7 @@ class RepairFacts:
         if self.sampled < self.ledgers:
             yield f"the bookies of {counted(self.ledgers - self.sampled, 'more ledger')}"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "enabled": self.enabled,
             "auditor": self.auditor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign, named
+from dlog.health.findings import Finding, Gravity, named
 from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 
@@ -40,11 +40,11 @@ class Validity:
         return f"{datetime.fromtimestamp(self.expires_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def expiry_sign(whose: str, validity: Validity, now_s: float) -> Sign | None:
+def expiry_finding(whose: str, validity: Validity, now_s: float) -> Finding | None:
     """Return what is to be said of the certificate of *whose*: "bookie b1", "this process"."""
     left_s = validity.left_s(now_s)
     if left_s <= 0:
-        return Sign(
+        return Finding(
             Gravity.GRAVE,
             "certificate-expired",
             f"the certificate of {whose} expired on {validity}: no peer accepts it",
@@ -54,7 +54,7 @@ def expiry_sign(whose: str, validity: Validity, now_s: float) -> Sign | None:
         return None
     days = left_s / DAY_S
     when = counted(round(days), "day") if days >= 2 else counted(round(left_s / 3600), "hour")
-    return Sign(
+    return Finding(
         Gravity.NOTE,
         "certificate-expires",
         f"the certificate of {whose} expires in {when}, on {validity}",
@@ -104,18 +104,18 @@ class ServersFacts:
     own_certificate: Validity | None = None
     """Of the program that asks; None: it has none."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         yield from self._of_certificates()
         for each in self.servers:
             yield from _signs_of_reach(each)
             if each.status is not None:
                 yield from _signs_of_state(each.bookie, each.status)
             if each.clock_differs:
-                yield _clock_sign(each)
+                yield _clock_finding(each)
         versions = self._versions()
         if len({*versions, self.version}) > 1:
             running = "; ".join(f"{version}: {named(who)}" for version, who in versions.items())
-            yield Sign(
+            yield Finding(
                 Gravity.NOTE,
                 "versions-differ",
                 f"bookies run versions that differ from each other or from this program "
@@ -123,12 +123,12 @@ class ServersFacts:
                 "Finish the update, one bookie after the other.",
             )
 
-    def _of_certificates(self) -> Iterator[Sign]:
+    def _of_certificates(self) -> Iterator[Finding]:
         found = [(f"bookie {each.bookie}", each.certificate) for each in self.servers]
         for whose, validity in (("this process", self.own_certificate), *found):
-            sign = None if validity is None else expiry_sign(whose, validity, self.now_s)
-            if sign is not None:
-                yield sign
+            finding = None if validity is None else expiry_finding(whose, validity, self.now_s)
+            if finding is not None:
+                yield finding
 
     def _next_to_expire(self) -> str:
         valid = [each.certificate for each in self.servers if each.certificate is not None]
@@ -156,7 +156,7 @@ class ServersFacts:
         if self.left_out:
             yield f"the state of {counted(self.left_out, 'more bookie')}"
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "version": self.version,
             "certificate_expires_s": self.own_certificate and self.own_certificate.expires_s,
@@ -178,9 +178,9 @@ class ServersFacts:
         }
 
 
-def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
+def _signs_of_reach(each: ServerFacts) -> Iterator[Finding]:
     if not each.reached:
-        yield Sign(
+        yield Finding(
             Gravity.WRONG,
             "bookie-unreachable",
             f"bookie {each.bookie} is registered, but does not answer clients at {each.address} "
@@ -191,7 +191,7 @@ def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
             bookies=(each.bookie,),
         )
     elif each.silent:
-        yield Sign(
+        yield Finding(
             Gravity.NOTE,
             "no-orders",
             f"bookie {each.bookie} serves clients, but its state is unknown: {each.silent}",
@@ -199,10 +199,10 @@ def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
         )
 
 
-def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
+def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]:
     for directory in status.ledger_directories:
         if directory.failure:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "directory-failed",
                 f"bookie {bookie} only reads from {directory.path}: {directory.failure}",
@@ -210,7 +210,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
             )
     for journal in status.journals:
         if journal.full:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "journal-full",
                 f"bookie {bookie} has no space for its journal {journal.path}",
@@ -219,7 +219,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
     for usage in status.directories:
         if usage.total_bytes and 1 - usage.free_bytes / usage.total_bytes > FILLED_SHARE:
             share = 100 * (1 - usage.free_bytes / usage.total_bytes)
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "disk-filling",
                 f"{usage.path} of bookie {bookie} is {share:.0f} % full",
@@ -227,7 +227,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
                 f"bookie compact {bookie}' frees dead data.",
             )
     for alarm in status.collector.alarms:
-        yield Sign(
+        yield Finding(
             Gravity.WRONG,
             "deletions-stuck",
             f"bookie {bookie} keeps {counted(status.collector.waiting, 'ledger')} that may be "
@@ -236,7 +236,7 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
             f"{bookie} --allow-deletions N' deletes them.",
         )
     for warning in status.warnings:
-        yield Sign(
+        yield Finding(
             Gravity.WRONG,
             "bookie-warns",
             f"bookie {bookie} warns: {warning}",
@@ -244,9 +244,9 @@ def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
         )
 
 
-def _clock_sign(each: ServerFacts) -> Sign:
+def _clock_finding(each: ServerFacts) -> Finding:
     off_s = each.clock_off_s or 0.0
-    return Sign(
+    return Finding(
         Gravity.WRONG,
         "clock-differs",
         f"the clock of bookie {each.bookie} is {abs(off_s):.1f} s "

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.signs import Gravity, Sign
+from dlog.health.findings import Finding, Gravity
 from ledger.feature_level import LEVEL_MAX, LEVELS, ClusterLevel
 
 SLOW_S: Final = 1.0
@@ -23,9 +23,9 @@ class StoreFacts:
     trouble: str = ""
     """Why there was no answer."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         if self.trouble:
-            yield Sign(
+            yield Finding(
                 Gravity.GRAVE,
                 "store-unreachable",
                 f"the metadata store does not serve: {self.trouble}",
@@ -33,14 +33,14 @@ class StoreFacts:
                 "opened. Check that its servers run and can be reached from here.",
             )
         elif not self.instance:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "no-namespace",
                 f"there is no namespace at {self.uri}",
                 "Check --uri and DLOG_URI, or create one there with 'dlog init'.",
             )
         elif self.answered_s > SLOW_S:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "store-slow",
                 f"the metadata store took {self.answered_s:.1f} s to answer",
@@ -49,7 +49,7 @@ class StoreFacts:
             )
 
         if self.instance and self.held.raising_to:
-            yield Sign(
+            yield Finding(
                 Gravity.WRONG,
                 "level-unfinished",
                 f"raising the cluster's level to {self.held.raising_to} was started but not "
@@ -57,7 +57,7 @@ class StoreFacts:
                 "'dlog cluster upgrade' finishes it, or reverts it and reports why.",
             )
         elif self.instance and self.held.level < LEVEL_MAX:
-            yield Sign(
+            yield Finding(
                 Gravity.NOTE,
                 "level-low",
                 f"the cluster is at level {self.held.level}, and this release knows "
@@ -74,7 +74,7 @@ class StoreFacts:
     def unseen(self) -> Iterator[str]:
         return iter(())
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         return {
             "uri": self.uri,
             "reachable": not self.trouble,

@@ -168,11 +168,11 @@ async def test_the_doctor_names_nodes_that_others_may_touch(zookeeper: ManagedZo
     kazoo.close()
     store = await zookeeper_store(uri + ME)
     report = await examine(store, deep=True)
-    [sign] = [sign for sign in report.signs if sign.kind == "acl-differs"]
-    assert "1 node of the namespace" in sign.what
-    assert "/ledgers/999" in sign.what
-    assert sign.is_wrong
-    assert report.shown()["acls"]["examples"] == {"/ledgers/999": []}  # type: ignore[index]
+    [finding] = [finding for finding in report.findings if finding.kind == "acl-differs"]
+    assert "1 node of the namespace" in finding.what
+    assert "/ledgers/999" in finding.what
+    assert finding.is_wrong
+    assert report.to_dict()["acls"]["examples"] == {"/ledgers/999": []}  # type: ignore[index]
     await store.close()
 
 
@@ -182,8 +182,8 @@ async def test_the_doctor_notes_that_a_namespace_is_open(zookeeper: ManagedZooKe
     store = await zookeeper_store(uri)
     await make_namespace(store)
     report = await examine(store, deep=True)
-    [sign] = [sign for sign in report.signs if sign.kind == "open-namespace"]
-    assert not sign.is_wrong
+    [finding] = [finding for finding in report.findings if finding.kind == "open-namespace"]
+    assert not finding.is_wrong
     await store.close()
 
 
@@ -202,7 +202,7 @@ async def test_a_namespace_that_was_open_is_protected_with_all_that_is_in_it(
     await store.create("/logs/deep/log", b"x")
     await store.create("/bookies/available/bookie-0", ephemeral=True)
     report = await examine(store, deep=True)
-    assert "open-namespace" in {sign.kind for sign in report.signs}
+    assert "open-namespace" in {finding.kind for finding in report.findings}
     assert await protect(store, ROLES) > len(NODES)
     survey = await survey_acls(store)
     assert survey is not None
@@ -259,17 +259,19 @@ async def test_the_doctor_says_that_all_who_write_are_operators(
             grant = Grant("cn:a", Role.WRITER, "*")
             await change_rules(store, partial(Rules.granted, grant=grant), by="a test")
         report = await examine(store, deep=True)
-        [sign] = [sign for sign in report.signs if sign.kind == "all-are-operators"]
-        assert sign.is_wrong is is_wrong
-        assert "dlog access protect" in sign.action
+        [finding] = [finding for finding in report.findings if finding.kind == "all-are-operators"]
+        assert finding.is_wrong is is_wrong
+        assert "dlog access protect" in finding.action
     await protect(store, ROLES)
     report = await examine(store, deep=True)
     assert {"all-are-operators", "acl-differs", "acl-missing"}.isdisjoint(
-        sign.kind for sign in report.signs
+        finding.kind for finding in report.findings
     )
     await store.set_ids("/access", (OF_HERE, ELSEWHERE))
     await store.delete("/quotas")
-    kinds = {sign.kind for sign in (await examine(store, deep=True)).signs if sign.is_wrong}
+    kinds = {
+        finding.kind for finding in (await examine(store, deep=True)).findings if finding.is_wrong
+    }
     assert {"acl-differs", "acl-missing"} <= kinds
     await store.close()
 

@@ -26,7 +26,7 @@ from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import BookieWork
-    from dlog.health.signs import Sign
+    from dlog.health.findings import Finding
     from ledger.wire import bookie_pb2 as pb
 
 
@@ -57,8 +57,8 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
 
     async def command() -> bool:
         missed = [] if bookies else await _missed(uri)
-        for sign in missed:
-            typer.echo(f"dlog: {sign.what}. {sign.action}", err=True)
+        for finding in missed:
+            typer.echo(f"dlog: {finding.what}. {finding.action}", err=True)
         async with connected_operators(bookies or (), uri) as operators:
             replies = await asyncio.gather(
                 *(operator.status() for operator in operators.values()), return_exceptions=True
@@ -83,20 +83,20 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
             await _print_open_work(uri)
         elif not operators:
             typer.echo("no bookie is registered", err=True)
-        return len(answered) == len(operators) and not any(sign.is_wrong for sign in missed)
+        return len(answered) == len(operators) and not any(finding.is_wrong for finding in missed)
 
     run_check(uri, command())
 
 
-async def _missed(uri: str | None) -> "list[Sign]":
-    """Return the signs of bookies that are known and not there."""
-    from dlog.health.bookies import away_sign
+async def _missed(uri: str | None) -> "list[Finding]":
+    """Return the findings of bookies that are known and not there."""
+    from dlog.health.bookies import away_finding
     from ledger.membership import attendance
 
     async with opened_store(uri) as store:
         known = (await attendance(store)).bookies
     return [
-        away_sign([(each.bookie, each.address)], leaving=each.leaving)
+        away_finding([(each.bookie, each.address)], leaving=each.leaving)
         for each in known
         if each.is_missed
     ]

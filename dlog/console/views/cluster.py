@@ -8,8 +8,8 @@ from dlog.console.chart import Series, Spark, spark
 from dlog.console.cluster_state import BookieSeen, ClusterSeen
 from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts
+from dlog.health.findings import are
 from dlog.health.servers import ServerFacts
-from dlog.health.signs import are
 from ledger.wire import bookie_pb2 as pb
 
 CARDS_MAX: Final = 200
@@ -116,18 +116,20 @@ def repair(seen: ClusterSeen) -> Curve | None:
 def problems(seen: ClusterSeen, now: float) -> Sequence[ProblemRow]:
     """Return what is wrong, the gravest first, and for how long it has been seen."""
     found = []
-    signs = seen.report.signs
-    for sign in signs:
+    findings = seen.report.findings
+    for finding in findings:
         silences = [
-            seen.bookies[each].silent_since for each in sign.bookies if each in seen.bookies
+            seen.bookies[each].silent_since for each in finding.bookies if each in seen.bookies
         ]
-        times = [at for at in (seen.seen_since(sign), *silences) if at is not None]
+        times = [at for at in (seen.seen_since(finding), *silences) if at is not None]
         lasting = seconds(now - min(times)) if times else ""
-        consequences = [each.what for each in sign.consequences]
+        consequences = [each.what for each in finding.consequences]
         found.append(
-            ProblemRow(sign.gravity.name.lower(), sign.what, sign.action, lasting, consequences)
+            ProblemRow(
+                finding.gravity.name.lower(), finding.what, finding.action, lasting, consequences
+            )
         )
-    missed = {bookie for sign in signs for bookie in sign.bookies}
+    missed = {bookie for finding in findings for bookie in finding.bookies}
     silent = [
         (name, now - each.silent_since)
         for name, each in seen.bookies.items()

@@ -41,8 +41,8 @@ def shell() -> Iterator[CliShell]:
 
 def kinds(shell: CliShell, *, code: int = 1) -> list[str]:
     """Return the kinds of what is wrong; notes are left out."""
-    signs = shell.json("status", code=code)["signs"]
-    return [sign["kind"] for sign in signs if sign["gravity"] != "note"]
+    findings = shell.json("status", code=code)["signs"]
+    return [finding["kind"] for finding in findings if finding["gravity"] != "note"]
 
 
 def test_a_cluster_that_is_well_says_so(shell: CliShell) -> None:
@@ -62,11 +62,11 @@ def test_a_log_that_cannot_be_opened_is_named(shell: CliShell) -> None:
         shell.cluster.kill_bookie(0)
         assert "log-cannot-be-opened" not in kinds(shell)
         shell.cluster.kill_bookie(1)
-        signs = shell.json("status", code=1)["signs"]
-        (dead,) = (each for each in signs if each["gravity"] == "grave")
+        findings = shell.json("status", code=1)["signs"]
+        (dead,) = (each for each in findings if each["gravity"] == "grave")
         below = dead["consequences"]
-        (sign,) = (each for each in below if each["kind"] == "log-cannot-be-opened")
-        assert "log orders cannot be opened for writing: of ledger" in sign["what"]
+        (finding,) = (each for each in below if each["kind"] == "log-cannot-be-opened")
+        assert "log orders cannot be opened for writing: of ledger" in finding["what"]
         with suppress(dlog.LogError):
             log.close(timeout_s=0)
 
@@ -99,9 +99,9 @@ def test_a_ledger_with_a_lac_that_cannot_be_true_is_named_and_mended(shell: CliS
         ConfirmedEntryMissing, match="entry 1000000 is confirmed according to bookie"
     ):
         dlog.Log.open("orders", uri=shell.uri)
-    signs = shell.json("status", code=1)["signs"]
-    (sign,) = (each for each in signs if each["kind"] == "log-cannot-be-opened")
-    assert "entry 1000000 is claimed to be confirmed" in sign["what"]
+    findings = shell.json("status", code=1)["signs"]
+    (finding,) = (each for each in findings if each["kind"] == "log-cannot-be-opened")
+    assert "entry 1000000 is claimed to be confirmed" in finding["what"]
     told = shell.refused("ledger", "close-at", str(ledger_id), "0", "--yes")
     assert "--below-confirmed" in told
     shell.run("ledger", "close-at", str(ledger_id), "0", "--yes", "--below-confirmed")
@@ -122,14 +122,14 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
     assert found["healthy"] is False
     assert found["bookies"]["bookies"][1]["state"] == "away"
     assert found["repair"]["with_copies_away"] == found["repair"]["sampled"] == 3
-    [sign] = found["signs"]
-    assert (sign["kind"], sign["gravity"]) == ("bookie-away", "wrong")
-    below = [each["kind"] for each in sign["consequences"]]
+    [finding] = found["signs"]
+    assert (finding["kind"], finding["gravity"]) == ("bookie-away", "wrong")
+    below = [each["kind"] for each in finding["consequences"]]
     assert below == ["few-bookies", "copies-away", "no-auditor"]
     shell.cluster.kill_bookie(2)
-    [sign] = shell.json("status", code=1)["signs"]
-    assert (sign["kind"], sign["gravity"]) == ("bookie-away", "grave")
-    below = [each["kind"] for each in sign["consequences"]]
+    [finding] = shell.json("status", code=1)["signs"]
+    assert (finding["kind"], finding["gravity"]) == ("bookie-away", "grave")
+    below = [each["kind"] for each in finding["consequences"]]
     assert below[:2] == ["nothing-written", "copies-short"]
 
 
@@ -211,8 +211,8 @@ def test_a_log_that_was_left_by_its_leader_is_named_and_one_that_was_closed_is_n
 
 def test_a_store_that_does_not_answer_is_the_one_thing_that_is_wrong(shell: CliShell) -> None:
     with shell.cluster.metadata_cut():
-        [sign] = shell.json("status", code=1)["signs"]
-        assert sign["kind"] == "store-unreachable"
+        [finding] = shell.json("status", code=1)["signs"]
+        assert finding["kind"] == "store-unreachable"
         assert shell.run("status", code=1).startswith("1 problem found.\n\nGRAVE: the metadata")
 
 
@@ -231,8 +231,8 @@ def test_a_check_that_cannot_be_made_takes_no_other_with_it(shell: CliShell) -> 
 
 def test_looking_makes_no_namespace(shell: CliShell) -> None:
     with MemoryHub().shared("empty-one"):
-        [sign] = shell.json("status", "--uri", "memory://empty-one", code=1)["signs"]
-        assert sign["kind"] == "no-namespace"
+        [finding] = shell.json("status", "--uri", "memory://empty-one", code=1)["signs"]
+        assert finding["kind"] == "no-namespace"
 
         async def nodes() -> Any:
             store = await open_store("memory://empty-one")
@@ -256,7 +256,7 @@ def test_the_doctor_asks_each_bookie_and_reads_each_log(shell: CliShell) -> None
     found = shell.json("doctor")
     assert found.keys() >= {check.name for check in CHECKS}
     assert found["deletions"]["with_retention"] == 1
-    notes = [sign["kind"] for sign in found["signs"]]
+    notes = [finding["kind"] for finding in found["signs"]]
     assert notes == ["no-auditor", "no-orders", "no-orders", "no-orders", "no-janitor"]
 
 
@@ -272,9 +272,9 @@ def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliS
     loop = LoopThread.get()
     store = loop.run(register_nobody())
     try:
-        sign = shell.json("doctor", code=1)["signs"][0]
-        assert sign["kind"] == "bookie-unreachable"
-        assert "bookie ghost is registered, but does not answer clients" in sign["what"]
+        finding = shell.json("doctor", code=1)["signs"][0]
+        assert finding["kind"] == "bookie-unreachable"
+        assert "bookie ghost is registered, but does not answer clients" in finding["what"]
     finally:
         loop.run(store.close())
 
@@ -301,7 +301,7 @@ def test_the_doctor_sees_deletions_that_nobody_finishes(
     assert found["deletions"]["half_deleted"] == ["a"]
     assert found["deletions"]["waiting"] == {"b": 1}
     assert found["not_looked_at"] == ["the manifests of 1 more log"]
-    wrong = [sign["kind"] for sign in found["signs"] if sign["gravity"] == "wrong"]
+    wrong = [finding["kind"] for finding in found["signs"] if finding["gravity"] == "wrong"]
     assert wrong == ["logs-half-deleted", "ledgers-wait"]
     shell.run("janitor", "run", "--once")
     assert shell.json("doctor")["deletions"]["half_deleted"] == []

@@ -49,9 +49,9 @@ from dlog.console.wording import (
 )
 from dlog.headers import Headers, encode_headers
 from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.findings import CheckResult, Report
 from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
-from dlog.health.signs import CheckResult, Report
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import Place, Record
 from dlog.settings import LogSettings, parse_settings, settings_facts

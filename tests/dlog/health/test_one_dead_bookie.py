@@ -30,7 +30,7 @@ async def findings(uri: str, command: str) -> list[dict[str, Any]]:
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await ended(process.communicate())
-    return [sign for sign in json.loads(output)["signs"] if sign["gravity"] != "note"]
+    return [finding for finding in json.loads(output)["signs"] if finding["gravity"] != "note"]
 
 
 def shown(gatherer: Gatherer) -> list[ProblemRow]:
@@ -62,13 +62,15 @@ async def test_a_killed_bookie_is_one_finding_of_status_doctor_and_console(tmp_p
 
             async def is_missed() -> bool:
                 """Whether its session has ended; before and after, it is one finding."""
-                for sign in await findings(cluster.uri, "status"):
-                    assert sign["kind"] == "bookie-away"
-                [sign] = await findings(cluster.uri, "doctor")
-                assert sign["kind"] in OUT_OF_REACH
-                assert name in sign["what"]
-                kinds = {each["kind"] for each in sign["consequences"]}
-                return sign["kind"] == "bookie-away" and {"few-bookies", "underreplicated"} <= kinds
+                for finding in await findings(cluster.uri, "status"):
+                    assert finding["kind"] == "bookie-away"
+                [finding] = await findings(cluster.uri, "doctor")
+                assert finding["kind"] in OUT_OF_REACH
+                assert name in finding["what"]
+                kinds = {each["kind"] for each in finding["consequences"]}
+                return (
+                    finding["kind"] == "bookie-away" and {"few-bookies", "underreplicated"} <= kinds
+                )
 
             await eventually(is_missed, "the session of the bookie has ended", timeout_s=SLOW_S)
             await until(lambda: _is_whole(shown(gatherer), name), "the console has one problem")

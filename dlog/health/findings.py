@@ -10,7 +10,7 @@ from ledger.values import counted
 NAMED_MAX: Final = 5
 """A sentence names so many of what it counts."""
 KIND_MAX: Final = 20
-"""So many signs of one kind are told one by one."""
+"""So many findings of one kind are told one by one."""
 
 
 class Gravity(IntEnum):
@@ -23,7 +23,7 @@ class Gravity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Finding:
     gravity: Gravity
     kind: str
     """In a word or two that stays the same, for scripts."""
@@ -36,8 +36,8 @@ class Sign:
     due_to: frozenset[frozenset[str]] = frozenset()
     """It follows from that bookies are out of reach if of each of these groups one is; empty: it
     has another cause."""
-    consequences: tuple["Sign", ...] = ()
-    """The gravest first. A sign is as grave as the gravest of them."""
+    consequences: tuple["Finding", ...] = ()
+    """The gravest first. A finding is as grave as the gravest of them."""
 
     @property
     def is_wrong(self) -> bool:
@@ -47,7 +47,7 @@ class Sign:
 class Facts(Protocol):
     """The results of one check."""
 
-    def signs(self) -> Iterator[Sign]:
+    def findings(self) -> Iterator[Finding]:
         """Yield what is wrong, if anything is."""
 
     def summary(self) -> str:
@@ -56,7 +56,7 @@ class Facts(Protocol):
     def unseen(self) -> Iterator[str]:
         """Yield what was not looked at, as there was too much of it."""
 
-    def shown(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         """Return the facts as values for JSON. Names stay the same."""
 
 
@@ -74,15 +74,15 @@ class Report:
     checked: tuple[CheckResult, ...]
 
     @property
-    def signs(self) -> Sequence[Sign]:
+    def findings(self) -> Sequence[Finding]:
         """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more. What two
-        checks saw is said once, and what follows from another sign stands below that one."""
-        return _ordered(_joined(sign for one in self.checked for sign in _signs(one)))
+        checks saw is said once, and what follows from another finding stands below that one."""
+        return _ordered(_joined(finding for one in self.checked for finding in _findings(one)))
 
     @property
     def healthy(self) -> bool:
         """Return True if no problem was found in what was checked."""
-        return not any(sign.is_wrong for sign in self.signs)
+        return not any(finding.is_wrong for finding in self.findings)
 
     @property
     def unseen(self) -> Sequence[str]:
@@ -90,16 +90,16 @@ class Report:
             words for one in self.checked if one.facts is not None for words in one.facts.unseen()
         ]
 
-    def shown(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "healthy": self.healthy,
             "signs": [
-                {**_shown(sign), "consequences": [_shown(each) for each in sign.consequences]}
-                for sign in self.signs
+                {**_shown(finding), "consequences": [_shown(each) for each in finding.consequences]}
+                for finding in self.findings
             ],
             "not_looked_at": list(self.unseen),
             **{
-                one.name: None if one.facts is None else dict(one.facts.shown())
+                one.name: None if one.facts is None else dict(one.facts.to_dict())
                 for one in self.checked
             },
         }
@@ -117,56 +117,56 @@ def are(count: int, one: str) -> str:
     return f"{counted(count, one)} {'is' if count == 1 else 'are'}"
 
 
-def _shown(sign: Sign) -> dict[str, object]:
+def _shown(finding: Finding) -> dict[str, object]:
     return {
-        "gravity": sign.gravity.name.lower(),
-        "kind": sign.kind,
-        "what": sign.what,
-        "action": sign.action,
+        "gravity": finding.gravity.name.lower(),
+        "kind": finding.kind,
+        "what": finding.what,
+        "action": finding.action,
     }
 
 
-def _joined(signs: Iterable[Sign]) -> Iterator[Sign]:
-    """Yield *signs*, each once; those that follow from others below one of these."""
-    once = list(dict.fromkeys(signs))
-    causes = [sign for sign in once if sign.bookies]
+def _joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield *findings*, each once; those that follow from others below one of these."""
+    once = list(dict.fromkeys(findings))
+    causes = [finding for finding in once if finding.bookies]
     out_of_reach = frozenset(bookie for cause in causes for bookie in cause.bookies)
-    below: dict[Sign, list[Sign]] = {}
-    for sign in once:
-        if sign.due_to and not any(map(out_of_reach.isdisjoint, sign.due_to)):
-            named_ones = frozenset[str]().union(*sign.due_to)
+    below: dict[Finding, list[Finding]] = {}
+    for finding in once:
+        if finding.due_to and not any(map(out_of_reach.isdisjoint, finding.due_to)):
+            named_ones = frozenset[str]().union(*finding.due_to)
             cause = next(cause for cause in causes if not named_ones.isdisjoint(cause.bookies))
-            below.setdefault(cause, []).append(sign)
+            below.setdefault(cause, []).append(finding)
     alone = set(once).difference(*below.values())
-    for sign in once:
-        if sign in alone:
-            consequences = tuple(_ordered(below.get(sign, ())))
-            gravity = max(each.gravity for each in (sign, *consequences))
-            yield replace(sign, gravity=gravity, consequences=consequences)
+    for finding in once:
+        if finding in alone:
+            consequences = tuple(_ordered(below.get(finding, ())))
+            gravity = max(each.gravity for each in (finding, *consequences))
+            yield replace(finding, gravity=gravity, consequences=consequences)
 
 
-def _ordered(signs: Iterable[Sign]) -> list[Sign]:
-    kinds: dict[tuple[Gravity, str], list[Sign]] = {}
-    for sign in signs:
-        kinds.setdefault((sign.gravity, sign.kind), []).append(sign)
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    kinds: dict[tuple[Gravity, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.gravity, finding.kind), []).append(finding)
     gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].gravity)
-    return [sign for kind in gravest_first for sign in _bounded(kind)]
+    return [finding for kind in gravest_first for finding in _bounded(kind)]
 
 
-def _bounded(signs: Sequence[Sign]) -> Iterator[Sign]:
-    yield from signs[:KIND_MAX]
-    if len(signs) > KIND_MAX:
-        what = f"{len(signs) - KIND_MAX} more are like the last one"
+def _bounded(findings: Sequence[Finding]) -> Iterator[Finding]:
+    yield from findings[:KIND_MAX]
+    if len(findings) > KIND_MAX:
+        what = f"{len(findings) - KIND_MAX} more are like the last one"
         yield replace(
-            signs[-1], what=what, action="The JSON output of this command lists all of them."
+            findings[-1], what=what, action="The JSON output of this command lists all of them."
         )
 
 
-def _signs(one: CheckResult) -> Iterator[Sign]:
+def _findings(one: CheckResult) -> Iterator[Finding]:
     if one.facts is not None:
-        yield from one.facts.signs()
+        yield from one.facts.findings()
     else:
-        yield Sign(
+        yield Finding(
             Gravity.GRAVE,
             f"{one.name}-unknown",
             f"the state of {one.name.replace('_', ' ')} is unknown: {one.trouble}",

@@ -1,4 +1,4 @@
-"""What facts are signs of; no cluster is needed for that."""
+"""What facts are findings of; no cluster is needed for that."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,10 +9,10 @@ import pytest
 from dlog.aio import Log
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.checks import gather_deletions
+from dlog.health.findings import KIND_MAX, CheckResult, Facts, Finding, Gravity, Report, named
 from dlog.health.logs import DeletionsFacts, LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
-from dlog.health.signs import KIND_MAX, CheckResult, Facts, Gravity, Report, Sign, named
 from dlog.health.store import StoreFacts
 from dlog.health.survey import Reach
 from ledger.ids import BookieId, EntryId
@@ -42,8 +42,8 @@ WELL: tuple[Facts, ...] = (
 )
 
 
-def signs(facts: Facts) -> list[tuple[Gravity, str]]:
-    return [(sign.gravity, sign.kind) for sign in facts.signs()]
+def findings(facts: Facts) -> list[tuple[Gravity, str]]:
+    return [(finding.gravity, finding.kind) for finding in facts.findings()]
 
 
 def report(*facts: Facts) -> Report:
@@ -51,8 +51,8 @@ def report(*facts: Facts) -> Report:
 
 
 @pytest.mark.parametrize("facts", WELL, ids=lambda each: type(each).__name__)
-def test_where_nothing_is_wrong_there_is_no_sign(facts: Facts) -> None:
-    assert list(facts.signs()) == []
+def test_where_nothing_is_wrong_there_is_no_finding(facts: Facts) -> None:
+    assert list(facts.findings()) == []
     assert list(facts.unseen()) == []
     assert facts.summary()
     assert report(facts).healthy
@@ -60,10 +60,10 @@ def test_where_nothing_is_wrong_there_is_no_sign(facts: Facts) -> None:
 
 def test_a_store_that_does_not_answer_is_grave_and_a_slow_one_is_wrong() -> None:
     well = StoreFacts(uri="zk://h/r", instance="i")
-    assert signs(replace(well, trouble="no answer")) == [(Gravity.GRAVE, "store-unreachable")]
+    assert findings(replace(well, trouble="no answer")) == [(Gravity.GRAVE, "store-unreachable")]
     assert "does not answer" in replace(well, trouble="no answer").summary()
-    assert signs(replace(well, answered_s=1.5)) == [(Gravity.WRONG, "store-slow")]
-    assert signs(replace(well, instance="")) == [(Gravity.WRONG, "no-namespace")]
+    assert findings(replace(well, answered_s=1.5)) == [(Gravity.WRONG, "store-slow")]
+    assert findings(replace(well, instance="")) == [(Gravity.WRONG, "no-namespace")]
 
 
 def bookies(*changed: BookieFacts) -> BookiesFacts:
@@ -74,8 +74,8 @@ def bookies(*changed: BookieFacts) -> BookiesFacts:
 
 def test_a_bookie_that_is_known_and_not_there_is_wrong() -> None:
     found = bookies(replace(THREE[1], registered=False))
-    assert signs(found) == [(Gravity.WRONG, "bookie-away"), (Gravity.WRONG, "few-bookies")]
-    away = next(found.signs())
+    assert findings(found) == [(Gravity.WRONG, "bookie-away"), (Gravity.WRONG, "few-bookies")]
+    away = next(found.findings())
     assert "bookie b1 (last at h1:1) is known and not registered" in away.what
     assert "'dlog bookie recover b1'" in away.action
     assert found.summary() == "3 known: 1 away, 2 writable"
@@ -83,45 +83,45 @@ def test_a_bookie_that_is_known_and_not_there_is_wrong() -> None:
 
 def test_one_that_was_given_up_or_is_emptied_is_nothing_wrong() -> None:
     retired = BookieFacts(bookie="b9", registered=False, retired=True)
-    assert signs(bookies(retired)) == []
+    assert findings(bookies(retired)) == []
     leaving = BookieFacts(bookie="b9", registered=False, leaving=True)
-    assert signs(bookies(leaving)) == [(Gravity.NOTE, "bookie-away")]
+    assert findings(bookies(leaving)) == [(Gravity.NOTE, "bookie-away")]
 
 
 def test_one_that_is_read_only_says_why_and_an_operators_word_is_only_a_note() -> None:
     full = replace(THREE[0], bookie="b3", read_only=True, reasons=("/d is 96 % full",))
-    assert signs(bookies(full)) == [(Gravity.WRONG, "bookie-read-only")]
-    assert "accepts no new entries: /d is 96 % full" in next(bookies(full).signs()).what
+    assert findings(bookies(full)) == [(Gravity.WRONG, "bookie-read-only")]
+    assert "accepts no new entries: /d is 96 % full" in next(bookies(full).findings()).what
     ordered = replace(full, reasons=("an operator said so",))
-    assert signs(bookies(ordered)) == [(Gravity.NOTE, "bookie-read-only")]
+    assert findings(bookies(ordered)) == [(Gravity.NOTE, "bookie-read-only")]
     both = replace(full, reasons=("an operator said so", "/d is 96 % full"))
-    assert signs(bookies(both)) == [(Gravity.WRONG, "bookie-read-only")]
+    assert findings(bookies(both)) == [(Gravity.WRONG, "bookie-read-only")]
     emptied = replace(full, reasons=(), leaving=True)
-    assert signs(bookies(emptied)) == [(Gravity.NOTE, "bookie-read-only")]
+    assert findings(bookies(emptied)) == [(Gravity.NOTE, "bookie-read-only")]
     silent = replace(full, reasons=(), silent="no answer")
-    assert "reason is unknown (no answer)" in next(bookies(silent).signs()).what
+    assert "reason is unknown (no answer)" in next(bookies(silent).findings()).what
 
 
 def test_a_bookie_in_limbo_or_unreadable_is_wrong() -> None:
-    assert signs(bookies(replace(THREE[0], limbo="in limbo: files are gone"))) == [
+    assert findings(bookies(replace(THREE[0], limbo="in limbo: files are gone"))) == [
         (Gravity.WRONG, "bookie-in-limbo")
     ]
     damaged = replace(THREE[0], registered=False, damaged="format version 9")
-    assert (Gravity.WRONG, "bookie-unreadable") in signs(bookies(damaged))
+    assert (Gravity.WRONG, "bookie-unreadable") in findings(bookies(damaged))
 
 
 def test_too_few_bookies_to_acknowledge_are_grave() -> None:
     one = bookies(*(replace(each, registered=False) for each in THREE[1:]))
-    assert (Gravity.GRAVE, "nothing-written") in signs(one)
+    assert (Gravity.GRAVE, "nothing-written") in findings(one)
     none = bookies(*(replace(each, registered=False) for each in THREE))
-    assert (Gravity.GRAVE, "no-bookie") in signs(none)
-    assert signs(BookiesFacts(bookies=())) == [(Gravity.GRAVE, "no-bookie")]
+    assert (Gravity.GRAVE, "no-bookie") in findings(none)
+    assert findings(BookiesFacts(bookies=())) == [(Gravity.GRAVE, "no-bookie")]
 
 
 def test_a_cluster_that_never_had_more_bookies_is_for_logs_that_want_no_more() -> None:
-    assert signs(BookiesFacts(bookies=THREE[:1])) == [(Gravity.NOTE, "few-bookies")]
+    assert findings(BookiesFacts(bookies=THREE[:1])) == [(Gravity.NOTE, "few-bookies")]
     refusing = replace(THREE[0], read_only=True, reasons=("full",))
-    assert (Gravity.GRAVE, "nothing-written") in signs(BookiesFacts(bookies=(refusing,)))
+    assert (Gravity.GRAVE, "nothing-written") in findings(BookiesFacts(bookies=(refusing,)))
 
 
 REPAIR = RepairFacts(auditor="h:1", workers=1)
@@ -155,14 +155,14 @@ REPAIR = RepairFacts(auditor="h:1", workers=1)
 def test_what_repair_has_to_do_and_who_does_it(
     facts: RepairFacts, expected: list[tuple[Gravity, str]]
 ) -> None:
-    assert signs(facts) == expected
+    assert findings(facts) == expected
 
 
 def test_what_repair_was_put_off_for_is_said() -> None:
     put_off = replace(REPAIR, marked=2, looked_at=2, deferred=1, deferred_why=("no bookie",))
     assert (
         "2 ledgers are known to be underreplicated; the repair of 1 was postponed: no bookie"
-        in (next(put_off.signs()).what)
+        in (next(put_off.findings()).what)
     )
 
 
@@ -184,35 +184,39 @@ def test_what_was_not_looked_at_is_said() -> None:
 
 def test_logs_that_lost_their_leader_are_named() -> None:
     facts = LogsFacts(logs=2, elections=2, looked_at=2, led=1, leaderless=("orders",))
-    assert signs(facts) == [(Gravity.WRONG, "log-without-leader")]
-    assert next(facts.signs()).what.startswith("nobody leads log orders, and its last writer")
+    assert findings(facts) == [(Gravity.WRONG, "log-without-leader")]
+    assert next(facts.findings()).what.startswith("nobody leads log orders, and its last writer")
     unread = replace(facts, leaderless=(), unread=("x",))
-    assert signs(unread) == [(Gravity.WRONG, "log-unreadable")]
+    assert findings(unread) == [(Gravity.WRONG, "log-unreadable")]
 
 
 def test_the_gravest_sign_comes_first() -> None:
     marked = replace(REPAIR, marked=1, looked_at=1)
     found = report(replace(REPAIR, auditor=""), marked, StoreFacts(uri="u", trouble="gone"))
-    assert [sign.gravity for sign in found.signs] == [Gravity.GRAVE, Gravity.WRONG, Gravity.NOTE]
+    assert [finding.gravity for finding in found.findings] == [
+        Gravity.GRAVE,
+        Gravity.WRONG,
+        Gravity.NOTE,
+    ]
     assert not found.healthy
     assert report(replace(REPAIR, auditor="")).healthy, "a note is nothing wrong"
 
 
 def test_a_check_that_could_not_be_made_is_a_sign_itself() -> None:
     found = Report((CheckResult("logs", None, "no answer within 10 s"),))
-    [sign] = found.signs
-    assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "logs-unknown")
-    assert "no answer within 10 s" in sign.what
+    [finding] = found.findings
+    assert (finding.gravity, finding.kind) == (Gravity.GRAVE, "logs-unknown")
+    assert "no answer within 10 s" in finding.what
     assert not found.healthy
-    assert found.shown()["logs"] is None
+    assert found.to_dict()["logs"] is None
 
 
 def test_a_hundred_signs_of_one_kind_are_not_told_one_by_one() -> None:
     many = BookiesFacts(
         bookies=tuple(BookieFacts(bookie=f"b{at:03}", damaged="garbage") for at in range(100))
     )
-    found = report(many).signs
-    unread: list[Sign] = [sign for sign in found if sign.kind == "bookie-unreadable"]
+    found = report(many).findings
+    unread: list[Finding] = [finding for finding in found if finding.kind == "bookie-unreadable"]
     assert len(unread) == KIND_MAX + 1
     assert unread[-1].what == f"{100 - KIND_MAX} more are like the last one"
 
@@ -236,11 +240,11 @@ def test_one_dead_bookie_is_one_sign_with_what_follows_from_it_below() -> None:
         (marked, ["audit-alarm", "copies-short", "log-cannot-be-opened", "few-bookies"]),
     ):
         grave = repair is not EXPOSED
-        [sign] = report(ONE_DEAD, repair, *([blocked] if grave else [])).signs
-        assert (sign.kind, sign.gravity) == ("bookie-away", Gravity.GRAVE if grave else 2)
-        assert [each.kind for each in sign.consequences][: len(below)] == below
-    shown: Any = report(ONE_DEAD, EXPOSED).shown()["signs"]
-    assert [[each["kind"] for each in sign["consequences"]] for sign in shown] == [
+        [finding] = report(ONE_DEAD, repair, *([blocked] if grave else [])).findings
+        assert (finding.kind, finding.gravity) == ("bookie-away", Gravity.GRAVE if grave else 2)
+        assert [each.kind for each in finding.consequences][: len(below)] == below
+    shown: Any = report(ONE_DEAD, EXPOSED).to_dict()["signs"]
+    assert [[each["kind"] for each in finding["consequences"]] for finding in shown] == [
         ["few-bookies", "copies-away"]
     ]
 
@@ -248,7 +252,7 @@ def test_one_dead_bookie_is_one_sign_with_what_follows_from_it_below() -> None:
 def test_what_another_cause_has_stands_alone() -> None:
     full = [replace(each, read_only=True, reasons=("full",)) for each in (THREE[0], THREE[2])]
     found = report(bookies(replace(THREE[1], registered=False), *full))
-    assert [sign.kind for sign in found.signs] == [
+    assert [finding.kind for finding in found.findings] == [
         "nothing-written",
         "bookie-away",
         "bookie-read-only",
@@ -257,38 +261,44 @@ def test_what_another_cause_has_stands_alone() -> None:
     other = replace(
         REPAIR, marked=2, looked_at=2, lacking=(TAKEN_OVER, frozenset({"b0"})), away=("b1",)
     )
-    assert [sign.kind for sign in report(ONE_DEAD, other).signs] == [
+    assert [finding.kind for finding in report(ONE_DEAD, other).findings] == [
         "bookie-away",
         "underreplicated",
     ]
     lost = replace(EXPOSED, lost=(7,))
-    assert [sign.kind for sign in report(ONE_DEAD, lost).signs] == ["entries-lost", "bookie-away"]
+    assert [finding.kind for finding in report(ONE_DEAD, lost).findings] == [
+        "entries-lost",
+        "bookie-away",
+    ]
     idle = replace(REPAIR, auditor="", away=("b1",))
-    assert [sign.kind for sign in report(ONE_DEAD, idle).signs] == ["bookie-away", "no-auditor"]
+    assert [finding.kind for finding in report(ONE_DEAD, idle).findings] == [
+        "bookie-away",
+        "no-auditor",
+    ]
 
 
 def test_several_dead_bookies_are_one_sign_too() -> None:
     two = bookies(*(replace(each, registered=False) for each in THREE[1:]))
-    [sign] = report(two, replace(EXPOSED, away=("b1", "b2"))).signs
-    assert sign.what.startswith(
+    [finding] = report(two, replace(EXPOSED, away=("b1", "b2"))).findings
+    assert finding.what.startswith(
         "2 bookies are known and not registered: b1 (last at h1:1), b2 (last at h2:1); they do not"
     )
-    assert [each.kind for each in sign.consequences] == ["nothing-written", "copies-away"]
+    assert [each.kind for each in finding.consequences] == ["nothing-written", "copies-away"]
     all_ = bookies(*(replace(each, registered=False) for each in THREE))
-    [sign] = report(all_, replace(EXPOSED, away=("b0", "b1", "b2"))).signs
-    assert (sign.kind, sign.what) == (
+    [finding] = report(all_, replace(EXPOSED, away=("b0", "b1", "b2"))).findings
+    assert (finding.kind, finding.what) == (
         "no-bookie",
         "no bookie is registered: 3 bookies are known (b0, b1, b2)",
     )
-    assert [each.kind for each in sign.consequences] == ["copies-away"]
+    assert [each.kind for each in finding.consequences] == ["copies-away"]
 
 
 def test_one_that_does_not_answer_yet_is_the_cause_of_what_lacks_it() -> None:
     silent = servers(replace(SERVER, bookie="b1", reached=False, status=None))
     marked = replace(REPAIR, marked=2, looked_at=2, lacking=(*B1, TAKEN_OVER))
-    [sign] = report(BookiesFacts(bookies=THREE), silent, marked).signs
-    assert sign.kind == "bookie-unreachable"
-    assert [each.kind for each in sign.consequences] == ["underreplicated"]
+    [finding] = report(BookiesFacts(bookies=THREE), silent, marked).findings
+    assert finding.kind == "bookie-unreachable"
+    assert [each.kind for each in finding.consequences] == ["underreplicated"]
 
 
 def test_names_are_listed_up_to_a_few() -> None:
@@ -320,26 +330,26 @@ def saying(**fields: object) -> ServersFacts:
 
 def test_a_bookie_that_is_not_reached_is_wrong_and_one_that_takes_no_orders_is_not() -> None:
     gone = replace(SERVER, reached=False, status=None, silent="no answer")
-    assert signs(servers(gone)) == [(Gravity.WRONG, "bookie-unreachable")]
+    assert findings(servers(gone)) == [(Gravity.WRONG, "bookie-unreachable")]
     shut = replace(SERVER, status=None, silent="it takes no orders")
-    assert signs(servers(shut)) == [(Gravity.NOTE, "no-orders")]
+    assert findings(servers(shut)) == [(Gravity.NOTE, "no-orders")]
     assert servers(gone, shut).summary() == "1 of 2 reached by clients, 0 by operators"
 
 
 def test_what_a_bookie_says_of_its_disks_is_told() -> None:
     full = pb.DirectoryUsage(path="/d", total_bytes=100, free_bytes=9)
-    assert signs(saying(directories=[full])) == [(Gravity.WRONG, "disk-filling")]
-    assert "/d of bookie b0 is 91 % full" in next(saying(directories=[full]).signs()).what
+    assert findings(saying(directories=[full])) == [(Gravity.WRONG, "disk-filling")]
+    assert "/d of bookie b0 is 91 % full" in next(saying(directories=[full]).findings()).what
     assert saying(directories=[full]).summary().endswith("the fullest disk is at 91 %")
-    assert signs(saying(directories=[pb.DirectoryUsage(path="/no-answer")])) == []
+    assert findings(saying(directories=[pb.DirectoryUsage(path="/no-answer")])) == []
     failed = pb.LedgerDirectoryStatus(path="/l", failure="I/O error")
-    assert signs(saying(ledger_directories=[failed])) == [(Gravity.WRONG, "directory-failed")]
+    assert findings(saying(ledger_directories=[failed])) == [(Gravity.WRONG, "directory-failed")]
     journal = pb.JournalStatus(path="/j", full=True)
-    assert signs(saying(journals=[journal])) == [(Gravity.WRONG, "journal-full")]
-    assert signs(saying(warnings=["86 % full"])) == [(Gravity.WRONG, "bookie-warns")]
+    assert findings(saying(journals=[journal])) == [(Gravity.WRONG, "journal-full")]
+    assert findings(saying(warnings=["86 % full"])) == [(Gravity.WRONG, "bookie-warns")]
     alarm = pb.CollectorAlarm(kind="untraced-deletions", reason="no trace")
     waiting = pb.CollectorStatus(waiting=3, alarms=[alarm])
-    assert signs(saying(collector=waiting)) == [(Gravity.WRONG, "deletions-stuck")]
+    assert findings(saying(collector=waiting)) == [(Gravity.WRONG, "deletions-stuck")]
 
 
 @pytest.mark.parametrize(
@@ -350,29 +360,31 @@ def test_a_clock_differs_if_it_does_so_for_sure(
     off_s: float | None, answered_s: float, differs: bool
 ) -> None:
     facts = servers(replace(SERVER, clock_off_s=off_s, answered_s=answered_s))
-    assert signs(facts) == ([(Gravity.WRONG, "clock-differs")] if differs else [])
+    assert findings(facts) == ([(Gravity.WRONG, "clock-differs")] if differs else [])
     if off_s == -9.0:
-        assert "is 9.0 s behind the local clock" in next(facts.signs()).what
+        assert "is 9.0 s behind the local clock" in next(facts.findings()).what
 
 
 def test_versions_that_differ_are_a_note() -> None:
     newer = replace(SERVER, bookie="b1", status=pb.StatusReply(version="1.1"))
-    assert signs(servers(SERVER, newer)) == [(Gravity.NOTE, "versions-differ")]
-    assert "1.0: b0; 1.1: b1" in next(servers(SERVER, newer).signs()).what
-    assert signs(replace(servers(SERVER), version="0.9")) == [(Gravity.NOTE, "versions-differ")]
+    assert findings(servers(SERVER, newer)) == [(Gravity.NOTE, "versions-differ")]
+    assert "1.0: b0; 1.1: b1" in next(servers(SERVER, newer).findings()).what
+    assert findings(replace(servers(SERVER), version="0.9")) == [(Gravity.NOTE, "versions-differ")]
 
 
 def test_deletions_that_nobody_finishes_are_wrong() -> None:
     begun = DeletionsFacts(logs=9, looked_at=9, half_deleted=("a",), waiting=(("b", 2), ("c", 1)))
-    assert signs(begun) == [
+    assert findings(begun) == [
         (Gravity.WRONG, "logs-half-deleted"),
         (Gravity.WRONG, "ledgers-wait"),
     ]
-    assert "3 trimmed ledgers not deleted yet, of b, c" in [s.what for s in begun.signs()]
-    assert {gravity for gravity, _ in signs(replace(begun, janitor="h:1"))} == {Gravity.NOTE}
-    assert signs(DeletionsFacts(logs=1, looked_at=1, retained=1)) == [(Gravity.NOTE, "no-janitor")]
+    assert "3 trimmed ledgers not deleted yet, of b, c" in [s.what for s in begun.findings()]
+    assert {gravity for gravity, _ in findings(replace(begun, janitor="h:1"))} == {Gravity.NOTE}
+    assert findings(DeletionsFacts(logs=1, looked_at=1, retained=1)) == [
+        (Gravity.NOTE, "no-janitor")
+    ]
     unread = DeletionsFacts(logs=9, looked_at=5, unread=("x",))
-    assert signs(unread) == [(Gravity.WRONG, "log-unreadable")]
+    assert findings(unread) == [(Gravity.WRONG, "log-unreadable")]
     assert list(unread.unseen()) == ["the manifests of 4 more logs"]
 
 
@@ -381,7 +393,7 @@ def test_what_two_checks_saw_is_said_once() -> None:
         DeletionsFacts(logs=1, looked_at=1, unread=("x",)),
         LogsFacts(logs=1, elections=1, looked_at=1, led=0, unread=("x",)),
     )
-    assert [sign.kind for sign in found.signs] == ["log-unreadable"]
+    assert [finding.kind for finding in found.findings] == ["log-unreadable"]
 
 
 DAYS = 86_400.0
@@ -412,22 +424,22 @@ def test_a_certificate_that_should_have_been_renewed_is_told_of(
     theirs = ServersFacts(
         version="1.0", servers=(replace(SERVER, status=status, clock_off_s=None),), now_s=1e9
     )
-    assert signs(theirs) == expected
+    assert findings(theirs) == expected
     assert "the next certificate expires on 20" in theirs.summary()
     ours = ServersFacts(
         version="1.0", servers=(), now_s=1e9, own_certificate=theirs.servers[0].certificate
     )
-    assert signs(ours) == expected
-    assert all("of this process" in sign.what for sign in ours.signs())
-    assert all("of bookie b0" in sign.what for sign in theirs.signs())
+    assert findings(ours) == expected
+    assert all("of this process" in finding.what for finding in ours.findings())
+    assert all("of bookie b0" in finding.what for finding in theirs.findings())
 
 
 def test_logs_whose_manifest_fills_up_are_named() -> None:
     facts = DeletionsFacts(logs=2, looked_at=2, filling=(("orders", 61, 17_000),))
-    [sign] = facts.signs()
-    assert (sign.gravity, sign.kind) == (Gravity.WRONG, "manifest-filling-up")
-    assert "orders is 61 % full, of 17,000 segments" in sign.what
-    assert "truncate" in sign.action
+    [finding] = facts.findings()
+    assert (finding.gravity, finding.kind) == (Gravity.WRONG, "manifest-filling-up")
+    assert "orders is 61 % full, of 17,000 segments" in finding.what
+    assert "truncate" in finding.action
 
 
 async def test_the_doctor_looks_at_how_full_manifests_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,10 +458,10 @@ async def test_the_doctor_looks_at_how_full_manifests_are(monkeypatch: pytest.Mo
 
 def test_logs_with_implausible_times_are_named() -> None:
     facts = DeletionsFacts(logs=2, looked_at=2, implausible=(("orders", "a reason"),))
-    (sign,) = facts.signs()
-    assert (sign.gravity, sign.kind) == (Gravity.WRONG, "implausible-times")
-    assert "orders" in sign.what
-    assert "a reason" in sign.what
+    (finding,) = facts.findings()
+    assert (finding.gravity, finding.kind) == (Gravity.WRONG, "implausible-times")
+    assert "orders" in finding.what
+    assert "a reason" in finding.what
 
 
 MEMBERS = tuple(map(BookieId, "abc"))
@@ -493,8 +505,8 @@ def test_a_log_that_cannot_be_opened_is_grave() -> None:
     facts = OpeningsFacts(
         logs=9, looked_at=8, open=3, asked=2, blocked=(("orders", Obstacle("a reason")),)
     )
-    (sign,) = facts.signs()
-    assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "log-cannot-be-opened")
-    assert "log orders cannot be opened for writing: a reason" in sign.what
-    assert "dlog ledger close-at" in sign.action
+    (finding,) = facts.findings()
+    assert (finding.gravity, finding.kind) == (Gravity.GRAVE, "log-cannot-be-opened")
+    assert "log orders cannot be opened for writing: a reason" in finding.what
+    assert "dlog ledger close-at" in finding.action
     assert len(list(facts.unseen())) == 2
