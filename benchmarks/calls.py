@@ -222,7 +222,7 @@ def main() -> int:
     figures = lone.figures()
     if options.record:
         # Which answers come in one turn is chance.
-        kept = figures | {PASSES: math.ceil(figures[PASSES] * 2) / 2}
+        kept = figures | {PASSES: math.ceil(figures[PASSES])}
         RECORDED.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     recorded: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
     for name, figure in figures.items():

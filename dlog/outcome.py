@@ -39,7 +39,7 @@ class Outcome:
 
     def confirm(self, offset: int, segment: int, entry: int) -> None:
         """Confirm the entry, with *offset* for its first record."""
-        if not self.done:
+        if self.place is None and self._error_of is None:
             self.place = Place(segment, entry, offset)
             self._notify()
 
@@ -78,7 +78,7 @@ class Outcome:
     def watch(self, call: Callable[[], None]) -> None:
         """Call *call* when the outcome is known: on the loop, or here if it is already."""
         self._watchers.append(call)
-        if self.done:
+        if self.place is not None or self._error_of is not None:
             call()
 
     def _notify(self) -> None:

@@ -282,7 +282,9 @@ class LedgerWriter:
         self._unlisted()
 
     def _send(self, effect: protocol.SendAdds) -> None:
-        runs = self._runs_of(effect.index, effect.first, effect.last)
+        first, last, runs = self._runs
+        if self._striped or first != effect.first or last != effect.last:
+            runs = self._runs_of(effect.index, effect.first, effect.last)
         add = self._environment.transport.add
         if len(runs) == 1:
             add(effect.bookie, runs[0], partial(self.on_answer, effect))
@@ -296,10 +298,8 @@ class LedgerWriter:
         if self._striped:
             quorum = self.metadata.quorum
             return self._build([e for e in range(first, last + 1) if holds(index, e, quorum)])
-        built_first, built_last, runs = self._runs
-        if (first, last) != (built_first, built_last):
-            runs = self._build(range(first, last + 1))
-            self._runs = first, last, runs
+        runs = self._build(range(first, last + 1))
+        self._runs = first, last, runs
         return runs
 
     def _build(self, ids: Sequence[int]) -> list[AddRun]:
@@ -312,7 +312,7 @@ class LedgerWriter:
     def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
         """Publish after so many turns, unless an entry was added that carries as much: its caller
         would wait for three messages that nobody needs."""
-        if self.last_add_pushed != effect.last_add_confirmed:
+        if self._queued or self._machine.last_add_pushed != effect.last_add_confirmed:
             return
         if turns:
             self._loop.call_soon(self._publish_soon, effect, turns - 1)
@@ -359,23 +359,19 @@ class LedgerWriter:
 
     def _confirm(self, last: EntryId) -> None:
         self._runs = (0, -1, [])  # which holds frames
-        entry_id = last - self._unconfirmed_before(last) + 1
+        pushed = self._machine.last_add_pushed
+        entry_id = pushed - len(self._waiting) + len(self._queued) + 1
         metrics.ADDED_ENTRIES.add(by=last - entry_id + 1)
-        mac = self._credentials.mac
+        beside = HEADER_BYTES + (0 if self._credentials.mac is None else TRAILER_BYTES)
         while entry_id <= last:
             frame = self._frames.pop(entry_id)
-            self._pending_bytes -= _charge(_payload_bytes(frame, mac))
+            self._pending_bytes -= max(len(frame) - beside, ENTRY_CHARGE_MIN)
             self._settled.append((self._waiting.popleft(), EntryId(entry_id)))
             entry_id += 1
         if not self._answering:
             self._loop.call_soon(self._tell)
         if self._has_room():
             self._room.set()
-
-    def _unconfirmed_before(self, last: EntryId) -> int:
-        """Return how many of the waiting entries are at or below *last*."""
-        pushed = self._machine.last_add_pushed
-        return len(self._waiting) - len(self._queued) - (pushed - last)
 
     def _fail(self, error: LogError) -> None:
         self.error = error
@@ -444,11 +440,3 @@ def _retrieved(future: "asyncio.Future[EntryId] | asyncio.Future[LedgerMetadata]
     """A caller may watch the last future only; the others' errors are not forgotten ones."""
     if not future.cancelled():
         future.exception()
-
-
-def _charge(payload_bytes: int) -> int:
-    return max(payload_bytes, ENTRY_CHARGE_MIN)
-
-
-def _payload_bytes(frame: bytes, mac: bytes | None) -> int:
-    return len(frame) - HEADER_BYTES - (0 if mac is None else TRAILER_BYTES)

@@ -129,7 +129,7 @@ class Intake:
             return Gathering.placed(Outcome.refused(self._shut, self._told))
         self._check_pending()
         gathering = self._gathering = Gathering(expected_offset)
-        self._call()
+        self.wake_writer()
         return gathering
 
     def settle(self) -> None:
@@ -191,7 +191,7 @@ class Intake:
         if refusal is not None:
             raise refusal
         parts = self._take_all(records)
-        self._call()
+        self.wake_writer()
         return parts
 
     def submit_encoded(self, payloads: Sequence[bytes], receipt: Receipt) -> Outcome:
@@ -216,7 +216,7 @@ class Intake:
         group = self.packer.add_encoded(payload, receipt)
         self._origin, self._last_txid = receipt.origin, last_txid
         self.next_offset += group.count
-        self._call()
+        self.wake_writer()
         return group.outcome
 
     def _refusal_of_encoded(self, batch: RecordBatch, last_txid: int) -> LogError | None:
@@ -234,7 +234,8 @@ class Intake:
                 refusal = self._txid_refusal(after, before)
         return refusal
 
-    def _call(self) -> None:
+    def wake_writer(self) -> None:
+        """Let the writer look in the next turn of the loop, behind all that is about to come in."""
         if not self._woken:
             self._woken = True
             self._wake()

@@ -345,7 +345,10 @@ class Writing:
         effects: list[WritingEffect] = [self._confirm()]
         self._segment_bytes += size_bytes
         if self.phase is LogWriterPhase.APPENDING:
-            effects += self._send()
+            if self._packer.has_full:
+                effects += self._send()
+            elif self._packer.has_open:  # whoever hears of this confirmation may add to it
+                self._intake.wake_writer()
         elif not self._packer.in_flight:
             effects += self._step_roll(roll.AddsConfirmed(), now)
         records = self.confirmed_offset - self._segment_first

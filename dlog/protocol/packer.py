@@ -144,6 +144,16 @@ class Packer:
         return len(self._sent)
 
     @property
+    def has_full(self) -> bool:
+        """Whether a group waits that gets nothing more."""
+        return bool(self._full)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a group waits that is not full."""
+        return self._open is not None
+
+    @property
     def oldest(self) -> Group:
         """The one in flight that is confirmed next. Requires one."""
         return self._sent[0]

@@ -285,16 +285,19 @@ class Writer:
             return self._settle(now)  # what could be confirmed now is so behind it
         effects: list[WriterEffect] = []
         before = self._acks.confirmed
-        if self._acks.advance(self.last_add_pushed) > before:
-            effects.append(ConfirmAdds(self.last_add_confirmed))
-        if self.last_add_confirmed < self.last_add_pushed:
+        confirmed = EntryId(self._acks.advance(self.last_add_pushed))
+        if confirmed > before:
+            effects.append(ConfirmAdds(confirmed))
+        if confirmed < self.last_add_pushed:
             return effects
         if self._close_requested:
             effects += self._begin_close()
-        elif self._published < self.last_add_confirmed:
-            self._published = self.last_add_confirmed
-            up = tuple(slot.bookie for slot in self._acks.slots if not slot.down)
-            effects.append(PublishLac(self.last_add_confirmed, self.length, up))
+        elif self._published < confirmed:
+            self._published = confirmed
+            up = self._acks.bookies
+            if self._change.failed:
+                up = tuple(slot.bookie for slot in self._acks.slots if not slot.down)
+            effects.append(PublishLac(confirmed, self.length, up))
         return effects
 
     # Ensemble change.

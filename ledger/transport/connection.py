@@ -7,7 +7,7 @@ that handles a frame. Bytes are received where they stay (`ledger.transport.fram
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, cast
 
 from ledger.errors import BadMessage
@@ -111,13 +111,6 @@ class Connection(asyncio.BufferedProtocol):
     def took(self, frame: Frame) -> None:
         """Handle *frame*. Raises `BadMessage`."""
         raise NotImplementedError
-
-    def took_all(self, frames: Sequence[Frame]) -> None:
-        """Handle *frames*, which became whole together. Raises `BadMessage`."""
-        for frame in frames:
-            if self.is_deaf:
-                return
-            self.took(frame)
 
     def refused(self, error: BadMessage, received: bytes, /) -> None:
         """What came cannot be used; *received*: if it is all that came, what it was."""
@@ -260,7 +253,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_deaf:
             return self._scratch
         if self._greeting is None:
-            return self.reader.room()
+            reader = self.reader
+            return reader.room() if reader.pieces else reader.scratch
         return self._scratch[: HANDSHAKE_BYTES_MAX + 1 - len(self._greeting)]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -274,7 +268,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self.greeted(received):
                     self._greeting = None
                 return
-            self.took_all(self.reader.take(nbytes))
+            for frame in self.reader.take(nbytes):
+                if self.is_deaf:
+                    return
+                self.took(frame)
         except BadMessage as error:
             self.refused(error, received)
         except Exception:  # noqa: BLE001 - it is told, and the loop goes on

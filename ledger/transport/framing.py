@@ -170,12 +170,12 @@ class FrameReader:
         assert len(scratch) <= self._piece_bytes_max
         self.progress = 0
         """Grows with each piece that begins and each frame that ends."""
-        self._scratch = scratch
+        self.scratch = scratch
         self.body_bytes_max = body_bytes_max
         self._budget = budget
         self._head = bytearray()
         self._kind = self._number = self._left_bytes = 0
-        self._pieces: list[bytearray | memoryview] = []
+        self.pieces: list[bytearray | memoryview] = []
         self._filled_bytes = 0
         self.paid_bytes = 0
         """Drawn from the budget."""
@@ -183,28 +183,29 @@ class FrameReader:
     @property
     def is_under_way(self) -> bool:
         """Whether a frame has begun and is not whole."""
-        return bool(self._head or self._pieces)
+        return bool(self._head or self.pieces)
 
     def receive_at_most(self, size_bytes: int) -> None:
         """Let no more come at once than so much, from a peer that sends small frames."""
-        self._scratch = self._scratch[:size_bytes]
+        self.scratch = self.scratch[:size_bytes]
 
     def room(self) -> memoryview:
-        """Return where the next bytes are to be written; call `take` then."""
-        if not self._pieces:
-            return self._scratch
-        return memoryview(self._pieces[-1])[self._filled_bytes :]
+        """Return where the next bytes are to be written; call `take` then. That is `scratch`, if
+        no piece is begun."""
+        if not self.pieces:
+            return self.scratch
+        return memoryview(self.pieces[-1])[self._filled_bytes :]
 
     def take(self, count: int) -> list[Frame]:
         """Return the frames that are whole now that *count* bytes were written to `room`.
 
         Raises `BadMessage`; the connection cannot be used any more then."""
         frames: list[Frame] = []
-        if self._pieces:
+        if self.pieces:
             self._filled_bytes += count
             self._grown(frames)
             return frames
-        data, at = self._scratch[:count], 0
+        data, at = self.scratch[:count], 0
         if self._head:
             at = min(HEADER_BYTES - len(self._head), count)
             self._head += data[:at]
@@ -223,7 +224,7 @@ class FrameReader:
         """Give back what is held."""
         self._budget.left_bytes += self.paid_bytes
         self.paid_bytes = 0
-        self._pieces.clear()
+        self.pieces.clear()
         self._head.clear()
 
     def _begin(self, head: bytes, data: memoryview, at: int, frames: list[Frame]) -> int:
@@ -243,36 +244,36 @@ class FrameReader:
         self._kind, self._number, self._left_bytes = kind, number, length
         here = len(data) - at
         self._new_piece(here)
-        self._pieces[-1][:here] = data[at:]
+        self.pieces[-1][:here] = data[at:]
         self._filled_bytes = here
         return len(data)
 
     def _grown(self, frames: list[Frame]) -> None:
-        piece_bytes = len(self._pieces[-1])
+        piece_bytes = len(self.pieces[-1])
         if self._filled_bytes < piece_bytes:
             return
         self._left_bytes -= piece_bytes
-        came_bytes = sum(map(len, self._pieces))
+        came_bytes = sum(map(len, self.pieces))
         if self._left_bytes:
             self._new_piece(came_bytes)
             return
         self._believed_bytes = max(self._believed_bytes, min(came_bytes, self._piece_bytes_max))
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.drop()
         self.progress += 1
         frames.append(Frame(self._kind, self._number, body))
 
     def _new_piece(self, came_bytes: int) -> None:
         """*came_bytes*: of the body, up to now; at its beginning they are to find room here."""
-        believed_bytes = max(self._believed_bytes, came_bytes * (1 if self._pieces else 2))
+        believed_bytes = max(self._believed_bytes, came_bytes * (1 if self.pieces else 2))
         size_bytes = min(self._left_bytes, self._piece_bytes_max, believed_bytes)
-        if self._pieces or size_bytes > BELIEVED_BYTES:
+        if self.pieces or size_bytes > BELIEVED_BYTES:
             if not self._budget.draw(self, size_bytes):
                 raise BadMessage("Frame", "there is no room for large messages; send it again")
             self.paid_bytes += size_bytes
         piece = None
-        if self._blocks is not None and not self._pieces and size_bytes == self._left_bytes:
+        if self._blocks is not None and not self.pieces and size_bytes == self._left_bytes:
             piece = self._blocks.take(size_bytes)
-        self._pieces.append(bytearray(size_bytes) if piece is None else piece)
+        self.pieces.append(bytearray(size_bytes) if piece is None else piece)
         self._filled_bytes = 0
         self.progress += 1

@@ -53,7 +53,7 @@ from dlog.protocol.log_writer_events import (
     TimePassed,
     TroubleMet,
 )
-from dlog.protocol.packer import PARTIAL_MAX
+from dlog.protocol.packer import PARTIAL_MAX, Packer
 from ledger.errors import (
     BadVersion,
     KeyDiffers,
@@ -107,10 +107,20 @@ def test_what_waits_for_the_window_is_sent_when_an_entry_is_confirmed() -> None:
     first, *_ = rig.sent(*[b"a"] * PARTIAL_MAX)
     late = rig.append(b"b", b"c")
     assert rig.step(RecordsGathered()) == []
-    assert rig.confirm() == [
-        Confirm(first, 0, 1, 0),
-        Sends(FIRST, (Entry(late, PARTIAL_MAX, NO_TXID),)),
-    ]
+    rig.woken = 0
+    assert rig.confirm() == [Confirm(first, 0, 1, 0)]
+    assert rig.woken == 1
+    assert rig.append(b"of who heard of it") is late
+    assert rig.step(RecordsGathered()) == [Sends(FIRST, (Entry(late, PARTIAL_MAX, NO_TXID),))]
+
+
+def test_a_full_group_that_waits_for_the_window_is_sent_in_the_step_that_makes_room() -> None:
+    rig = Rig()
+    rig.intake.packer = rig.machine._packer = Packer(entry_bytes_full=1, partial_max=1, sent_max=1)
+    (first,) = rig.sent(b"a")
+    late = rig.append(b"b")
+    assert rig.step(RecordsGathered()) == []
+    assert rig.confirm() == [Confirm(first, 0, 1, 0), Sends(FIRST, (Entry(late, 1, NO_TXID),))]
 
 
 def test_the_last_txid_is_that_of_the_last_confirmed_record_that_has_one() -> None:
