@@ -1,4 +1,4 @@
-"""The log of changes, `_audit`: what operators ordered, and what became of it."""
+"""The log of changes, `_audit`: orders of operators, and their outcomes."""
 
 from dlog.changes.audit_log import (
     CHANGES_MAX,

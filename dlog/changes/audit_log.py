@@ -1,13 +1,12 @@
-"""The log `_audit`: writes changes down, around what is done, and reads what was changed, and by
-whom.
+"""The log `_audit`: records changes by operators, and reads them.
 
 A log has one writer, and operators are many: each opens the log when a change begins, and has it
 until the change ends or another operator opens it; then it is opened once more for the outcome. So
-nobody waits for anybody who has gone home, and takeovers cost tens of milliseconds, which nobody
-feels at a shell. The attempts are bounded in number and time.
+no operator waits for another one, and a takeover costs tens of milliseconds, which is not felt at a
+shell. The attempts are bounded in number and time.
 
-An operator has to be able to act when bookies are missing: so a change that cannot be written down
-is made all the same, and that is said, unless *required* is asked for.
+Operators must be able to act when bookies are missing: so a change that cannot be recorded is made
+anyway, with a warning, unless *required* is set.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ async def last_changes(
 ) -> list[Change]:
     """Return the last changes, each once, in the order in which they began.
 
-    With *since_ms*, those of which something was written down at that time or later. Raises what
+    With *since_ms*, those that were recorded at that time or later. Raises what
     reading a log raises."""
     assert 1 <= changes_max <= CHANGES_MAX
     found: list[Change] = []
@@ -77,9 +76,9 @@ async def last_changes(
 async def follow_changes(
     client: "LedgerClient", *, since_ms: int | None = None
 ) -> AsyncIterator[Change]:
-    """Yield what is written down, as it happens: a change when it begins, and when it ends.
+    """Yield changes as they are recorded: each when it begins, and when it ends.
 
-    Raises `NoSuchLog` if nothing was ever written down."""
+    Raises `NoSuchLog` if no change was ever recorded."""
     async for each in _records(client, since_ms=since_ms, follow=True):
         yield each
 
@@ -105,9 +104,9 @@ async def _records(
 
 class Mode(StrEnum):
     AUTO = "auto"
-    """Written down if that is possible; the change is made in any case."""
+    """Recorded if that is possible; the change is made in any case."""
     REQUIRED = "required"
-    """No change that cannot be written down."""
+    """No change that cannot be recorded."""
     OFF = "off"
 
 
@@ -116,14 +115,14 @@ class ChangeNotRecorded(RemoteError):
 
     def __init__(self, command: str, reason: str) -> None:
         super().__init__(
-            f"{command} was not begun, as it cannot be written down in the log {LOG!r}: {reason}; "
-            f"DLOG_AUDIT={Mode.AUTO} lets it go on all the same"
+            f"{command} was not started: it cannot be recorded in the log {LOG!r}: {reason}; "
+            f"DLOG_AUDIT={Mode.AUTO} makes the change without a record"
         )
         self.command, self.reason = command, reason
 
 
 def ourselves() -> str:
-    """Return who runs this process: by its certificate if there is one, else USER@HOST.
+    """Return the user of this process: by its certificate if there is one, else USER@HOST.
 
     Raises `InvalidConfig`, `InvalidTls`."""
     if name := own_name(Security.of(load().secured)):
@@ -146,11 +145,11 @@ async def recorded(
     mode: Mode = Mode.AUTO,
     warn: Warn,
 ) -> AsyncIterator[None]:
-    """Write down that *command* begins, and with which outcome it ends: an exception is a failure.
+    """Record that *command* begins, and the outcome with which it ends: an exception is a failure.
 
-    *arguments* must hold no secrets. *place* is host and process unless given. What could not be
-    written down goes to *warn* as a sentence. Raises `ChangeNotRecorded` before anything is done
-    (*mode* required), and what is done inside raises."""
+    *arguments* must hold no secrets. *place* is host and process unless given. Failures
+    to record go to *warn* as a sentence. Raises `ChangeNotRecorded` before the body runs (*mode*
+    required), and the errors of the body."""
     if mode is Mode.OFF:
         yield
         return
@@ -162,9 +161,9 @@ async def recorded(
         arguments=arguments,
         begun_ms=now_ms(),
     )
-    pen = _Pen(client)
-    if (reason := await pen.write(begun)) is not None and mode is Mode.REQUIRED:
-        await pen.close()
+    recorder = _Recorder(client)
+    if (reason := await recorder.write(begun)) is not None and mode is Mode.REQUIRED:
+        await recorder.close()
         raise ChangeNotRecorded(command, reason)
     ended = begun.ended(Outcome.INTERRUPTED, begun.begun_ms)
     try:
@@ -176,20 +175,20 @@ async def recorded(
     finally:  # also if it is cancelled
         if ended.outcome is Outcome.INTERRUPTED:
             ended = begun.ended(Outcome.INTERRUPTED, now_ms())
-        if (reason := await pen.write(ended)) is not None:
-            warn(f"what became of {command!r} was not written down in the log {LOG!r}: {reason}")
-        await pen.close()
+        if (reason := await recorder.write(ended)) is not None:
+            warn(f"the outcome of {command!r} was not recorded in the log {LOG!r}: {reason}")
+        await recorder.close()
 
 
 @dataclass(slots=True)
-class _Pen:
-    """Has the log as long as nobody else wants it."""
+class _Recorder:
+    """A writer of the log that gives way to others."""
 
     client: "LedgerClient"
     _log: Log | None = field(default=None)
 
     async def write(self, change: Change) -> str | None:
-        """Return why *change* could not be written down; None: it is."""
+        """Return why *change* could not be recorded; None: it is."""
         try:
             async with asyncio.timeout(WRITE_S_MAX):
                 await self._write(change)
@@ -209,16 +208,16 @@ class _Pen:
                 await self._log.append(change.encode(), key=change.number.encode())
                 return
             except (LostOwnership, AppendOutcomeUnknown, LogClosed) as error:
-                trouble: LogError = error  # another operator came in between
+                transient: LogError = error  # another operator came in between
             except NotEnoughBookies:
                 raise  # it may be so for hours
             except LogError as error:
                 if not error.retryable:
                     raise
-                trouble = error
-            await self._let_go()
+                transient = error
+            await self._abandon()
             if not tries_left:
-                raise trouble
+                raise transient
             await asyncio.sleep(backoff.next())
 
     async def close(self) -> None:
@@ -227,15 +226,15 @@ class _Pen:
                 await self._log.close(timeout_s=CLOSE_S)
             self._log = None
 
-    async def _let_go(self) -> None:
+    async def _abandon(self) -> None:
         if self._log is not None:
             await self._log.abandon()
             self._log = None
 
 
 async def _opened(client: "LedgerClient") -> Log:
-    """Open the log; make it if it is not there, with as many copies as there are bookies, up to
-    three, and give it more once there are more."""
+    """Open the log; create it if needed, with as many copies as there are bookies, up to three, and
+    give it more once there are more."""
     node = ManifestNode(client.store, LOG)
     quorum = _quorum(len(client.bookies.writable()))
     await ensure_log(client, node, LogSettings(quorum=quorum), own=True)
@@ -269,5 +268,5 @@ def _quorum(bookies: int) -> Quorum:
 
 
 def _sentence(error: Exception) -> str:
-    """Return why *error* ended a command. One that is an exit code was told on the way out."""
+    """Return why *error* ended a command. The reason of an exit code is in its notes."""
     return ("; ".join(getattr(error, "__notes__", ())) or str(error) or repr(error))[:ERROR_MAX]

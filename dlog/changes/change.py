@@ -1,7 +1,7 @@
-"""One change by an operator, and how it is written down. Pure.
+"""One change by an operator, and its records. Pure.
 
-It is written twice: when it begins, and with its outcome when it ends. Each record says all that is
-known by then, so that one alone is of use; both have the change's number as their key.
+A change has two records: one when it begins, and one with its outcome when it ends. Each has all
+that is known by then, so that it is of use alone; both have the change's number as their key.
 """
 
 import json
@@ -35,7 +35,7 @@ class Change:
     who: str
     """As the certificate names the operator, else USER@HOST, which nobody has checked."""
     place: str
-    """From where: host and process, and more where more is known."""
+    """The place of the operator: host and process, and more where more is known."""
     command: str
     """The order, in the words of the command line: ``log truncate``."""
     arguments: Mapping[str, Argument] = field(default_factory=dict)

@@ -175,7 +175,7 @@ def parse_settings(pairs: list[str], option: str) -> dict[str, object]:
             raise typer.BadParameter(f"{name} is given twice", param_hint=option)
         found[name] = text
     key = found.get("encrypt_with")
-    if key and not is_key_name(str(key)):  # at once: what is refused later was written down before
+    if key and not is_key_name(str(key)):  # at once: a later refusal would already be recorded
         raise typer.BadParameter(
             f"encrypt_with: the name of a key is {NAME_ALLOWED}", param_hint=option
         )

@@ -74,7 +74,7 @@ def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
 
 
 def run_recorded(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """As `run`; if it changes something, that is written down in the log of changes."""
+    """As `run`; a change is recorded in the log of changes."""
     try:
         change = recording(uri)
         if change is None:

@@ -46,7 +46,6 @@ from dlog.console.wording import count, seconds, size
 from dlog.console.works import NotBegun, Ordered, Say
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.errors import InvalidPosition, InvalidSettings
-from dlog.health.findings import are
 from dlog.health.survey import NoOrders, operator_of, taking_orders
 from dlog.manifest import Manifest
 from dlog.names import check_name, is_own
@@ -96,7 +95,7 @@ async def asked(kind: Kind, gatherer: Gatherer, given: Given) -> Asked:
         async with asyncio.timeout(ASK_S):
             return await kind.ask(gatherer, given)
     except TimeoutError:
-        raise TakesTooLong("finding out what it would do") from None
+        raise TakesTooLong("the preview of the change") from None
 
 
 # Logs.
@@ -128,7 +127,9 @@ def _life_shown(given: Given) -> str:
     """Return the incarnation of the log that was shown: that one is changed, and no other that has
     its name since, in whatever moment it was made."""
     if not given.get("incarnation"):
-        raise NotBegun("it is not said which life of the log is meant: begin at its page")
+        raise NotBegun(
+            "the form does not name the incarnation of the log: start from the page of the log"
+        )
     return given["incarnation"]
 
 
@@ -199,7 +200,7 @@ def _order_settings(gatherer: Gatherer, given: Given) -> Ordered:
     log, life = _log_of(given), _life_shown(given)
     changes = {key.removeprefix(SET): text for key, text in given.items() if key.startswith(SET)}
     key = changes.get("encrypt_with")
-    if key and not is_key_name(key):  # at once: what is refused later was written down before
+    if key and not is_key_name(key):  # at once: a later refusal would already be recorded
         raise InvalidSettings("encrypt_with", "...", f"the name of a key is {NAME_ALLOWED}")
     if not changes:
         raise NotBegun("no setting was changed")
@@ -232,12 +233,11 @@ def _order_verify(gatherer: Gatherer, given: Given) -> Ordered:
         report = await verify_log(log, repair=True, on_progress=on_progress, client=gatherer.client)
         found = f"{counted(report.entries, 'entry')}, {counted(report.replicas, 'good copy')}"
         if report.healthy:
-            return f"{found}: all is there and right"
+            return f"{found}: no problems found"
         wrong = len(report.faults) + len(report.problems) + report.more
-        handed = "was" if report.marked == 1 else "were"
         return (
-            f"{found}: {are(wrong, 'thing')} wrong, {counted(report.marked, 'ledger')} {handed} "
-            "handed to repair"
+            f"{found}: {counted(wrong, 'problem')}, {counted(report.marked, 'ledger')} marked for "
+            "repair"
         )
 
     return Ordered(
@@ -277,7 +277,7 @@ def _order_gc(gatherer: Gatherer, given: Given) -> Ordered:
     bookie = _bookie_of(gatherer, given)
 
     async def make(say: Say) -> str:
-        say("it collects", None)
+        say("collecting garbage", None)
         async with _operator(gatherer, bookie) as operator:
             return _ran(await operator.collect())
 
@@ -292,7 +292,7 @@ def _order_compact(gatherer: Gatherer, given: Given) -> Ordered:
     bookie = _bookie_of(gatherer, given)
 
     async def make(say: Say) -> str:
-        say("it compacts", None)
+        say("compacting", None)
         async with _operator(gatherer, bookie) as operator:
             return _ran(await operator.compact(major=True))
 
@@ -338,7 +338,7 @@ def _order_decommission(gatherer: Gatherer, given: Given) -> Ordered:
             most = max(most, report.bytes_left)
             words = f"{counted(report.ledgers_left, 'ledger')} left, {size(report.bytes_left)}"
             if report.hopeless:
-                words += f"; nobody has some entries of {len(report.hopeless)} of them"
+                words += f"; no bookie has some entries of {len(report.hopeless)} of them"
             trouble = f"; {report.trouble}" if report.trouble else ""
             say(words + trouble, 1000 * (most - report.bytes_left) // most)
 
@@ -358,7 +358,7 @@ def _order_keep(gatherer: Gatherer, given: Given) -> Ordered:
 
     async def make(_: Say) -> str:
         await keep(gatherer.client, bookie)
-        return "it stays; make it writable to let entries in again"
+        return "it stays; make it writable to accept entries again"
 
     return Ordered(
         command="bookie decommission",

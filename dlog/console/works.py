@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 
 class NotBegun(CallerError):
     def __init__(self, reason: str) -> None:
-        super().__init__(f"it was not begun: {reason}")
+        super().__init__(f"the change was not started: {reason}")
         self.reason = reason
 
 

@@ -128,7 +128,7 @@ async def test_without_bookies_an_operator_can_act_and_is_told() -> None:
             acted = True
         assert acted
         [said] = told
-        assert "'bookie replace' was not written down in the log '_audit': " in said
+        assert "'bookie replace' was not recorded in the log '_audit': " in said
 
 
 async def test_where_it_is_required_nothing_is_done_that_cannot_be_written_down() -> None:
@@ -136,7 +136,9 @@ async def test_where_it_is_required_nothing_is_done_that_cannot_be_written_down(
         for index in range(3):
             await cluster.kill_bookie(index)
         await until(lambda: not client.bookies.writable())
-        with pytest.raises(ChangeNotRecorded, match="DLOG_AUDIT=auto lets it go on"):
+        with pytest.raises(
+            ChangeNotRecorded, match="DLOG_AUDIT=auto makes the change without a record"
+        ):
             async with change(client, mode=Mode.REQUIRED):
                 pytest.fail("it was begun")
 

@@ -105,11 +105,11 @@ def test_who_requires_it_is_refused_without_bookies() -> None:
             shell.cluster.kill_bookie(index)
         result = shell.invoke("log", "settings", "set", "a", "codec=lz4", DLOG_AUDIT="required")
         assert result.exit_code == 1
-        assert "was not begun, as it cannot be written down" in result.stderr
+        assert "was not started: it cannot be recorded" in result.stderr
         assert shell.json("log", "settings", "get", "a")["codec"] == "none"
         result = shell.invoke("log", "settings", "set", "a", "codec=lz4", DLOG_AUDIT="auto")
         assert result.exit_code == 0
-        assert "was not written down in the log '_audit'" in result.stderr
+        assert "was not recorded in the log '_audit'" in result.stderr
 
 
 def test_dlogs_own_log_is_listed_when_it_is_asked_for(shell: CliShell) -> None:
