@@ -61,7 +61,7 @@ def parts_of(call: Call, client: Found, bookies: Mapping[str, Found]) -> list[fl
     address, batch = ack[1].split()
     sends = [each for each in sent if each[1] == address]
     there = _between(bookies[address], called, ack[2])
-    taken = [each for each in there if each[:2] == ("took", batch)]
+    taken = [each for each in there if each[:2] == ("_take", batch)]
     answers = [each for each in there if each[:2] == ("send", batch)]
     syncs = [each for each in there if each[0] == "sync" and taken and each[2] > taken[0][3]]
     if any(len(found) != 1 for found in (sends, taken, answers, syncs)):  # a checkpoint syncs, too

@@ -40,7 +40,7 @@ def stamp(owner: type, method: str, about: Callable[..., object] = lambda *_: ""
 
 def main() -> None:
     kept = Path(sys.argv.pop(1))
-    stamp(AddConnection, "took", lambda _, frame: frame.number)
+    stamp(AddConnection, "_take", lambda _, frame: frame.number)
     stamp(RealFile, "sync")
     stamp(Connection, "send", lambda *arguments: arguments[2])
     atexit.register(lambda: kept.write_text(json.dumps(stamps)))

@@ -67,6 +67,9 @@ class AppendingStorage:
     def last_ticket(self) -> int:
         return self._ticket
 
+    def is_ordinary(self, run: AddRun) -> bool:  # noqa: ARG002 - nothing is compared
+        return True
+
     def is_new(self, ledger_id: int) -> bool:  # noqa: ARG002 - nothing is kept
         return True
 

@@ -25,7 +25,13 @@ RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 LIMIT_MAX: Final = VALUE_MAX
 """No limit of bytes, records or seconds is larger."""
 
-CODECS_ALLOWED: Final = f"none, zstd, zstd:1 to zstd:{ZSTD_LEVEL_MAX} (its level), or lz4"
+_CODECS: Final = [
+    f"zstd, zstd:1 to zstd:{ZSTD_LEVEL_MAX} (its level)"
+    if codec is Codec.ZSTD
+    else codec.name.lower()
+    for codec in Codec
+]
+CODECS_ALLOWED: Final = f"{', '.join(_CODECS[:-1])}, or {_CODECS[-1]}"
 """What `parse_codec` takes, for people."""
 
 _ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))

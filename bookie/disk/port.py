@@ -193,7 +193,7 @@ class RealFile:
         return self._path
 
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        with _reporting_full(self._path):
+        try:
             for start in range(0, len(buffers), _IOV_MAX):
                 group = list(buffers[start : start + _IOV_MAX])
                 size_bytes = sum(map(len, group))
@@ -201,6 +201,10 @@ class RealFile:
                 if written < size_bytes:
                     self._write_rest(b"".join(group), written, offset)
                 offset += size_bytes
+        except OSError as error:
+            if error.errno in _FULL:
+                raise disk_error(error.errno, self._path) from error
+            raise
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         view = memoryview(data)

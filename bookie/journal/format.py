@@ -39,10 +39,13 @@ _CRC: Final = Struct("<I")
 _COUNTED: Final = 1
 _RECYCLED: Final = 2
 _RECORD: Final = Struct("<IIQqBBHIq")
+_RECORD_LEAD: Final = Struct("<II")  # length, CRC32C of what follows
+_RECORD_REST: Final = Struct("<QqBBHIq")
 RECORD_HEADER_BYTES: Final = _RECORD.size
 EPOCH_AT: Final = 8
 """Where in a record its epoch stands."""
-_CRC_FROM: Final = 8
+_CRC_FROM: Final = _RECORD_LEAD.size
+_IS_BIG_ENDIAN: Final = sys.byteorder == "big"
 
 
 class RecordKind(IntEnum):
@@ -160,15 +163,16 @@ def encode_record(
     record: Record, epoch: int, synced_to: int, *, room_bytes: int = 0
 ) -> list[bytes]:
     """Return the record in pieces to be written one after the other; frames uncopied."""
-    count = len(record.entries)
-    columns = b"".join((record.key, _to_bytes(record.entries), _to_bytes(record.lengths)))
-    length = RECORD_HEADER_BYTES + len(columns) + len(record.frames)
-    header = _RECORD.pack(
-        length, 0, epoch, synced_to,
-        record.kind, room_bytes.bit_length(), len(record.key), count, record.ledger_id,
-    )  # fmt: skip
-    crc = extend(crc32c(header[_CRC_FROM:] + columns), record.frames)
-    return [header[:4] + _CRC.pack(crc) + header[_CRC_FROM:] + columns, record.frames]
+    key, entries, lengths, frames = record.key, record.entries, record.lengths, record.frames
+    if _IS_BIG_ENDIAN:
+        entries, lengths = _swapped(entries), _swapped(lengths)
+    columns = b"".join((key, entries.tobytes(), lengths.tobytes()))
+    rest = _RECORD_REST.pack(
+        epoch, synced_to, record.kind, room_bytes.bit_length(), len(key), len(entries),
+        record.ledger_id,
+    ) + columns  # fmt: skip
+    length = _RECORD_LEAD.size + len(rest) + len(frames)
+    return [_RECORD_LEAD.pack(length, extend(crc32c(rest), frames)) + rest, frames]
 
 
 def size_of(record: Record) -> int:
@@ -243,16 +247,15 @@ def decode_mark(data: bytes, path: str) -> tuple[JournalMark, int]:
     return JournalMark(journal_id, offset), tag
 
 
-def _to_bytes(column: "array[int]") -> bytes:
-    if sys.byteorder == "big":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
+def _swapped(column: "array[int]") -> "array[int]":
+    column = column[:]
+    column.byteswap()
+    return column
 
 
 def _from_bytes(typecode: Literal["q", "I"], data: bytes | memoryview) -> "array[int]":
     column = array(typecode)
     column.frombytes(data)
-    if sys.byteorder == "big":
+    if _IS_BIG_ENDIAN:
         column.byteswap()
     return column

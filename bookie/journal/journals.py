@@ -64,9 +64,11 @@ class Journals:
     def durable(self) -> int:
         """The highest ticket that is durable together with all before it."""
         with self._lock:
-            last = self._ticket
-            pending = [first for writer in self._writers if (first := writer.first_pending())]
-        return min(pending, default=last + 1) - 1
+            durable = self._ticket
+            for writer in self._writers:
+                if (first := writer.first_pending()) and first <= durable:
+                    durable = first - 1
+        return durable
 
     @property
     def full(self) -> tuple[int, ...]:
@@ -81,7 +83,8 @@ class Journals:
 
     def add(self, record: Record) -> int:
         """Queue *record* in the journal of its ledger; return its ticket."""
-        writer = self._writers[self._directories.journal_of(record.ledger_id)]
+        at = self._directories.journal_of(record.ledger_id) if len(self._writers) > 1 else 0
+        writer = self._writers[at]
         with self._lock:
             self._ticket += 1
             writer.queue(record, self._ticket)

@@ -27,6 +27,7 @@ called by one thread at a time. `take` and `give_up` of the spares are the journ
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -78,9 +79,13 @@ class JournalCounts:
 
     def synced(self, records: int, size_bytes: int, took_s: float) -> None:
         """Take note of one group."""
-        self.records.observe(records)
-        self.bytes.observe(size_bytes)
-        self.sync_s.observe(took_s)
+        for buckets, value in (
+            (self.records, records),
+            (self.bytes, size_bytes),
+            (self.sync_s, took_s),
+        ):
+            buckets.counts[bisect_left(buckets.bounds, value)] += 1
+            buckets.total += value
 
 
 class Spares:
@@ -166,6 +171,7 @@ class JournalWriter:
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
         self._block_bytes = block_bytes
+        self._zeros = memoryview(bytes(block_bytes))
         self._header = header
         self._file: DiskFile = disk.open(path_of(header.journal_id))
         self._allocated = self._file.size()
@@ -179,6 +185,8 @@ class JournalWriter:
         self._queued_bytes = self._writing_bytes = 0
         self.is_full = False
         """Whether the disk has no room for more than is preallocated."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when that has become so, on the thread that commits."""
         self.position = JournalMark(header.journal_id, FILE_HEADER_BYTES)
         """Every record before this place is durable."""
         self.counts = JournalCounts()
@@ -232,7 +240,7 @@ class JournalWriter:
         try:
             self._write(queue)
         except DiskFull:
-            self.is_full = True
+            self._found_full()
             with self._lock:
                 self._queue[:0] = queue
                 self._queued_bytes += self._writing_bytes
@@ -256,31 +264,28 @@ class JournalWriter:
         """Raises `DiskFull`; then it can be done again."""
         if self._end >= self._file_bytes_max:
             self._roll()
-        pieces = [piece for record in queue for piece in self._encode(record)]
-        end = self._end + sum(map(len, pieces))
+        header, start = self._header, self._end
+        room_bytes = max(0, self.size_synced - start)
+        pieces: list[bytes | memoryview] = []
+        for record in queue:
+            pieces += encode_record(record, header.epoch, start, room_bytes=room_bytes)
+        end = start + sum(map(len, pieces))
         if self._allocated - end < HEADROOM * self._preallocate_bytes or self.is_full:
             self._extend(end)
         if pieces:
+            if header.is_recycled:
+                # Where a file was written before, the system would read what is there to write a
+                # part of a block.
+                pieces.append(self._zeros[: min(-end % self._block_bytes, self._allocated - end)])
             began = time.perf_counter()
-            self._file.write([*pieces, bytes(self._fill(end))], self._end)
+            self._file.write(pieces, start)
             self._file.sync()
-            self.counts.synced(len(queue), end - self._end, time.perf_counter() - began)
+            self.counts.synced(len(queue), end - start, time.perf_counter() - began)
             self._end, self.size_synced = end, self._allocated
             if end - self._kept_from >= _KEPT_BYTES_MAX:
                 self._file.forget(self._kept_from, end)
                 self._kept_from = end
-            self.position = JournalMark(self._header.journal_id, end)
-
-    def _encode(self, record: Record) -> list[bytes]:
-        room_bytes = max(0, self.size_synced - self._end)
-        return encode_record(record, self._header.epoch, self._end, room_bytes=room_bytes)
-
-    def _fill(self, end: int) -> int:
-        """Return how many zeros to write behind *end*: where a file was written before, the system
-        would read what is there to write a part of a block."""
-        if not self._header.is_recycled:
-            return 0
-        return min(-end % self._block_bytes, self._allocated - end)
+            self.position = JournalMark(header.journal_id, end)
 
     def _extend(self, end: int) -> None:
         """Take space ahead of what is to be written up to *end*. Raises `DiskFull` if there is
@@ -292,12 +297,16 @@ class JournalWriter:
             if self._spares.give_up():
                 self._extend(end)
                 return
-            self.is_full = True
+            self._found_full()
             if end > self._allocated:
                 raise
         else:
             self._allocated = max(self._allocated, size_bytes)
             self.is_full = False
+
+    def _found_full(self) -> None:
+        self.is_full = True
+        self.on_full()
 
     def _roll(self) -> None:
         """Go on in a new file, if there is space for one. All of the present one is synced."""
@@ -312,7 +321,7 @@ class JournalWriter:
                 spare=self._spares.take(),
             )
         except DiskFull:
-            self.is_full = True
+            self._found_full()
             return
         with suppress(DiskFull):  # then the loss of the new one could pass unseen for a while
             self._announce_next(old)

@@ -5,7 +5,8 @@ It is driven; the driver (`bookie.server.service`, and the simulator) does as fo
 thread:
 
     adds    `session()` per client stream. Per batch: where `storage.needs_disk(run)` for any of
-            its runs, call `storage.prepare(run)` for all, where blocking is allowed; then
+            its runs, which it never does for a run that `storage.is_ordinary`, call
+            `storage.prepare(run)` for all, where blocking is allowed; then
             `session.offer(batch, runs, prepared)`. Then let a
             thread per journal call `storage.commit(journal)` until
             `storage.has_pending(journal)` is false, and hand each result to `committed()`;
@@ -56,6 +57,7 @@ _NOT_TAKEN: Final = (Status.NO_SUCH_LEDGER, Status.TOO_MANY_REQUESTS, Status.ACC
 class Storage(Protocol):
     """What the core and its driver need of `bookie.storage.engine.BookieStorage`."""
 
+    def is_ordinary(self, run: AddRun) -> bool: ...
     def is_new(self, ledger_id: int) -> bool: ...
     def needs_load(self, ledger_id: int) -> bool: ...
     def load(self, ledger_id: int) -> None: ...
@@ -142,9 +144,12 @@ class BookieCore:
         self._charges: deque[tuple[int, int, bool]] = deque()
         self._disk_reads = self._fencing_reads = self._waiting_reads = self._held_reads = 0
         self._waiting: dict[int, int] = {}
-        self._changed: dict[int, None] = {}
-        self.adds = Counter[Status]()
-        """Runs, by their answer."""
+        self.changed: dict[int, None] = {}
+        """Ledgers whose waiting reads must look again."""
+        self.taken = 0
+        """Runs that were taken."""
+        self.refused = Counter[Status]()
+        """Runs that were not, by their answer."""
         self.added_entries = self.added_bytes = self.recovery_entries = self.fences = 0
         """Of runs that were taken; of them, those of recovery. Ledgers that were fenced."""
 
@@ -162,6 +167,11 @@ class BookieCore:
     def disk_reads(self) -> int:
         """Reads that are at the disks, or wait for a thread that goes there."""
         return self._disk_reads
+
+    @property
+    def adds(self) -> Counter[Status]:
+        """Runs, by their answer."""
+        return Counter({**self.refused, Status.OK: self.taken} if self.taken else self.refused)
 
     def session(self) -> "AddSession":
         """Return the state of one client's stream of adds."""
@@ -182,41 +192,41 @@ class BookieCore:
 
     def take_changed(self) -> tuple[int, ...]:
         """Return the ledgers whose waiting reads must look again, each once."""
-        changed = tuple(self._changed)
-        self._changed.clear()
+        changed = tuple(self.changed)
+        self.changed.clear()
         return changed
 
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Hand one run to the storage; return its status and the ticket that must be durable
         before the answer. For `AddSession`, and drivers that have no batches."""
-        result = self._add(run, prepared)
-        self.adds[result[0]] += 1
-        if result[0] is Status.OK:
-            self.added_entries += len(run.entries)
-            self.added_bytes += len(run.frames)
-            self.recovery_entries += len(run.entries) if run.recovery else 0
-        return result
-
-    def _add(self, run: AddRun, prepared: Prepared) -> tuple[Status, int]:
         if isinstance(prepared, Status) and prepared in _NOT_TAKEN:
+            self.refused[prepared] += 1
             return prepared, 0
+        recovery, size_bytes, limits = run.recovery, len(run.frames), self.limits
+        queued_bytes = self._queued_bytes[recovery]
+        bytes_max = limits.recovery_adds_bytes_max if recovery else limits.adds_bytes_max
         if run.explicit_lac:
             status, ticket = self.storage.set_lac(run), 0
+        elif queued_bytes and queued_bytes + size_bytes > bytes_max:
+            status, ticket = Status.TOO_MANY_REQUESTS, 0
         else:
-            size_bytes = len(run.frames)
-            queued_bytes = self._queued_bytes[run.recovery]
-            limits = self.limits
-            bytes_max = limits.recovery_adds_bytes_max if run.recovery else limits.adds_bytes_max
-            if queued_bytes and queued_bytes + size_bytes > bytes_max:
-                return Status.TOO_MANY_REQUESTS, 0
             status, ticket = self.storage.add(run, prepared)
             if status is Status.OK and ticket > self.durable:
-                self._queued_bytes[run.recovery] += size_bytes
+                self._queued_bytes[recovery] += size_bytes
                 # A repeated add may get an earlier ticket than the run before it had.
                 ticket_charged = max(ticket, self._charges[-1][0]) if self._charges else ticket
-                self._charges.append((ticket_charged, size_bytes, run.recovery))
-        if status is Status.OK:
-            self._touch(run.ledger_id)
+                self._charges.append((ticket_charged, size_bytes, recovery))
+        if status is not Status.OK:
+            self.refused[status] += 1
+            return status, ticket
+        count = len(run.entries)
+        self.taken += 1
+        self.added_entries += count
+        self.added_bytes += size_bytes
+        if recovery:
+            self.recovery_entries += count
+        if run.ledger_id in self._waiting:
+            self.changed[run.ledger_id] = None
         return status, ticket
 
     def read(self, query: ReadQuery) -> Steps[ReadAnswer]:
@@ -345,7 +355,7 @@ class BookieCore:
 
     def _touch(self, ledger_id: int) -> None:
         if ledger_id in self._waiting:
-            self._changed[ledger_id] = None
+            self.changed[ledger_id] = None
 
 
 class AddSession:
@@ -354,40 +364,42 @@ class AddSession:
     def __init__(self, core: BookieCore) -> None:
         self._core = core
         self._last_batch = 0
-        self._open: deque[tuple[int, int, tuple[Status, ...]]] = deque()
-
-    def __len__(self) -> int:
-        """Return how many batches are not answered yet."""
-        return len(self._open)
+        self.open: deque[tuple[int, int, tuple[Status, ...]]] = deque()
+        """Batches that are not answered yet: number, ticket, and statuses unless all is good."""
 
     @property
     def ready(self) -> bool:
         """Whether `acks` has something to say."""
-        return bool(self._open) and self._open[0][1] <= self._core.durable
+        return bool(self.open) and self.open[0][1] <= self._core.durable
 
-    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
-        """Take batch number *batch*, which follows the last one. Raises `BadMessage`.
+    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> int:
+        """Take batch number *batch*, which follows the last one; return the ticket that must be
+        durable before it is answered. Raises `BadMessage`.
 
         *prepared* is what `storage.prepare` said of each run, if any needed it."""
         if batch != self._last_batch + 1:
             raise BadMessage("AddBatch", f"batch {batch} came after {self._last_batch}")
         self._last_batch = batch
-        results = [self._core.add(run, ready) for run, ready in zip_longest(runs, prepared)]
-        statuses = tuple(status for status, _ in results)
-        if all(status is Status.OK for status in statuses):
-            statuses = ()
-        ticket = max((ticket for _, ticket in results), default=0)
-        self._open.append((batch, ticket, statuses))
+        ticket, statuses = 0, []
+        for run, ready in zip_longest(runs, prepared):
+            status, ticket_of_run = self._core.add(run, ready)
+            statuses.append(status)
+            ticket = max(ticket, ticket_of_run)
+        is_good = statuses.count(Status.OK) == len(statuses)
+        self.open.append((batch, ticket, () if is_good else tuple(statuses)))
+        return ticket
 
     def acks(self) -> list[Ack]:
         """Return the answers that may leave now; a run of good batches is one ack."""
         acks: list[Ack] = []
-        while self.ready:
-            batch, _, statuses = self._open.popleft()
-            if acks and not statuses and not acks[-1].statuses:
+        is_good = False
+        while self.open and self.open[0][1] <= self._core.durable:
+            batch, _, statuses = self.open.popleft()
+            if is_good and not statuses:
                 acks[-1] = Ack(acks[-1].first, batch)
             else:
                 acks.append(Ack(batch, batch, statuses))
+            is_good = not statuses
         return acks
 
 

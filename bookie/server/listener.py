@@ -12,6 +12,7 @@ import errno
 import socket
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
@@ -366,9 +367,18 @@ class _ClientConnection(Connection):
             return f"finds no name of a client in the certificate ({self.certificate})"
         return None
 
+    def took_all(self, frames: Sequence[Frame]) -> None:
+        handler = self._handler
+        if isinstance(handler, AddConnection):
+            handler.took_all(frames)
+        else:
+            super().took_all(frames)
+
     def took(self, frame: Frame) -> None:
-        assert self._handler is not None
-        self._handler.took(frame)
+        handler = self._handler
+        assert handler is not None
+        assert not isinstance(handler, AddConnection), "it takes what comes together"
+        handler.took(frame)
 
     def refused(self, error: BadMessage, received: bytes) -> None:
         if received:

@@ -2,7 +2,7 @@
 
 Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
 thread per journal, woken by adds and fences, or on the loop where that is quicker
-(`CommitPlace`); `storage.checkpoint` on the sync thread, by time,
+(`CommitPlace`, `CommitMoment`); `storage.checkpoint` on the sync thread, by time,
 by bytes taken since the last one, when there may be space again, and at the end; disk reads on
 a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
 set, nothing is acknowledged any more, and the process is expected to end (rule 60).
@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from bookie.server.core import (
-    Ack,
     BookieCore,
     ListDisk,
     Load,
@@ -34,9 +33,9 @@ from bookie.server.core import (
 from bookie.server.limits import ServiceConfig
 from bookie.server.metadata_lookups import MadeLedgers
 from bookie.storage.add_lookup import Prepared
+from ledger import procedures
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
-from ledger.procedures import run
 from ledger.protocol.procedure import Action, Steps
 from ledger.requests import (
     AddRun,
@@ -60,9 +59,11 @@ SLOW_MAX: Final = TIMES // 10
 """So many of them may have taken longer than `FAST_S`."""
 HUNG_S: Final = 0.030
 """None of them may have taken as long as this."""
+TOGETHER_S: Final = 0.0001
+"""Adds of another client that are found so soon after a commit had come before it."""
+SHARES: Final = 64
+"""So many commits in a row wait for others once two clients came together."""
 _WAIT_MS_MAX: Final = 60_000
-STREAM_BATCHES_MAX: Final = 1024
-"""A stream with so many unanswered batches is not read from until some are answered."""
 _NO_SPACE_RETRY_S: Final = 0.2
 _Answer = TypeVar("_Answer")
 _Asked = TypeVar("_Asked")
@@ -106,6 +107,38 @@ class CommitPlace:
         return self._is_possible and self._is_fast and size_bytes <= HERE_BYTES_MAX
 
 
+class CommitMoment:
+    """When a small group is committed on the loop: at once, or when all is taken that came in this
+    turn of the loop.
+
+    At once is quicker for a client that is alone. Of clients that come together each would wait for
+    the syncs of all before it, so they share one. Pure: times in, a decision out.
+    """
+
+    def __init__(self) -> None:
+        self._shares = 0
+        """So many more commits wait for the end of their turn."""
+        self._last: object = None
+        self._last_ended = -TOGETHER_S
+
+    def is_now(self, client: object, now: float) -> bool:
+        """Whether what *client* has brought is to be committed at once."""
+        if self._shares:
+            return False
+        if client is not self._last and now - self._last_ended < TOGETHER_S:
+            self._shares = SHARES  # its adds were there already when the last ones were committed
+            return False
+        return True
+
+    def committed(self, client: object, ended: float, *, others: bool) -> None:
+        """Take note of a commit of what *client*, None: nobody, and *others*, brought."""
+        if client is None:
+            return
+        self._last, self._last_ended = client, ended
+        if self._shares:
+            self._shares = SHARES if others else self._shares - 1
+
+
 class Turn(Protocol):
     """When a read may be served, for whoever has to share with others."""
 
@@ -142,12 +175,19 @@ class BookieService:
         """By their answer."""
         self.read_entries = self.read_bytes = 0
         self._streams: dict[AddStream, None] = {}
+        self._open: dict[AddStream, None] = {}
+        """Those that have taken what is not answered yet."""
         self._until_durable: list[tuple[int, asyncio.Future[bool]]] = []
         self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
         self._bytes_since_checkpoint = 0
         self._bytes_waiting = 0
         """Taken since a commit ended."""
         self._place = CommitPlace(storage.journals)
+        self._moment = CommitMoment()
+        self._taker: AddStream | None = None
+        """Has taken adds since a commit ended, as the last one."""
+        self._others_took = False
+        """Whether others have, too."""
         self._committing = [threading.Lock() for _ in range(storage.journals)]
         self._commits_soon = False
         """Whether the loop will commit when what it has read is taken."""
@@ -182,8 +222,8 @@ class BookieService:
         return self._info
 
     def stream(self, on_ready: Callable[[], None]) -> "AddStream":
-        """Return a new stream of adds; its user closes it. *on_ready* is called when `acks` has
-        something to say."""
+        """Return a new stream of adds; its user closes it. *on_ready* is called when
+        `session.acks` has something to say."""
         stream = AddStream(self, self._core, on_ready)
         self._streams[stream] = None
         return stream
@@ -262,21 +302,45 @@ class BookieService:
         """Let the sync thread not wait for its time: there may be space again."""
         self._sync_wake.set()
 
-    def taken(self, size_bytes: int) -> None:
-        """Wake the journal threads, and whoever waits for what just came in."""
+    def commit(self, stream: "AddStream", ticket: int, size_bytes: int) -> None:
+        """Commit what *stream* has taken by now, up to *ticket*: at once if that is quickest.
+        *size_bytes* of it are new."""
         self._bytes_waiting += size_bytes
-        for journal, wake in enumerate(self._journal_wakes):
-            if self._storage.has_pending(journal):
-                self._commit_soon(journal, wake)
         self._bytes_since_checkpoint += size_bytes
         if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
             self._sync_wake.set()
+        if ticket > self._core.durable:
+            self._open[stream] = None
+            if stream is not self._taker:
+                self._others_took = self._taker is not None
+                self._taker = stream
+            if (
+                self._commits_soon
+                or not self._place.is_here(self._bytes_waiting)
+                or not self._moment.is_now(stream, time.perf_counter())
+                or self._storage.read_only
+            ):
+                self.commit_soon()
+                return
+            self._commit_here(0, self._journal_wakes[0])
+        if self._core.changed:
+            self._tell_changed()
+
+    def commit_soon(self) -> None:
+        """Wake whoever commits what is queued, and whoever waits for what just came in."""
+        for journal, wake in enumerate(self._journal_wakes):
+            if self._storage.has_pending(journal):
+                self._commit_soon(journal, wake)
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
         for ledger_id in self._core.take_changed():
             for future in self._until_changed.get(ledger_id, ()):
                 _resolve(future, True)
 
     def forget(self, stream: "AddStream") -> None:
         self._streams.pop(stream, None)
+        self._open.pop(stream, None)
 
     async def _drive(
         self, steps: Steps[_Answer], wait_ms: int, turn: Turn | None = None
@@ -284,7 +348,7 @@ class BookieService:
         deadline = self._loop.time() + min(wait_ms, _WAIT_MS_MAX) / 1000
 
         async def perform(action: Action[Any]) -> object:
-            self.taken(0)
+            self.commit_soon()
             match action:
                 case UntilDurable(ticket, wait_s):
                     return await self._durable(ticket, wait_s)
@@ -300,16 +364,19 @@ class BookieService:
                     raise AssertionError(f"nothing here does {action}")
 
         try:
-            return await run(steps, perform)
+            return await procedures.run(steps, perform)
         finally:
-            self.taken(0)
+            self.commit_soon()
 
     def needs_nothing(self, runs: Sequence[AddRun]) -> bool:
         """Whether adds of *runs* need not be prepared: the common case."""
         storage, asks = self._storage, self._made is not None
-        return not any(
-            storage.needs_disk(run) or (asks and storage.is_new(run.ledger_id)) for run in runs
-        )
+        for run in runs:
+            if not storage.is_ordinary(run) and (
+                storage.needs_disk(run) or (asks and storage.is_new(run.ledger_id))
+            ):
+                return False
+        return True
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
         """Look up what adds of *runs* will need."""
@@ -355,7 +422,7 @@ class BookieService:
             self.fail(error)
             raise
         self._core.deleted(ledger_ids)
-        self.taken(0)
+        self.commit_soon()
 
     def offer(self, ledger_ids: Sequence[int]) -> int:
         """See `bookie.storage.checkpoint.Checkpointer.offer`. Raises `StorageFailed`."""
@@ -372,7 +439,7 @@ class BookieService:
             self.fail(error)
             raise
         self._core.deleted(ledger_ids)
-        self.taken(0)
+        self.commit_soon()
 
     async def _durable(self, ticket: int, wait_s: float | None) -> bool:
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -426,35 +493,35 @@ class BookieService:
         if self.failure.done() or self._ending.is_set() or not lock.acquire(blocking=False):
             wake.set()
             return
+        began = time.perf_counter()
         try:
-            durable, took_s = self._commit(journal)
+            durable = self._storage.commit(journal)
         except Exception as error:  # noqa: BLE001 - whatever it is, a thread would end with it
             self.fail(error)
             return
         finally:
             lock.release()
-        self._committed(durable, took_s)
-
-    def _commit(self, journal: int) -> tuple[int, float]:
-        """Requires the journal's lock."""
-        began = time.perf_counter()
-        durable = self._storage.commit(journal)
-        return durable, time.perf_counter() - began
+        self._committed(durable, time.perf_counter() - began)
 
     def _committed(self, durable: int, took_s: float) -> None:
         self._place.took(took_s)
-        self._bytes_waiting = 0
+        self._moment.committed(self._taker, time.perf_counter(), others=self._others_took)
+        self._bytes_waiting, self._taker, self._others_took = 0, None, False
         if self.failure.done():
             return
         self._core.committed(durable)
-        waiting, self._until_durable = self._until_durable, []
-        for ticket, future in waiting:
-            if ticket <= durable:
-                _resolve(future, True)
-            else:
-                self._until_durable.append((ticket, future))
-        for stream in tuple(self._streams):
-            stream.look()
+        if self._until_durable:
+            waiting, self._until_durable = self._until_durable, []
+            for ticket, future in waiting:
+                if ticket <= durable:
+                    _resolve(future, True)
+                else:
+                    self._until_durable.append((ticket, future))
+        for stream in tuple(self._open):
+            if stream.session.ready:
+                stream.on_ready()
+            if not stream.session.open:
+                self._open.pop(stream, None)
 
     def _thread_ended(self, thread: "asyncio.Future[None]") -> None:
         error = None if thread.cancelled() else thread.exception()
@@ -485,7 +552,9 @@ class BookieService:
         while not self.failure.done():
             before = durable
             with self._committing[journal]:
-                durable, took_s = self._commit(journal)
+                began = time.perf_counter()
+                durable = self._storage.commit(journal)
+                took_s = time.perf_counter() - began
             self._loop.call_soon_threadsafe(self._committed, durable, took_s)
             if not self._storage.has_pending(journal):
                 return
@@ -514,45 +583,45 @@ class AddStream:
         self, service: BookieService, core: BookieCore, on_ready: Callable[[], None]
     ) -> None:
         self._service = service
-        self._session = core.session()
-        self._on_ready = on_ready
-
-    def needs_nothing(self, runs: Sequence[AddRun]) -> bool:
-        return self._service.needs_nothing(runs)
+        self.session: Final = core.session()
+        self.on_ready: Final = on_ready
+        self._ticket = 0
+        """The highest of what was taken."""
+        self._size_bytes = 0
+        """Taken since the last `commit`."""
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
         """Return what `offer` needs to know of *runs*, unless they need nothing."""
         return await self._service.prepare(runs)
 
     def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
-        """Take a batch. Raises `BadMessage`."""
+        """Take a batch; `commit` once all that came together is taken. Raises `BadMessage`."""
         try:
-            self._session.offer(batch, runs, prepared)
+            ticket = self.session.offer(batch, runs, prepared)
         except BadMessage:
             raise
         except Exception as error:
             self._service.fail(error)  # what the storage holds now is not known
             raise
-        self._service.taken(sum(len(run.frames) for run in runs))
-        self.look()
+        self._ticket = max(self._ticket, ticket)
+        for run in runs:
+            self._size_bytes += len(run.frames)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no other batch may be offered before some are answered."""
-        return len(self._session) >= STREAM_BATCHES_MAX
+    def commit(self) -> None:
+        """Let what was taken be committed, and answer what can be."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        self._service.commit(self, self._ticket, size_bytes)
+        if self.session.open:
+            self.look()
 
     @property
     def is_answered(self) -> bool:
-        """Whether `acks` has given the answers to everything that was taken."""
-        return not len(self._session)
-
-    def acks(self) -> list[Ack]:
-        """Return the answers to send next."""
-        return self._session.acks()
+        """Whether `session.acks` has given the answers to everything that was taken."""
+        return not self.session.open
 
     def look(self) -> None:
-        if self._session.ready:
-            self._on_ready()
+        if self.session.ready:
+            self.on_ready()
 
     def close(self) -> None:
         self._service.forget(self)

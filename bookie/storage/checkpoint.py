@@ -132,6 +132,7 @@ class Checkpointer:
                 self._checkpoint_with_space()
             except DiskFull as error:
                 self._no_space = f"a checkpoint found no space: {error}"
+                self._holdings.nothing_is_ordinary()
             except (OSError, FileDamaged) as error:
                 self._fail("a checkpoint", error)
             else:
@@ -293,6 +294,7 @@ class Checkpointer:
         failure = StorageFailed(what, str(error))
         failed = [directory.failure is not None for directory in self._holdings.ledger_directories]
         if not any(failed) or all(failed):
-            self._holdings.failure = failure
+            self._holdings.fail(failure)
             raise failure from error
         self._frozen = failure
+        self._holdings.nothing_is_ordinary()

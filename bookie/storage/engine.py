@@ -21,6 +21,8 @@ Invariants:
         in the state of one moment, so it misses nothing in between (rule 58)
     every call raises once a write or sync of a journal or the only ledger directory has failed
         (rule 60)
+    an add to an ordinary ledger (`bookie.storage.ledger_table`) is answered as if everything had
+        been looked at: `check_ordinary`
 """
 
 from array import array
@@ -95,6 +97,8 @@ class BookieStorage:
         self._lock = holdings.lock
         self._journals = journals
         self._keeper = Checkpointer(holdings, journals, accounts, marks)
+        for writer in journals.writers:
+            writer.on_full = holdings.nothing_is_ordinary
         self._told_read_only = self._told_no_recovery = False
 
     @classmethod
@@ -170,6 +174,14 @@ class BookieStorage:
         """Whether nothing is known of the ledger here, not even that it was deleted."""
         return not (self._ledgers.is_known(ledger_id) or self._holdings.is_deleted(ledger_id))
 
+    def is_ordinary(self, run: AddRun) -> bool:
+        """Whether *run* needs nothing but `add` or `set_lac`, as its ledger is ordinary and its ids
+        are new."""
+        record = self._ledgers.ordinary.get(run.ledger_id)
+        if record is None or not run.entries:
+            return False
+        return run.explicit_lac or run.entries[0] > record.last_entry
+
     def needs_load(self, ledger_id: int) -> bool:
         """Whether the ledger's header is not in memory; a ledger that is not here needs none."""
         with self._lock:
@@ -217,12 +229,23 @@ class BookieStorage:
         checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
         if isinstance(checked, Bad):
             return (Status.BAD_REQUEST if checked.index < 0 else Status.DAMAGED), 0
-        if checked.entries[0] < 0 or checked.entries[-1] > ENTRY_ID_MAX or run.ledger_id < 0:
+        first, last, lac = checked.entries[0], checked.entries[-1], checked.last_add_confirmed
+        if first < 0 or last > ENTRY_ID_MAX or run.ledger_id < 0:
             return Status.BAD_REQUEST, 0
-        if checked.entries[checked.lac_at] <= checked.last_add_confirmed:
+        if checked.entries[checked.lac_at] <= lac or last - lac > ENTRIES_AHEAD_MAX:
             return Status.BAD_REQUEST, 0
-        if checked.entries[-1] - checked.last_add_confirmed > ENTRIES_AHEAD_MAX:
-            return Status.BAD_REQUEST, 0
+        with self._lock:
+            record = self._ledgers.ordinary.get(run.ledger_id)
+            room_bytes = self._config.memtable_bytes_max - self._memory.active.size_bytes
+            if (
+                record is not None
+                and first > record.last_entry
+                and not run.recovery
+                and len(checked.data) <= room_bytes
+                and compare_digest(record.stored.key, run.key)
+                and record.reach(checked)
+            ):
+                return Status.OK, self._take(run, checked, record, None)
         vetted = prepared
         for _ in range(_ATTEMPTS_MAX):
             action = partial(self._add, run, checked, vetted)
@@ -243,6 +266,18 @@ class BookieStorage:
         action = partial(self._fence, ledger_id, key)
         return self._holdings.with_record(ledger_id, action, (Status.IO_ERROR, 0))
 
+    def check_ordinary(self) -> None:
+        """Assert that nothing is against a writer's add to an ordinary ledger."""
+        holdings = self._holdings
+        with self._lock:
+            self._ledgers.check_ordinary()
+            if self._ledgers.ordinary:
+                holdings.check()
+                assert not self._is_read_only, "a ledger is ordinary in a read-only bookie"
+            for ledger_id in self._ledgers.ordinary:
+                assert not holdings.is_offered(ledger_id), "an ordinary ledger may be evicted"
+                assert not self.may_have_lost(ledger_id), "an ordinary ledger is in limbo"
+
     def set_lac(self, run: AddRun) -> Status:
         """Take note of an explicit LAC; kept in memory, and on disk from a checkpoint on."""
         if len(run.key) > KEY_BYTES_MAX or run.ledger_id < 0:
@@ -251,6 +286,11 @@ class BookieStorage:
         checked = check_frames(run.ledger_id, (LAC_ENTRY,), (len(frame),), frame)
         if isinstance(checked, Bad):
             return Status.DAMAGED
+        with self._lock:
+            record = self._ledgers.ordinary.get(run.ledger_id)
+            if record is not None and compare_digest(record.stored.key, run.key):
+                record.learn_lac(checked)
+                return Status.OK
         action = partial(self._set_lac, run, checked)
         return self._holdings.with_record(run.ledger_id, action, Status.IO_ERROR)
 
@@ -275,11 +315,12 @@ class BookieStorage:
 
         If the disk is full, what does not fit stays queued. Raises `JournalFailed`; then the
         process has to end."""
-        self._holdings.check()
+        if self._holdings.failure is not None or self._holdings.closed:
+            self._holdings.check()
         try:
             return self._journals.commit(journal)
         except StorageFailed as failure:
-            self._holdings.failure = failure
+            self._holdings.fail(failure)
             raise
 
     # Refusing.
@@ -297,6 +338,10 @@ class BookieStorage:
     @property
     def read_only(self) -> bool:
         """Whether normal adds are refused; fences and reads never are."""
+        return not self._ledgers.ordinary and self._is_read_only
+
+    @property
+    def _is_read_only(self) -> bool:
         return bool(
             self._told_read_only
             or self._journals.full
@@ -313,6 +358,8 @@ class BookieStorage:
         refuses recovery adds as well, as long as nothing else is said."""
         self._told_read_only = read_only
         self._told_no_recovery = recovery_too
+        if read_only:
+            self._holdings.nothing_is_ordinary()
 
     # Reading.
 
@@ -410,6 +457,8 @@ class BookieStorage:
             self._accounts.judged(change)
         except OSError as error:
             raise StorageFailed("keeping what may be lost", str(error)) from error
+        finally:
+            self._holdings.nothing_is_ordinary()
 
     @property
     def census(self) -> Census:
@@ -458,6 +507,7 @@ class BookieStorage:
         if holdings.closed:
             return
         holdings.closed = True
+        holdings.nothing_is_ordinary()
         self._journals.close()
         for directory in holdings.ledger_directories:
             directory.close()
@@ -495,14 +545,21 @@ class BookieStorage:
             new = outcome
         if not record.reach(checked):
             return Status.BAD_REQUEST, 0  # of a new ledger this leaves an empty one behind
-        self._memory.add(run.ledger_id, checked, new)
         self._ledgers.touch(record)
+        if not run.recovery:
+            self._ledgers.ordinary[run.ledger_id] = record
+        return Status.OK, self._take(run, checked, record, new)
+
+    def _take(
+        self, run: AddRun, checked: Checked, record: LedgerRecord, new: Sequence[int] | None
+    ) -> int:
+        """Keep what is *new* of a run, and queue it for the journal; return its ticket."""
+        self._memory.active.add(run.ledger_id, checked, new)
         record.learn(checked)
         lengths = array("I", run.lengths)
-        journaled = Record(
-            RecordKind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data
+        return self._journals.add(
+            Record(RecordKind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data)
         )
-        return Status.OK, self._journals.add(journaled)
 
     def _refuses(self, run: AddRun, size_bytes: int) -> Status | None:
         """Return why nothing like *run* is taken now, None if it may be."""
@@ -568,9 +625,8 @@ class BookieStorage:
         elif not compare_digest(record.key, key):
             return Status.WRONG_KEY, 0
         if not record.fenced:
-            record.fenced = True
-            record.fence_ticket = self._journals.add(Record(RecordKind.FENCE, ledger_id, key))
-            self._ledgers.touch(record)
+            ticket = self._journals.add(Record(RecordKind.FENCE, ledger_id, key))
+            self._ledgers.fence(record, ticket)
         return Status.OK, record.fence_ticket  # a second fence waits for the first (rule 34)
 
     def _set_lac(self, run: AddRun, checked: Checked, record: LedgerRecord | None) -> Status:

@@ -215,16 +215,33 @@ class StorageState:
         return the number of the offer. An earlier one is over."""
         self._offers += 1
         self._offered = dict.fromkeys(ledger_ids, self._offers)
+        for ledger_id in self._offered:
+            self.ledgers.ordinary.pop(ledger_id, None)
         return self._offers
 
     def promise(self, ledger_id: int) -> None:
         """Take note that something is promised of the ledger: it is not to be evicted."""
         self._offered.pop(ledger_id, None)
 
+    def is_offered(self, ledger_id: int) -> bool:
+        """Whether the ledger may be evicted as soon as it is on disk."""
+        return ledger_id in self._offered
+
     def may_be_evicted(self, ledger_id: int, offer: int) -> bool:
         """Whether nothing was promised of the ledger since the *offer*, and nothing of what was
         before it is on its way to the disk."""
         return self._offered.get(ledger_id) == offer and self.ledgers.is_on_disk(ledger_id)
+
+    def fail(self, failure: StorageFailed) -> None:
+        """Let every call raise *failure* from now on."""
+        self.failure = failure
+        self.nothing_is_ordinary()
+
+    def nothing_is_ordinary(self) -> None:
+        """Look again at everything that may be against an add: some of it has changed. Call it
+        after the change, without the lock."""
+        with self.lock:
+            self.ledgers.ordinary.clear()
 
     def check(self) -> None:
         """Raises `StorageFailed`, `HandleClosed`."""

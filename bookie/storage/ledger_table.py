@@ -1,8 +1,12 @@
 """What a bookie knows of its ledgers: one record per ledger in memory, few of them at a time.
 
+A ledger is *ordinary* while nothing but its key and its ids can be against a writer's add. Of most
+adds that one look-up is all that is asked; `BookieStorage.check_ordinary` says what it stands for.
+
 Invariants:
     there is at most one record of a ledger (two would let an add pass a fence: rule 30)
     a record that says more than the disk is pinned; others are forgotten, longest unused first
+    the record of an ordinary ledger says more than the disk, and is not fenced
 Callers serialise all calls (one lock of the storage).
 """
 
@@ -47,7 +51,8 @@ class LedgerRecord:
     def learn(self, run: Checked) -> None:
         """Take note of the entries of *run*."""
         self.last_entry = max(self.last_entry, run.entries[-1])
-        self.learn_lac(run)
+        if run.last_add_confirmed > self.last_add_confirmed:
+            self.last_add_confirmed, self.lac_proof = run.last_add_confirmed, run.proof()
 
     def reach(self, run: Checked) -> bool:
         """Take note of the pages that the entries of *run* will be on; return False, and do not, if
@@ -81,6 +86,9 @@ class LedgerTable:
         self._clean: OrderedDict[int, LedgerRecord] = OrderedDict()
         self._dirty: dict[int, LedgerRecord] = {}
         self._flushing: dict[int, LedgerRecord] = {}
+        self.ordinary: dict[int, LedgerRecord] = {}
+        """Entered by an add that was taken after all was looked at; whoever changes one of the
+        reasons takes ledgers out, under the lock, after the change."""
 
     @property
     def is_dirty(self) -> bool:
@@ -141,19 +149,27 @@ class LedgerTable:
 
     def touch(self, record: LedgerRecord) -> None:
         """Take note that *record* says more than the disk."""
-        self._dirty[record.ledger_id] = record
-        self._clean.pop(record.ledger_id, None)
+        ledger_id = record.stored.ledger_id
+        self._dirty[ledger_id] = record
+        self._clean.pop(ledger_id, None)
+
+    def fence(self, record: LedgerRecord, ticket: int) -> None:
+        """Fence a ledger that is not; *ticket*: of the fence, in the journal."""
+        record.fenced, record.fence_ticket = True, ticket
+        self.ordinary.pop(record.ledger_id, None)
+        self.touch(record)
 
     def remove(self, ledger_id: int) -> None:
         """Forget a ledger that was deleted or evicted, if it is known."""
         self._known.pop(ledger_id, None)
-        for records in (self._clean, self._dirty, self._flushing):
+        for records in (self._clean, self._dirty, self._flushing, self.ordinary):
             records.pop(ledger_id, None)
 
     def begin_flush(self) -> None:
         """Let the records that say more than the disk be those to write."""
         assert not self._flushing, "one flush at a time"
         self._flushing, self._dirty = self._dirty, {}
+        self.ordinary.clear()
 
     def flushing(self) -> list[LedgerRecord]:
         """Return the records to write, in order of their ids. Needs no lock: which these are is
@@ -178,6 +194,11 @@ class LedgerTable:
     def end_flush(self) -> None:
         """Requires that all that was begun is written."""
         assert not self._flushing, "every record that was begun was written"
+
+    def check_ordinary(self) -> None:
+        for ledger_id, record in self.ordinary.items():
+            assert self._dirty.get(ledger_id) is record, "an ordinary ledger says nothing new"
+            assert not record.fenced, "an ordinary ledger is fenced"
 
     def _evict(self) -> None:
         while len(self._clean) > self._clean_max:

@@ -47,9 +47,10 @@ class LedgerEntries:
 
     def add(self, run: Checked, new: Sequence[int] | None) -> None:
         """Take *run*, or only its entries at the indexes *new*; what is here already stays."""
-        if new is None and (not self._runs or run.entries[0] > self._runs[-1].entries[-1]):
+        first = run.entries[0]
+        if new is None and (not self._runs or first > self._runs[-1].entries[-1]):
             self._runs.append(run)
-            self._firsts.append(run.entries[0])
+            self._firsts.append(first)
             return
         for index in range(len(run.entries)) if new is None else new:
             if self.frame(run.entries[index]) is None:
@@ -163,9 +164,6 @@ class Memory:
         self.active = active
         self.flushing: Memtable | None = None
         self.recent = Memtable()
-
-    def add(self, ledger_id: int, run: Checked, new: Sequence[int] | None) -> None:
-        self.active.add(ledger_id, run, new)
 
     def frame(self, ledger_id: int, entry_id: int) -> bytes | None:
         for entries in self._parts(ledger_id):

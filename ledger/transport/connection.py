@@ -7,7 +7,7 @@ that handles a frame. Bytes are received where they stay (`ledger.transport.fram
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 from ledger.errors import BadMessage
@@ -111,6 +111,13 @@ class Connection(asyncio.BufferedProtocol):
     def took(self, frame: Frame) -> None:
         """Handle *frame*. Raises `BadMessage`."""
         raise NotImplementedError
+
+    def took_all(self, frames: Sequence[Frame]) -> None:
+        """Handle *frames*, which became whole together. Raises `BadMessage`."""
+        for frame in frames:
+            if self.is_deaf:
+                return
+            self.took(frame)
 
     def refused(self, error: BadMessage, received: bytes, /) -> None:
         """What came cannot be used; *received*: if it is all that came, what it was."""
@@ -268,10 +275,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self.greeted(received):
                     self._greeting = None
                 return
-            for frame in self.reader.take(nbytes):
-                if self.is_deaf:
-                    return
-                self.took(frame)
+            self.took_all(self.reader.take(nbytes))
         except BadMessage as error:
             self.refused(error, received)
         except Exception:  # noqa: BLE001 - it is told, and the loop goes on

@@ -49,7 +49,10 @@ def encode_head(crc: int, message: bytes, frames_bytes: int) -> bytes:
         head += _CRC.pack(_CRC_TAG, crc)
     if message:
         head.append(_MESSAGE_TAG)
-        _add_varint(head, len(message))
+        if len(message) < _VARINT_MORE:
+            head.append(len(message))
+        else:
+            _add_varint(head, len(message))
         head += message
     if frames_bytes:
         head.append(_FRAMES_TAG)
@@ -61,37 +64,31 @@ def decode_envelope(received: Received) -> tuple[int, bytes, Buffer]:
     """Return crc, message and frames of a `Checked`; the frames are a view of *received*.
 
     Raises `google.protobuf.message.DecodeError`."""
-    taken = _decode_usual(received)
-    if taken is not None:
-        return taken
-    envelope = pb.Checked.FromString(bytes(received))
-    return envelope.crc, envelope.message, envelope.frames
-
-
-def _decode_usual(received: Received) -> tuple[int, bytes, Buffer] | None:
-    """Take apart what has each field at most once, in order; None for everything else."""
-    at, crc, message = 0, 0, b""
+    at, end, crc, message = 0, len(received), 0, b""
     frames: Buffer = b""
-    end = len(received)
+    # As it is usually: each field at most once, in order.
     if end >= _CRC.size and received[0] == _CRC_TAG:
-        _, crc = _CRC.unpack_from(received)
+        crc = _CRC.unpack_from(received)[1]
         at = _CRC.size
     if at + 1 < end and received[at] == _MESSAGE_TAG:
         start, size_bytes = at + 2, received[at + 1]
         if size_bytes >= _VARINT_MORE:
             start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
-        message = bytes(memoryview(received)[start:at])
+        message = bytes(received[start:at])
     if at + 1 < end and received[at] == _FRAMES_TAG:
         start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
         frames = memoryview(received)[start:at]
-    return (crc, message, frames) if at == end else None
+    if at == end:
+        return crc, message, frames
+    envelope = pb.Checked.FromString(bytes(received))
+    return envelope.crc, envelope.message, envelope.frames
 
 
 def _add_varint(target: bytearray, number: int) -> None:
-    while number > 0x7F:
-        target.append(number & 0x7F | 0x80)
+    while number >= _VARINT_MORE:
+        target.append(number & 0x7F | _VARINT_MORE)
         number >>= 7
     target.append(number)
 
@@ -99,11 +96,13 @@ def _add_varint(target: bytearray, number: int) -> None:
 def _varint(data: Received, at: int) -> tuple[int, int]:
     """Return where the number at *at* ends, and the number; past the end of *data* if there is
     none."""
-    number = 0
-    for index, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
-        number |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return at + index + 1, number
+    number = shift = 0
+    for byte in data[at : at + _VARINT_BYTES_MAX]:
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < _VARINT_MORE:
+            return at, number
+        shift += 7
     return len(data), 1
 
 
@@ -131,7 +130,7 @@ def verified(
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
     other side meant something else by its bytes."""
     try:
-        crc, body, frames = _decode_usual(received) or decode_envelope(received)
+        crc, body, frames = decode_envelope(received)
     except DecodeError as error:
         raise DamagedMessage(_name(kind), "it cannot be parsed") from error
     covered = _LENGTH.pack(len(frames)) + request + body

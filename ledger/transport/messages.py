@@ -62,45 +62,42 @@ def batch_message(runs: Sequence[AddRun]) -> bytes:
 def batch_runs(received: Received) -> list[AddRun]:
     """Return the runs of a batch. Raises `BadMessage`."""
     message, frames = verified(pb.AddBatch, received)
-    ledgers, counts = list(message.ledgers), list(message.counts)
-    entries, lengths = list(message.entries), list(message.lengths)
-    if not len(ledgers) == len(counts) == len(message.keys) == len(message.flags):
+    ledgers, keys = message.ledgers[:], message.keys[:]
+    flags, counts = message.flags[:], message.counts[:]
+    entries, lengths = message.entries[:], message.lengths[:]
+    if not len(ledgers) == len(counts) == len(keys) == len(flags):
         raise BadMessage("AddBatch", "its columns of runs differ in length")
     if not sum(counts) == len(entries) == len(lengths):
         raise BadMessage("AddBatch", "its columns of entries differ in length")
     if sum(lengths) != len(frames):
         raise BadMessage("AddBatch", "its lengths do not add up to its frames")
     view = memoryview(frames)
+    is_whole = len(ledgers) == 1
     runs = []
     first, start = 0, 0
-    for ledger_id, key, flags, count in zip(
-        ledgers, message.keys, message.flags, counts, strict=True
-    ):
-        run_lengths = lengths[first : first + count]
+    for ledger_id, key, flag, count in zip(ledgers, keys, flags, counts, strict=True):
+        last = first + count
+        run_lengths = lengths if is_whole else lengths[first:last]
         end = start + sum(run_lengths)
         run = AddRun(
             ledger_id,
             key,
-            entries[first : first + count],
+            entries if is_whole else entries[first:last],
             run_lengths,
-            frames if len(ledgers) == 1 else view[start:end],
-            recovery=bool(flags & _RECOVERY),
-            explicit_lac=bool(flags & _EXPLICIT_LAC),
+            frames if is_whole else view[start:end],
+            bool(flag & _RECOVERY),
+            bool(flag & _EXPLICIT_LAC),
         )
         runs.append(run)
-        first, start = first + count, end
+        first, start = last, end
     return runs
 
 
 def ack_message(first: int, last: int, statuses: Sequence[Status], held_ms: int = 0) -> bytes:
-    return checked(
-        pb.AddAck(
-            first_batch=first,
-            last_batch=last,
-            statuses=[pb.Status.ValueType(status) for status in statuses],
-            held_ms=held_ms,
-        )
-    )
+    message = pb.AddAck(first_batch=first, last_batch=last, held_ms=held_ms)
+    if statuses:
+        message.statuses.extend(pb.Status.ValueType(status) for status in statuses)
+    return checked(message)
 
 
 def ack_values(received: Received) -> tuple[int, int, list[Status], int]:

@@ -53,6 +53,9 @@ class MemoryStorage:
         (gate,) = self.gates
         return gate
 
+    def is_ordinary(self, run: AddRun) -> bool:
+        return run.ledger_id in self.ledgers and run.ledger_id not in self.cold
+
     def is_new(self, ledger_id: int) -> bool:
         return ledger_id not in self.ledgers
 

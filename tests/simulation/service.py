@@ -105,6 +105,7 @@ class SimService:
 
     def after_work(self) -> None:
         """Do what a request or a step of one has made possible."""
+        self.storage.check_ordinary()
         if self.storage.has_pending() and not self._committing:
             self._committing = True
             self._later(self._cluster.fsync_s, self._commit)

@@ -1,21 +1,29 @@
 """Which groups the event loop commits, and that nothing is forgotten between it and a thread."""
 
+import asyncio
 import threading
 
+import pytest
+
+from bookie.server import service as service_module
+from bookie.server.core import Ack
 from bookie.server.service import (
     FAST_S,
     HERE_BYTES_MAX,
     HUNG_S,
+    SHARES,
     SLOW_MAX,
     TIMES,
+    TOGETHER_S,
     BookieService,
+    CommitMoment,
     CommitPlace,
 )
 from ledger.errors import StorageError
-from ledger.requests import LacQuery
+from ledger.requests import LacQuery, ReadQuery
 from tests.bookie.memory_storage import MemoryStorage
-from tests.bookie.runs import KEY
-from tests.bookie.server.test_service import runs, served
+from tests.bookie.runs import KEY, run_of
+from tests.bookie.server.test_service import Client, runs, served
 from tests.waiting import until
 
 QUICK_S = FAST_S / 2
@@ -66,6 +74,35 @@ def test_of_several_journals_none_waits_for_another() -> None:
     assert not place_after(*[QUICK_S] * TIMES, journals=2).is_here(0)
 
 
+def test_a_client_that_is_alone_never_waits_for_others() -> None:
+    moment = CommitMoment()
+    for at in range(3):
+        assert moment.is_now("anna", now=at)
+        moment.committed("anna", ended=at, others=False)
+        assert moment.is_now("anna", now=at + TOGETHER_S / 2)
+        moment.committed(None, ended=at + TOGETHER_S / 2, others=False)  # a fence, a large group
+
+
+def test_clients_that_come_at_times_of_their_own_wait_for_nobody() -> None:
+    moment = CommitMoment()
+    moment.committed("anna", ended=1.0, others=False)
+    assert moment.is_now("bert", now=1.0 + 2 * TOGETHER_S)
+
+
+def test_clients_that_came_together_wait_for_each_other_until_none_has_come_for_long() -> None:
+    moment = CommitMoment()
+    moment.committed("anna", ended=1.0, others=False)
+    assert not moment.is_now("bert", now=1.0 + TOGETHER_S / 2)
+    for _ in range(SHARES - 1):
+        moment.committed("bert", ended=2.0, others=False)
+        assert not moment.is_now("anna", now=3.0)
+    moment.committed("bert", ended=2.0, others=True)
+    for _ in range(SHARES):
+        assert not moment.is_now("bert", now=3.0)
+        moment.committed("bert", ended=2.0, others=False)
+    assert moment.is_now("bert", now=3.0)
+
+
 class Watched(MemoryStorage):
     """Knows which threads commit."""
 
@@ -88,14 +125,46 @@ async def test_a_lone_add_and_a_fence_wake_no_thread() -> None:
     storage = Watched()
     async with served(storage) as (service, client):
         found_fast(service)
-        client.offer(*runs([1]))
+        client.take(*runs([1]))
         client.offer(*runs([2]))
-        await client.acks()
+        assert client.acked == [Ack(1, 2)], "it was answered in the turn that took it"
         assert storage.threads == [threading.get_ident()], "one commit for what came together"
         found_fast(service)
         assert (await service.read_lac(LacQuery(1, KEY, fence=True))).fenced
         assert storage.threads == [threading.get_ident()] * 2
         assert not any(wake.is_set() for wake in service._journal_wakes)
+
+
+async def test_adds_of_clients_that_come_together_are_one_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service_module, "TOGETHER_S", 3600.0)
+    storage = Watched()
+    async with served(storage) as (service, anna):
+        bert = Client(service)
+        found_fast(service)
+        anna.offer(*runs([1]))
+        assert storage.commits == 1, "nobody had come with it yet"
+        for entry_id in (1, 2):
+            bert.offer(*runs([2], entry_id))
+            anna.offer(*runs([1], entry_id))
+            assert storage.commits == entry_id
+            await anna.acks()
+            await bert.acks()
+            assert storage.commits == entry_id + 1
+        assert set(storage.threads) == {threading.get_ident()}
+        bert.stream.close()
+
+
+async def test_who_waits_for_an_entry_is_told_of_it_by_the_turn_that_commits_it() -> None:
+    storage = MemoryStorage()
+    async with served(storage) as (service, client):
+        found_fast(service)
+        client.offer(run_of(0, ledger_id=1))
+        waiting = asyncio.ensure_future(service.read(ReadQuery(1, KEY, 0, 0, wait_ms=60_000)))
+        await until(lambda: bool(service._until_changed))
+        client.offer(run_of(1, ledger_id=1, lac=0))
+        assert list((await waiting).entries) == [0]
 
 
 async def test_what_comes_while_the_thread_commits_is_committed_after_that() -> None:

@@ -46,7 +46,7 @@ async def acked(peer: Peer, last: int) -> None:
 async def test_a_writer_with_too_many_open_batches_is_not_read_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.service.STREAM_BATCHES_MAX", 4)
+    monkeypatch.setattr("bookie.server.add_connection.STREAM_BATCHES_MAX", 4)
     async with serving() as bookie, greeted(bookie.address) as peer:
         bookie.storage.gate.clear()
         for batch in range(1, 21):

@@ -94,8 +94,9 @@ async def added(service: BookieService, ledger_id: int) -> Status:
     stream = service.stream(lambda: None)
     runs = [run_of(0, ledger_id=ledger_id)]
     stream.offer(1, runs, await stream.prepare(runs))
-    await until(lambda: stream._session.ready)
-    (ack,) = stream.acks()
+    stream.commit()
+    await until(lambda: stream.session.ready)
+    (ack,) = stream.session.acks()
     stream.close()
     return ack.statuses[0] if ack.statuses else Status.OK
 
@@ -184,8 +185,9 @@ def test_the_new_ledgers_of_a_batch_are_asked_about_together(
         stream = service.stream(lambda: None)
         runs = [run_of(0, ledger_id=one) for one in [*ids, ids[-1] + 1, *ids]]
         stream.offer(1, runs, await stream.prepare(runs))
-        await until(lambda: stream._session.ready)
-        (ack,) = stream.acks()
+        stream.commit()
+        await until(lambda: stream.session.ready)
+        (ack,) = stream.session.acks()
         stream.close()
         expected = [Status.OK] * len(runs)
         expected[100] = Status.NO_SUCH_LEDGER

@@ -25,6 +25,11 @@ class Client:
         self.batches = 0
 
     def offer(self, *runs: AddRun) -> None:
+        self.take(*runs)
+        self.stream.commit()
+
+    def take(self, *runs: AddRun) -> None:
+        """Offer a batch behind which more are to come."""
         self.batches += 1
         self.stream.offer(self.batches, runs)
 
@@ -34,7 +39,7 @@ class Client:
         return self.acked
 
     def _collect(self) -> None:
-        self.acked += self.stream.acks()
+        self.acked += self.stream.session.acks()
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from bookie.server.core import Ack, AddSession, BookieCore
 from bookie.storage import checkpoint, engine, reads
 from bookie.storage.add_lookup import Vetted
 from bookie.storage.engine import BookieStorage
+from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from bookie.storage.replay import Replay
@@ -17,6 +18,8 @@ from ledger.entry import Checked
 from ledger.protocol.procedure import Steps
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.simulation.mutations.mutation import Patch, mutation
+
+_ORDINARY = "tests/bookie/storage/test_ordinary.py::test_"
 
 
 @mutation("rule 59")
@@ -62,6 +65,33 @@ def does_not_refuse_adds_after_a_fence(patch: Patch) -> None:
         return honest(self, replace(run, recovery=True))
 
     patch.set(BookieStorage, "add", add)
+
+
+@mutation("rule 30")
+def takes_adds_to_an_ordinary_ledger_that_was_fenced(patch: Patch) -> None:
+    def fence(self: LedgerTable, record: LedgerRecord, ticket: int) -> None:
+        record.fenced, record.fence_ticket = True, ticket
+        self.touch(record)
+
+    patch.set(LedgerTable, "fence", fence)
+    patch.set(BookieStorage, "check_ordinary", lambda _self: None)
+
+
+@mutation("rule 30", drawn=False, test=_ORDINARY + "a_ledger_is_not_ordinary_any_more")
+def takes_adds_to_ordinary_ledgers_of_a_bookie_that_is_read_only(patch: Patch) -> None:
+    patch.set(StorageState, "nothing_is_ordinary", lambda _self: None)
+
+
+@mutation("rule 65")
+def does_not_write_again_what_was_added_to_an_ordinary_ledger(patch: Patch) -> None:
+    honest = LedgerTable.begin_flush
+
+    def begin_flush(self: LedgerTable) -> None:
+        ordinary = dict(self.ordinary)
+        honest(self)
+        self.ordinary.update(ordinary)
+
+    patch.set(LedgerTable, "begin_flush", begin_flush)
 
 
 @mutation("#4163, rule 29")
