@@ -75,6 +75,10 @@ class Environment:
         """Choose which bookies of *ensemble* to exchange for a better placement, by index."""
         return self.placement.better(quorum, ensemble, self._pool(), self.random, exclude=exclude)
 
+    def registered(self) -> frozenset[BookieId]:
+        """Return who is registered, read-only bookies too."""
+        return frozenset(BookieId(found.bookie) for found in self.bookies.available())
+
     def writable(self) -> dict[BookieId, str]:
         """Return who is registered and takes adds, and as which start of its process."""
         return {

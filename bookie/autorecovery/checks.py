@@ -244,7 +244,7 @@ async def check_all(
 async def _judged(
     environment: Environment, ledger_id: LedgerId, metadata: LedgerMetadata, scrub: Scrub | None
 ) -> Judgement:
-    registered = {found.bookie for found in environment.bookies.available()}
+    registered = environment.registered()
     credentials = repair_credentials(ledger_id, metadata)
     asked = questions(metadata)
     said: dict[Question, Share] = {}
@@ -275,7 +275,7 @@ async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementReco
     ledgers = misplaced = 0
     async for part in parts_of(client.ledgers):
         marked = False
-        registered = _registered(client)
+        registered = environment.registered()
         for ledger_id, metadata in part:
             ledgers += 1
             if metadata is None:
@@ -309,7 +309,7 @@ async def check_replicas(client: LedgerClient, *, now_ms: int) -> ReplicasRecord
     emptied = await _emptied(client)
     async for part in parts_of(client.ledgers):
         # After the ledgers were read, as for who is lost (rule 85).
-        registered = _registered(client)
+        registered = client.environment.registered()
         cookies = set(map(BookieId, await children_of(client.store, COOKIES)))
         known = registered | (cookies - emptied)
         marked = False
@@ -337,7 +337,3 @@ async def _emptied(client: LedgerClient) -> frozenset[BookieId]:
     names = map(BookieId, await children_of(client.store, COOKIES))
     emptied = Retirement.EMPTIED
     return frozenset([b for b in names if await retirement_of(client.store, b) is emptied])
-
-
-def _registered(client: LedgerClient) -> frozenset[BookieId]:
-    return frozenset(BookieId(found.bookie) for found in client.bookies.available())

@@ -160,6 +160,13 @@ class Marks:
             for ledger_id in bucket:
                 yield ledger_id
 
+    async def all(self) -> AsyncIterator[tuple[LedgerId, UnderreplicatedLedger]]:
+        """Yield the ledgers that are marked, and their marks. Raises `DamagedMetadata`."""
+        async for ledger_id in self.list():
+            found = await self.read(ledger_id)
+            if found is not None:
+                yield ledger_id, found[0]
+
     async def buckets(self, random: Random | None = None) -> AsyncIterator[tuple[LedgerId, ...]]:
         """Yield the ledgers that are marked, bucket by bucket; one is in memory at a time.
 

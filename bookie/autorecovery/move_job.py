@@ -26,7 +26,7 @@ from bookie.autorecovery.protocol.rebalance import (
 )
 from bookie.autorecovery.protocol.repair import RepairConfig, RepairEnd, RepairOutcome
 from bookie.autorecovery.repair_io import CopyPace, RepairCache, RepairContext, repair_ledger
-from bookie.autorecovery.worker import reports
+from bookie.autorecovery.worker import Worker, WorkerConfig, reports
 from ledger.client import LedgerClient
 from ledger.errors import BadVersion, NodeExists, NoSuchNode
 from ledger.ids import BookieId, LedgerId
@@ -53,6 +53,8 @@ from ledger.values import counted
 LEDGERS_MAX: Final = 4
 TICK_S: Final = 0.5
 """How old a report of the progress becomes."""
+_LOOK_S: Final = 1.0
+"""How often the worker of a replacement looks for marks."""
 _WHY_RETIRED: Final = "it was emptied for good"
 AskReadOnly = Callable[[str, BookieId], Awaitable[None]]
 """Asks the bookie at an address to be read-only."""
@@ -218,7 +220,7 @@ async def recover_bookies(
 
     Takes as long as the copies take, at *bytes_per_s* (0: no limit), *ledgers_max* at a time. May
     be cancelled at any moment, and called again."""
-    moving = _Moving(
+    moving = _MoveIO(
         client, CopyPace(bytes_per_s), ledgers_max, config=config, on_progress=on_progress
     )
     until = protocol.UntilCopied(request, idle_s_max=idle_s_max)
@@ -243,9 +245,51 @@ async def decommission(
 
     Takes as long as the copies take; may be cancelled at any moment and called again. What the
     metadata store refuses is tried again permanently, and reported."""
-    moving = _Moving(client, CopyPace(0.0), on_report=on_report, ask_read_only=ask_read_only)
+    moving = _MoveIO(client, CopyPace(0.0), on_report=on_report, ask_read_only=ask_read_only)
     until = protocol.UntilRetired(bookie)
     return await run(protocol.move(until, pause_s=pause_s), moving.perform)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """How it ended."""
+
+    recovery: RecoveryResult
+    departure: protocol.MoveEnd | None
+    """Of the old bookie; None: not all that it held could be copied."""
+
+
+async def replace_bookie(
+    client: LedgerClient,
+    old: BookieId,
+    new: BookieId,
+    *,
+    bytes_per_s: float,
+    ledgers_max: int = LEDGERS_MAX,
+    config: RepairConfig | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_report: Callable[[protocol.Report], None] = lambda _: None,
+) -> Replacement:
+    """Copy what *old* held, which is lost, into *new*, and what cannot go there to others; then see
+    that nothing names *old* any more.
+
+    A worker runs beside the last part: marks may name the bookie, and no other process need work on
+    them. Takes as long as the copies take; may be cancelled at any moment and called again."""
+    recovered = partial(
+        recover_bookies,
+        client,
+        bytes_per_s=bytes_per_s,
+        ledgers_max=ledgers_max,
+        config=config,
+        on_progress=on_progress,
+    )
+    done = await recovered(protocol.MoveRequest(frozenset({old}), frozenset({new})))
+    if done.finish.outcome is protocol.MoveOutcome.INCOMPLETE:
+        done = done.followed_by(await recovered(protocol.MoveRequest(frozenset({old}))))
+    if done.finish.outcome is not protocol.MoveOutcome.COMPLETE:
+        return Replacement(done, None)
+    async with Worker(client, WorkerConfig(bytes_per_s=bytes_per_s, look_s=_LOOK_S)):
+        return Replacement(done, await decommission(client, old, on_report=on_report))
 
 
 async def keep(client: LedgerClient, bookie: BookieId) -> None:
@@ -300,7 +344,7 @@ class _Pass:
         )
 
 
-class _Moving:
+class _MoveIO:
     """Does the actions of one job."""
 
     def __init__(
@@ -363,7 +407,7 @@ class _Moving:
     async def _survey(self, bookies: frozenset[BookieId], *, verified: bool) -> protocol.Surveyed:
         if verified:
             await self._store.verify()
-        there = frozenset(BookieId(each.bookie) for each in self._client.bookies.available())
+        there = self._client.environment.registered()
         held, bare, unreadable, widest, read = Weight(), list[LedgerId](), 0, 0, 0
         async for part in parts_of(self._client.ledgers):
             for ledger_id, metadata in part:
@@ -419,9 +463,8 @@ class _Moving:
                     is_news |= await self._marks.add(ledger_id, _leaving(named, now_ms()))
             if is_news:
                 await self._marks.notify_workers()
-        async for ledger_id in self._marks.list():
-            mark, _ = await self._marks.read(ledger_id) or (None, -1)
-            if mark is not None and mark.bookies & bookies:
+        async for ledger_id, mark in self._marks.all():
+            if mark.bookies & bookies:
                 met.marked += 1
                 met.keeps(ledger_id, mark)
         met.why = await self._why_idle() if met.marked else ""
@@ -440,11 +483,9 @@ class _Moving:
     async def _read_bookies(self) -> protocol.BookiesSeen:
         await self._store.sync(COOKIES)
         known = frozenset(map(BookieId, await children_of(self._store, COOKIES)))
-        available = self._client.bookies.available()
+        environment = self._client.environment
         return protocol.BookiesSeen(
-            known,
-            registered=frozenset(BookieId(each.bookie) for each in available),
-            writable=frozenset(BookieId(each.bookie) for each in available if not each.read_only),
+            known, environment.registered(), writable=frozenset(environment.writable())
         )
 
     async def _look(self, bookie: BookieId) -> protocol.BookieSeen:

@@ -244,9 +244,7 @@ class _RepairIO:
             )
         except NoSuchLedger:
             self._metadata = None
-        registered = frozenset(
-            BookieId(found.bookie) for found in self._environment.bookies.available()
-        )
+        registered = self._environment.registered()
         return protocol.LedgerRead(self._metadata, version, registered, leaving, self._now_ms())
 
     async def _write_swap(self, action: protocol.WriteSwap) -> int | None:

@@ -83,11 +83,7 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     marks = Marks(store)
     leader = await current_leader(store, ELECTION)
     marked = deferred = waiting = lost = urgent = differing = 0
-    async for ledger_id in marks.list():
-        found = await marks.read(ledger_id)
-        if found is None:
-            continue
-        mark, _ = found
+    async for _, mark in marks.all():
         marked += 1
         deferred += mark.attempts > 0
         waiting += mark.wants_bookie
@@ -187,9 +183,8 @@ async def underreplicated(store: MetadataStore) -> list[MarkedLedger]:
     """Return the ledgers that are marked, by id. Raises as `autorecovery_status`."""
     marks = Marks(store)
     workers = await marks.locked()
-    found: list[MarkedLedger] = []
-    async for ledger_id in marks.list():
-        marked = await marks.read(ledger_id)
-        if marked is not None:
-            found.append(MarkedLedger(ledger_id, marked[0], workers.get(ledger_id, "")))
-    return sorted(found, key=lambda each: each.ledger_id)
+    marked = [
+        MarkedLedger(ledger_id, mark, workers.get(ledger_id, ""))
+        async for ledger_id, mark in marks.all()
+    ]
+    return sorted(marked, key=lambda ledger: ledger.ledger_id)

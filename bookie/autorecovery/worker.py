@@ -160,7 +160,7 @@ class Worker(Background):
 
     async def run_once(self) -> Scan:
         """Look at all marks once, and repair what can be. Raises what listing marks raises."""
-        there = frozenset(BookieId(found.bookie) for found in self._client.bookies.available())
+        there = self._client.environment.registered()
         rejoined = there if there - self._seen_bookies else NOBODY
         self._seen_bookies = there
         scan, queue = Scan(), self._queue

@@ -238,7 +238,7 @@ class Until(Protocol):
         """Prepare a pass. Return the end, or whether the pass may begin now."""
         ...
 
-    def a_pass(self) -> Action[PassEnded]: ...
+    def make_pass(self) -> Action[PassEnded]: ...
 
     def judge(self, ended: PassEnded) -> Steps[MoveEnd | bool]:
         """Return the end, or whether the next pass begins at once."""
@@ -257,7 +257,7 @@ def move(until: Until, *, pause_s: float = PAUSE_S) -> Steps[MoveEnd]:
             if isinstance(ready, MoveEnd):
                 return ready
             if ready:
-                ended = yield from until.a_pass()
+                ended = yield from until.make_pass()
                 following = yield from until.judge(ended)
                 if isinstance(following, MoveEnd):
                     return following
@@ -296,7 +296,7 @@ class UntilCopied:
                 return end
         return True
 
-    def a_pass(self) -> Action[PassEnded]:
+    def make_pass(self) -> Action[PassEnded]:
         return RepairAll(self._request.sources, self._request.targets)
 
     def judge(self, ended: PassEnded) -> Steps[MoveEnd | bool]:
@@ -390,7 +390,7 @@ class UntilRetired:
         self._version, self._is_registered = bookie.version, bookie.is_registered
         return True
 
-    def a_pass(self) -> Action[PassEnded]:
+    def make_pass(self) -> Action[PassEnded]:
         return MarkAll(frozenset({self._bookie}))
 
     def judge(self, ended: PassEnded) -> Steps[MoveEnd | bool]:

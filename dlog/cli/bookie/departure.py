@@ -29,8 +29,7 @@ from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.move_job import RecoveryResult
-    from bookie.autorecovery.protocol.move_job import MoveEnd as Left
+    from bookie.autorecovery.move_job import Replacement
     from bookie.autorecovery.protocol.move_job import Report
     from ledger.client import LedgerClient
 
@@ -260,15 +259,28 @@ def replace(
     confirm(f"Permanently give up the data of bookie {old}, and replace it by {new}?", yes=yes)
 
     async def command() -> bool:
+        from bookie.autorecovery.move_job import replace_bookie
+        from bookie.autorecovery.protocol.move_job import MoveOutcome
+
         async with connected(uri) as client:
             gone = await bookie_named(client.store, old)
             taker = await bookie_named(client.store, new)
             await _retire(client, gone, taker)
-            done = await _recover(client, gone, taker, rate, ledgers)
-            whole = not done.finish.left and not done.finish.why
-            left = await _leave(client, gone, rate, as_json=as_json) if whole else None
-        _show(gone, done, left, as_json=as_json)
-        return left is not None
+            with progress_bar(f"replacing {gone}") as advance:
+                done = await replace_bookie(
+                    client,
+                    BookieId(gone),
+                    BookieId(taker),
+                    bytes_per_s=rate * MIB,
+                    ledgers_max=ledgers,
+                    on_progress=shown_recovery(advance),
+                    on_report=shown_reports(advance, as_json=as_json),
+                )
+        finish = done.recovery.finish
+        if finish.outcome in {MoveOutcome.UNKNOWN, MoveOutcome.SERVES, MoveOutcome.NO_TARGET}:
+            raise failed(finish.why)
+        _show(gone, done, as_json=as_json)
+        return done.departure is not None
 
     run_check(uri, command())
 
@@ -283,56 +295,13 @@ async def _retire(client: "LedgerClient", old: str, new: str) -> None:
     await retire(client.store, old, None, why=_WHY.format(new=new))
 
 
-async def _recover(
-    client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
-) -> "RecoveryResult":
-    """Copy into *new* what can go there, and the rest anywhere."""
-    from bookie.autorecovery.move_job import recover_bookies
-    from bookie.autorecovery.protocol.move_job import NOBODY, MoveOutcome, MoveRequest
-
-    async def into(targets: frozenset[BookieId]) -> "RecoveryResult":
-        with progress_bar(f"replacing {old}") as advance:
-            return await recover_bookies(
-                client,
-                MoveRequest(frozenset({BookieId(old)}), targets),
-                bytes_per_s=rate * MIB,
-                ledgers_max=ledgers,
-                on_progress=shown_recovery(advance),
-            )
-
-    done = await into(frozenset({BookieId(new)}))
-    if done.finish.outcome is MoveOutcome.INCOMPLETE:
-        done = done.followed_by(await into(NOBODY))
-    if done.finish.outcome in {
-        MoveOutcome.UNKNOWN,
-        MoveOutcome.SERVES,
-        MoveOutcome.NO_TARGET,
-    }:
-        raise failed(done.finish.why)
-    return done
-
-
-async def _leave(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Left":
-    """See that nothing names it any more. A worker runs beside it: marks may name the bookie, and
-    no other process works on them."""
-    from bookie.autorecovery.move_job import decommission
-    from bookie.autorecovery.worker import Worker, WorkerConfig
-
-    config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)
-    with progress_bar(f"emptying {old}") as advance:
-        async with Worker(client, config):
-            return await decommission(
-                client, BookieId(old), on_report=shown_reports(advance, as_json=as_json)
-            )
-
-
-def _show(old: str, done: "RecoveryResult", left: "Left | None", *, as_json: bool) -> None:
+def _show(old: str, done: "Replacement", *, as_json: bool) -> None:
     if as_json:
-        emptied = left is not None
-        print_json({"bookie": old, **recovery_facts(done), "name": "retired", "emptied": emptied})
+        emptied, facts = done.departure is not None, recovery_facts(done.recovery)
+        print_json({"bookie": old, **facts, "name": "retired", "emptied": emptied})
         return
-    print_recovered(done)
-    if left is None:
+    print_recovered(done.recovery)
+    if done.departure is None:
         sys.stdout.write(f"bookie {old} stays retired until all is copied: run this again\n")
     else:
-        sys.stdout.write(f"bookie {old}: {left.outcome.value}\n")
+        sys.stdout.write(f"bookie {old}: {done.departure.outcome.value}\n")

@@ -113,7 +113,9 @@ def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
     estimate = Estimate()
 
     def show(progress: "Progress") -> None:
-        if progress.surveyed is None:
+        nonlocal estimate
+        if progress.surveyed is None:  # also of the next part of a replacement
+            estimate = Estimate()
             advance(0, None, progress.doing)
             return
         estimate.note(progress.bytes, clock())

@@ -9,7 +9,7 @@ import pytest
 
 from bookie.autorecovery.checks import parts_of
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.move_job import _Moving, decommission, keep
+from bookie.autorecovery.move_job import _MoveIO, decommission, keep
 from bookie.autorecovery.protocol.move_job import (
     Announce,
     BookieSeen,
@@ -395,7 +395,7 @@ async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_retired() 
     """It was on its way while it was looked for, and its cookie is as it was."""
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
-        emptying = _Moving(client, CopyPace(0.0))
+        emptying = _MoveIO(client, CopyPace(0.0))
         cookie = f"{COOKIES}/{name}"
         version = await client.store.exists(cookie)
         assert version is not None
@@ -411,7 +411,7 @@ async def test_no_bookie_is_emptied_by_what_a_damaged_store_does_not_say(
 ) -> None:
     async with world(3) as (cluster, client):
         name = BookieId(cluster.bookies[0].name)
-        emptying = _Moving(client, CopyPace(0.0))
+        emptying = _MoveIO(client, CopyPace(0.0))
         one = frozenset({name})
         assert isinstance(await emptying.perform(MarkAll(one)), PassEnded)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from bookie.autorecovery.marks import Marks
-from bookie.autorecovery.move_job import Progress, RecoveryResult, recover_bookies
+from bookie.autorecovery.move_job import Progress, RecoveryResult, recover_bookies, replace_bookie
 from bookie.autorecovery.protocol.move_job import (
     IDLE_S_MAX,
     NOBODY,
@@ -30,6 +30,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LogError, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.protocol.procedure import Action, Now, Wait
+from ledger.registry import Retirement, retirement_of
 from tests.bookie.autorecovery.repair_world import names
 from tests.bookie.autorecovery.test_worker import closed_ledger, copies, kill, world
 from tests.procedures import Raised, Returned, Script
@@ -372,3 +373,31 @@ async def test_one_that_is_interrupted_leaves_no_lock_and_the_next_one_goes_on()
         assert len(left) < len(concerned)
         done = await recovered(client, lost)
         assert (done.finish.outcome, done.repaired) == (MoveOutcome.COMPLETE, len(left))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_copies", [True, False])
+async def test_a_bookie_is_replaced_also_where_the_new_one_has_copies(*, has_copies: bool) -> None:
+    async with world(bookies=4) as (cluster, client):
+        ledger_id = await closed_ledger(client)
+        named = sorted(await members(client, ledger_id))
+        (spare,) = set(map(BookieId, client.bookies.writable())) - set(named)
+        old, new = named[0], named[1] if has_copies else spare
+        await lose(cluster, client, old)
+        done = await replace_bookie(client, old, new, bytes_per_s=0, config=AT_ONCE)
+        assert done.recovery.finish == MoveEnd(MoveOutcome.COMPLETE)
+        assert done.departure == MoveEnd(MoveOutcome.RETIRED)
+        assert await members(client, ledger_id) == {*named[1:], spare}
+        assert set((await copies(client, ledger_id)).values()) == {3}
+        assert await retirement_of(client.store, old) is Retirement.EMPTIED
+
+
+async def test_a_bookie_that_cannot_be_copied_keeps_its_name() -> None:
+    async with world(bookies=3) as (cluster, client):
+        ledger_id = await closed_ledger(client)
+        old, new, _ = sorted(await members(client, ledger_id))
+        await lose(cluster, client, old)
+        done = await replace_bookie(client, old, new, bytes_per_s=0, config=AT_ONCE)
+        assert done.recovery.finish.outcome is MoveOutcome.INCOMPLETE
+        assert done.departure is None
+        assert await retirement_of(client.store, old) is Retirement.NONE

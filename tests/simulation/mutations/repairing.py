@@ -401,9 +401,9 @@ def forgets_a_name_after_one_pass(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def forgets_a_name_first(patch: Patch) -> None:
-    honest = move_job._Moving.perform
+    honest = move_job._MoveIO.perform
 
-    async def perform(self: move_job._Moving, action: Action[Any]) -> object:
+    async def perform(self: move_job._MoveIO, action: Action[Any]) -> object:
         answer = await honest(self, action)
         if isinstance(action, moves.LookAtBookie) and isinstance(answer, moves.BookieSeen):
             seen, bookie = answer, action.bookie
@@ -411,7 +411,7 @@ def forgets_a_name_first(patch: Patch) -> None:
                 await honest(self, moves.Retire(bookie, seen.version))
         return answer
 
-    patch.set(move_job._Moving, "perform", perform)
+    patch.set(move_job._MoveIO, "perform", perform)
 
 
 @mutation(
