@@ -19,7 +19,7 @@ FORMAT_VERSION: Final = 1
 RETRY_MS_MIN: Final = 10_000
 RETRY_MS_MAX: Final = 3_600_000
 LOST_RANGES_MAX: Final = 100
-"""A mark names so many ranges of lost entries; the last one then reaches to the end of all."""
+"""A mark names at most that many ranges of lost entries; the last one then reaches to the end."""
 
 
 class Reason(IntEnum):

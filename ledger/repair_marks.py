@@ -17,7 +17,7 @@ Invariants:
 What readers find missing or damaged, and recoveries doubt, becomes such marks too (`RepairHints`),
 which the workers of repair verify. That is best effort, beside the reads and never in their way:
 what cannot be marked now is found again by the next reader, or by the auditor's checks. Bounded:
-one mark is written at a time, a replica is reported once in a while, and so many wait.
+one mark is written at a time, a replica is reported once in a while, at most `WAITING_MAX` wait.
 """
 
 import asyncio
@@ -182,11 +182,11 @@ class RepairHints:
         self._closed = False
 
     def heard(self, ledger_id: LedgerId, hint: RepairHint) -> None:
-        """Take note of a replica that is not as it should be, of an entry that is settled."""
+        """Record a replica that is missing or damaged, of an entry that is settled."""
         self._suspect(ledger_id, (hint.bookie,), _reason_of(hint.fault))
 
     def doubted(self, ledger_id: LedgerId, bookies: Iterable[BookieId]) -> None:
-        """Take note of members that may lack entries; a worker asks them what they hold."""
+        """Record members that may lack entries; a worker asks them what they hold."""
         self._suspect(ledger_id, bookies, Reason.MISSING)
 
     def _suspect(self, ledger_id: LedgerId, bookies: Iterable[BookieId], reason: Reason) -> None:

@@ -64,7 +64,7 @@ async def _until_signal(
         try:
             security = await Security.settled(tls)
             serving.enter_context(served(exposed, host, port, _log.info, security=security))
-        except MetricsNotServed as error:  # nobody looks here: repair goes on without
+        except MetricsNotServed as error:  # repair continues without metrics
             _log.warning(str(error))
         await _until_stopped(uri, config, exposed, tls)
 

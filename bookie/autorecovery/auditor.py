@@ -230,7 +230,7 @@ class _Auditing:
         return check.result()
 
     async def _ended(self, kind: protocol.CheckKind) -> protocol.CheckEnded:
-        """Make a check, and tell how it ended."""
+        """Make a check, and report how it ended."""
         failed = False
         try:
             await self._make_check(kind)

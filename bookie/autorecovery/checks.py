@@ -181,11 +181,11 @@ class ReplicasRecord(_Report):
 
 @dataclass(slots=True)
 class Check:
-    """What a check came to."""
+    """The result of a check."""
 
     ledgers: int = 0
     lacking: int = 0
-    """Ledgers of which a bookie that is there lacks entries; they are marked."""
+    """Ledgers of which a registered bookie lacks entries; they are marked."""
     unsure: int = 0
     """Ledgers of which a bookie is away, or did not say all."""
     unreadable: int = 0
@@ -262,7 +262,7 @@ async def _judged(
 
 
 async def record(store: MetadataStore, check: Check, *, at_ms: int) -> None:
-    """Write down how *check* ended: the next one is due a while after that, whoever makes it."""
+    """Write down how *check* ended: the next one is due a while after that, in whatever process."""
     await CheckRecord(at_ms=at_ms, **asdict(check)).write(store)
 
 

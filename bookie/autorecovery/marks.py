@@ -87,7 +87,7 @@ class _Lock:
     is_given_up: bool = False
     """Nobody here repairs the ledger any more; whether the store knows is not certain."""
     targets: tuple[BookieId, ...] = ()
-    """Bookies that the store was told of."""
+    """Bookies that the lock names in the store."""
 
 
 class Marks:
@@ -346,8 +346,8 @@ class Marks:
     async def announce(self, bookie: BookieId) -> None:
         """Write down that *bookie* is to be emptied, for good or until `withdraw`.
 
-        The same transaction changes the version of the list: whoever chose the bookie before, and
-        slept, swaps it in no more."""
+        The same transaction changes the version of the list: a worker that chose the bookie before,
+        and slept, no longer swaps it in."""
         await create_node(self._store, DECOMMISSIONING)
         with suppress(NodeExists):
             child = CreateOp(f"{DECOMMISSIONING}/{bookie}")

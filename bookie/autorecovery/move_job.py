@@ -100,8 +100,8 @@ class OwnMarks:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMove:
-    """From where copies of a ledger go, and why (*missing*); and to where, None: whoever is
-    writable."""
+    """From where copies of a ledger go, and why (*missing*); and to where, None: any
+    writable bookie."""
 
     missing: tuple[MissingReplica, ...]
     into: frozenset[BookieId] | None
@@ -473,7 +473,7 @@ class _MoveIO:
     async def _why_idle(self) -> str:
         """Return why no worker works on marks; empty: one does."""
         if not await self._marks.enabled():
-            return "repair is switched off: 'dlog autorecovery enable' lets it go on"
+            return "repair is switched off: 'dlog autorecovery enable' resumes it"
         if not await reports(self._store):
             return "no process of repair runs: 'dlog autorecovery start' is one"
         return ""

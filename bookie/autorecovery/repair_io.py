@@ -84,7 +84,7 @@ class MarksPort(Protocol):
 
 
 class RepairCache:
-    """What a worker reads for all of its repairs, and not anew for each one; never older than
+    """What a worker reads once for all of its repairs, and not for each of them; never older than
     `CACHE_S`.
 
     Hints only, but for who is to be emptied: of a ledger that is marked for a bookie that was not

@@ -6,7 +6,7 @@ missing, and is made again. A read may be answered out of memory alone, a list n
 read is held if it is listed afterwards. Answers that are none (no answer, limbo, an overloaded
 bookie) make a share unsure, never missing.
 
-`locate` says who should hold what, who is there, and what is lacking.
+`locate` says which bookies should hold what, which serve, and what is missing.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class _Reading:
         elif found.status not in {Status.OK, Status.IO_ERROR}:
             self._unsure_from = self.position
         elif self.upto > self.position:
-            self.upto = self.position  # find out which entry the bookie has trouble with
+            self.upto = self.position  # find out which entry the bookie cannot read
         else:
             self._take(found, self.position)  # unreadable: as good as missing
 

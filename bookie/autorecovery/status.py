@@ -135,7 +135,7 @@ class BookieWork:
     """What is left to repair of what one bookie should hold."""
 
     lacking: int
-    """Marked ledgers that lack what it should hold; at least so many, unless *all_looked_at*."""
+    """Marked ledgers that lack what it should hold; at least that many, unless *all_looked_at*."""
     urgent: int
     """Of them, those that come before others."""
     deferred: int

@@ -10,7 +10,7 @@ How fast workers may go, as an operator has set it while they run, and how fast 
     /underreplicated/throttle           bytes a second and ledgers at a time, for each worker
     /underreplicated/workers/<token>    ephemeral: what a worker does, written while that changes
 
-A worker that cannot read the throttle goes on as before. What workers say of themselves is for
+A worker that cannot read the throttle continues as before. What workers report of themselves is for
 people; nothing is decided by it.
 """
 
@@ -61,7 +61,7 @@ class WorkerConfig:
     ledgers_max: int = 4
     """Repaired at a time."""
     look_s: float = 30.0
-    """How often to look for marks that nobody has rung for."""
+    """How often to look for marks without a notification."""
     repair: RepairConfig = field(default_factory=RepairConfig)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class WorkerConfig:
 
 @dataclass(slots=True)
 class Scan:
-    """What one look at all marks came to."""
+    """The result of one look at all marks."""
 
     outcomes: Counter[RepairOutcome] = field(default_factory=Counter)
     deferred: int = 0
@@ -125,7 +125,10 @@ class Worker(Background):
     async def run(self) -> None:
         """Work until cancelled. What cannot be repaired now is tried again later."""
         store = self._client.store
-        with closing(self._marks.watch()) as rung, closing(self._marks.watch_switch()) as switched:
+        with (
+            closing(self._marks.watch()) as notified,
+            closing(self._marks.watch_switch()) as switched,
+        ):
             while True:
                 session, revision = store.session, self._client.bookies.revision
                 pause_s = PAUSE_S
@@ -145,15 +148,15 @@ class Worker(Background):
                 if session.lost.is_set():
                     pause_s = min(pause_s, PAUSE_S)
                 await first_of(
-                    rung.changed(),
+                    notified.changed(),
                     switched.changed(),
                     self._client.bookies.after(revision),
                     timeout_s=pause_s,
                 )
 
     def throttle(self, bytes_per_s: float | None, ledgers_max: int | None) -> None:
-        """Let these hold from now on; None: what it was configured with. What is under way goes on,
-        so fewer ledgers at a time are reached as repairs end."""
+        """Let these hold from now on; None: what it was configured with. Repairs under way are not
+        stopped, so fewer ledgers at a time are reached as they end."""
         config = self._config
         self.pace.set_rate(config.bytes_per_s if bytes_per_s is None else bytes_per_s)
         self.ledgers_max = config.ledgers_max if ledgers_max is None else max(1, ledgers_max)

@@ -1,6 +1,6 @@
 """The audit: which bookies are lost, and which ledgers lack a copy because of that.
 
-    see who is there -> [a pass over all ledgers, that marks] -> record -> [begin a check] -> wait
+    read bookies -> [a pass over all ledgers, that marks] -> record -> [begin a check] -> wait
 
 *Known* is every bookie with a cookie, not only those that this auditor has seen: who was lost
 before the auditor was elected is lost all the same. *Lost* is who is known and not registered. It
@@ -269,7 +269,7 @@ class _Audit:
             return True
         return bool(self._alarm) and not self._surveyed.issuperset(self._lost)
 
-    # Who is there.
+    # Bookies.
 
     def _see(self) -> Steps[int]:
         """Record who is lost since when, and who is due; return the time by the wall clock."""

@@ -52,7 +52,7 @@ NOBODY: Final[frozenset[BookieId]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """Move what *sources* hold to *targets*; empty: whoever is writable."""
+    """Move what *sources* hold to *targets*; empty: any writable bookie."""
 
     sources: frozenset[BookieId]
     targets: frozenset[BookieId] = NOBODY
@@ -117,7 +117,7 @@ class Surveyed:
     widest: int = 0
     """Largest ensemble of the ledgers that name one of them."""
     without_source: tuple[LedgerId, ...] = ()
-    """Ledgers with entries that no bookie which is there should have; at most `NAMED_MAX`."""
+    """Ledgers with entries that no registered bookie should have; at most `NAMED_MAX`."""
     unreadable: int = 0
     """Ledgers whose metadata cannot be read."""
 
@@ -150,7 +150,7 @@ class PassEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReadBookies(Action[BookiesSeen]):
-    """Find out who is there."""
+    """Find out which bookies are known, registered and writable."""
 
 
 @dataclass(frozen=True, slots=True)

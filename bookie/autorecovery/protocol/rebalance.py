@@ -116,7 +116,7 @@ class Rebalancing:
         bytes_max: int | None = None,
     ) -> None:
         """*loads*: bytes that each bookie holds which may give and take; also those with nothing.
-        *tolerance*: so much more or less than the mean is much the same, as a share of it.
+        *tolerance*: how far from the mean, as a share of it, is not far.
         *bytes_max*: what moves in all; None: no bound."""
         assert tolerance >= 0
         self.loads = dict(loads)

@@ -9,8 +9,9 @@ another bookie, verbatim, and then one compare-and-swap puts that one in its pla
 there and lacks entries gets just those. All members are looked at before anything is copied,
 so that what cannot be made whole costs nothing.
 
-The open last fragment is its writer's, who normally leaves a lost bookie by itself. Only after a
-grace, and only if there is a bookie to go on with, the ledger is recovered: that fences the writer.
+The open last fragment is its writer's, which normally leaves a lost bookie by itself. Only after a
+grace, and only if there is a bookie to continue with, the ledger is recovered: that fences the
+writer.
 
 One action is under way at a time, so that stopping after any of them is safe and testable: adds are
 idempotent, changes of the metadata go by `LedgerMetadata.replaced`, and a mark is deleted in
@@ -63,7 +64,7 @@ class RepairConfig:
     open_fragment_grace_ms: int = 30_000
     """How long after its mark an open last fragment is left to its writer."""
     into: frozenset[BookieId] | None = None
-    """Who may get copies that move; None: whoever is writable."""
+    """Who may get copies that move; None: any writable bookie."""
 
     def __post_init__(self) -> None:
         assert self.open_fragment_grace_ms >= 0
@@ -147,7 +148,7 @@ class ReadMark(Action[MarkRead]):
 
 @dataclass(frozen=True, slots=True)
 class ReadLedger(Action[LedgerRead]):
-    """Read the metadata, and who is there."""
+    """Read the metadata, and which bookies are registered."""
 
     mark: UnderreplicatedLedger
     """Who is to be emptied is known at least as well as it says."""
@@ -547,7 +548,7 @@ class _Repair:
             swapped = self._swapped(work, moved)
             if swapped is situation.metadata:  # nothing moves, or a reply was lost
                 return True
-            if swapped is None:  # somebody else was here: see what is there now
+            if swapped is None:  # somebody else changed it: read it again
                 self._unseen = True
                 return False
             if tries and situation.metadata.state is LedgerState.CLOSED:

@@ -47,7 +47,7 @@ class Situation:
     registered: frozenset[BookieId]
     leaving: Leaving
     into: frozenset[BookieId] | None
-    """Who may get copies that move; None: whoever is writable."""
+    """Who may get copies that move; None: any writable bookie."""
 
     def concerns(self, fragment: Fragment) -> bool:
         """Return whether *fragment* may lack what a bookie of the mark should hold."""
@@ -99,7 +99,7 @@ class Situation:
         return tuple(sorted(not_wanted))
 
     def may_be_misplaced(self, fragment: Fragment) -> bool:
-        """Return whether to look for a better ensemble: only where every source is there."""
+        """Return whether to look for a better ensemble: only where every source is registered."""
         if not self.registered.issuperset(fragment.bookies):
             return False
         return any(replica.reason is Reason.MISPLACED for replica in self._missing_in(fragment))

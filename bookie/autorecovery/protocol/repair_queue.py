@@ -46,7 +46,7 @@ class Queue:
         self.next_ms, self.deferred = None, 0
 
     def saw(self, urgent: Iterable[LedgerId], locked: Collection[LedgerId]) -> None:
-        """Take note of who is urgent, and who is being repaired, now."""
+        """Record which ledgers are urgent, and which are being repaired, now."""
         found = list(urgent)
         self._locked = locked
         self._taken.intersection_update(found)
@@ -54,7 +54,7 @@ class Queue:
         self._urgent = deque(self._shuffled(fresh))
 
     def listed(self, ledgers: Iterable[LedgerId]) -> None:
-        """Take note of the next part of the list."""
+        """Record the next part of the list."""
         # Workers that began together would otherwise meet at each of them.
         self._listed.extend(self._shuffled(ledgers))
 
