@@ -134,9 +134,9 @@ class Checked:
 
     def proof(self) -> bytes:
         """Return header and trailer of the frame with the highest LAC."""
-        frame = self.frame(self.lac_at)
-        trailer_bytes = _TRAILERS[frame[0] | frame[_DIGEST_AT] << 8]
-        return frame[:HEADER_BYTES] + frame[len(frame) - trailer_bytes :]
+        data, start, end = self.data, self.starts[self.lac_at], self.starts[self.lac_at + 1]
+        trailer_bytes = _TRAILERS[data[start] | data[start + _DIGEST_AT] << 8]
+        return data[start : start + HEADER_BYTES] + data[end - trailer_bytes : end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,12 +111,17 @@ class AddConnection:
     def _take(self, frame: Frame) -> None:
         runs = batch_runs(frame.body)
         delaying = self._delaying
+        if delaying is not None and not delaying.treasury.is_on:
+            delaying = None
         if (
             (self._door is None or self._door.admits(runs))
-            and (delaying is None or not delaying.treasury.is_on or delaying.knows(runs))
+            and (delaying is None or delaying.knows(runs))
             and self._needs_nothing(runs)
         ):
-            self._offer(frame.number, runs)
+            if delaying is None:
+                self._stream.offer(frame.number, runs)
+            else:
+                self._offer(frame.number, runs)
         else:
             self._connection.pause()
             self._preparing = asyncio.ensure_future(self._prepare(frame.number, runs))
@@ -188,7 +193,8 @@ class AddConnection:
         if self._waiting and self._preparing is None and self._held is None:
             # Not from here: who tells of what is durable tells others too.
             asyncio.get_running_loop().call_soon(self._go_on)
-        connection.settled()
+        if connection.is_deaf:  # it is to end once everything is answered
+            connection.settled()
 
     def _left_ms(self, held: asyncio.TimerHandle) -> int:
         return ceil(1000 * max(0.0, held.when() - asyncio.get_running_loop().time()))

@@ -29,7 +29,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bookie.server.limits import CoreLimits
 from bookie.storage.add_lookup import Prepared
@@ -124,8 +124,7 @@ class ListDisk(Action[HeldAnswer]):
     query: HeldQuery
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """Batches first..last are durable, or (statuses given) the one batch was answered so."""
 
     first: int

@@ -110,7 +110,11 @@ def checked(message: Message, *frames: Buffer, request: Received = b"") -> bytes
     """Return what travels: *message* and *frames* under one checksum.
 
     *request*: what travelled the other way, if this is the one answer to it."""
-    return b"".join(checked_parts(message, *frames, request=request))
+    body = message.SerializeToString()
+    frames_bytes = sum(map(len, frames))
+    covered = _LENGTH.pack(frames_bytes) + request + body
+    head = encode_head(crc32c_extend(_CRC_OF_NAME[type(message)], covered), body, frames_bytes)
+    return b"".join((head, *frames)) if frames else head
 
 
 def checked_parts(message: Message, *frames: Buffer, request: Received = b"") -> tuple[Buffer, ...]:

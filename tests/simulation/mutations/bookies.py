@@ -8,7 +8,7 @@ from bookie.journal.format import Record, RecordKind
 from bookie.pieces import FoundPieces
 from bookie.server.core import Ack, AddSession, BookieCore
 from bookie.storage import checkpoint, engine, reads
-from bookie.storage.add_lookup import Vetted
+from bookie.storage.add_lookup import Prepared, Vetted
 from bookie.storage.engine import BookieStorage
 from bookie.storage.holdings import StorageState
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
@@ -61,8 +61,8 @@ def answers_a_negative_before_its_fence_is_durable(patch: Patch) -> None:
 def does_not_refuse_adds_after_a_fence(patch: Patch) -> None:
     honest = BookieStorage.add
 
-    def add(self: BookieStorage, run: AddRun) -> tuple[Status, int]:
-        return honest(self, replace(run, recovery=True))
+    def add(self: BookieStorage, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
+        return honest(self, replace(run, recovery=True), prepared)
 
     patch.set(BookieStorage, "add", add)
 
@@ -98,8 +98,8 @@ def does_not_write_again_what_was_added_to_an_ordinary_ledger(patch: Patch) -> N
 def refuses_recovery_adds_after_a_fence(patch: Patch) -> None:
     honest = BookieStorage.add
 
-    def add(self: BookieStorage, run: AddRun) -> tuple[Status, int]:
-        return honest(self, replace(run, recovery=False))
+    def add(self: BookieStorage, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
+        return honest(self, replace(run, recovery=False), prepared)
 
     patch.set(BookieStorage, "add", add)
 
