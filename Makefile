@@ -48,8 +48,8 @@ help:
 	@echo 'make pins [UPGRADE=1]  write requirements/ anew: versions and hashes of all that is installed'
 	@echo 'make docs              the site, in build/site/html; a dead link is an error. Needs no network once it is installed'
 	@echo 'make fix               format and repair what can be repaired'
-	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
-	@echo '                       repair: one seed, or those from a up to b'
+	@echo 'make sim [LOGS=1 | REPAIR=1 | REPLICAS=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs, of'
+	@echo '                       repair or of replicas: one seed, or those from a up to b'
 	@echo 'make mutations         bugs, put in one at a time: deleted statements that no quick test notices, and'
 	@echo '                       how many seeds of the simulators find each known bug'
 	@echo 'make mutations MODULES="dlog/aio ..." [KINDS="delete negate compare connect number truth"]'
@@ -205,7 +205,7 @@ proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 sim: $(STAMP)
-	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(REPLICAS),--replicas) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
 	$(PY) -m tests.mutants $(MODULES) $(if $(KINDS),--kinds $(KINDS))

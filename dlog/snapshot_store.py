@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from dlog.errors import DamagedSnapshot, SnapshotsUnusable
+from dlog.errors import DamagedSnapshot, SnapshotsUnusable, SnapshotTooNew
 from dlog.protocol.snapshot import (
     SnapshotHeader,
     WriteState,
@@ -95,7 +95,7 @@ class SnapshotStore:
             except FileNotFoundError:
                 continue  # a newer one took its place
             except DamagedSnapshot as error:
-                _log.warning("snapshot_damaged", log=self.log, path=file.path, error=str(error))
+                self._warn(file, error)
             else:
                 return file
         return None
@@ -132,13 +132,31 @@ class SnapshotStore:
         self._sync()
         return file
 
-    def keep_newest(self, count: int) -> list[SnapshotFile]:
-        """Remove all but the newest *count*; return those, newest first. Raises `OSError`."""
-        files = self.files()
-        for file in files[count:]:
-            file.path.unlink(missing_ok=True)
+    def keep_newest(self, count: int, whole: SnapshotFile | None = None) -> list[SnapshotFile]:
+        """Remove all but the newest *count* that are whole; return those, newest first.
+
+        Each but *whole* is read for that: one that was damaged meanwhile must not be what is left
+        when those before it have gone. Raises `OSError`."""
+        kept: list[SnapshotFile] = []
+        for file in self.files():
+            if len(kept) == count:
+                file.path.unlink(missing_ok=True)
+                continue
+            try:
+                if file != whole:
+                    self.check(file)
+            except (FileNotFoundError, SnapshotTooNew):
+                continue
+            except DamagedSnapshot as error:
+                self._warn(file, error)
+                file.path.unlink(missing_ok=True)
+            else:
+                kept.append(file)
         self._sync()
-        return files[:count]
+        return kept
+
+    def _warn(self, file: SnapshotFile, error: DamagedSnapshot) -> None:
+        _log.warning("snapshot_damaged", log=self.log, path=file.path, error=str(error))
 
     def _remove_abandoned(self) -> None:
         limit = time.time() - _PARTIAL_S

@@ -19,7 +19,6 @@ from dlog.aio.maintain.trim import Keep, truncate
 from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
 from dlog.aio.store import ConsumerNode, ManifestNode, read_consumers
-from dlog.errors import DamagedSnapshot
 from dlog.protocol.replicated_state import ReplicatedState
 from dlog.protocol.snapshot import SnapshotPolicy, read_snapshot
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
@@ -143,6 +142,7 @@ class SnapshotKeeper:
         capture = partial(self._state.capture, self._store.incarnation, now_ms=now_ms())
         captured = await self._on_state(capture)
         self._bytes = 0
+        file = None
         if captured.header.offset > self._offset:
             write = partial(
                 self._store.write, captured.header, captured.table, captured.write_state
@@ -150,18 +150,15 @@ class SnapshotKeeper:
             file = await asyncio.to_thread(write)
             self._restart(file.offset)
             _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=file.path)
-        kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep)
+        kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep, file)
+        if not kept:
+            return  # all were damaged since they were written
         await self._commit(kept[-1].offset)
         if self._policy.truncate and len(kept) == self._policy.keep:
             await self._truncate(kept[-1])
 
     async def _truncate(self, oldest: SnapshotFile) -> None:
         """Truncate the log below *oldest*, or less if somebody needs more."""
-        try:
-            await asyncio.to_thread(self._store.check, oldest)
-        except (DamagedSnapshot, FileNotFoundError) as error:
-            _log.warning("snapshot_damaged", log=self._node.log, path=oldest.path, error=str(error))
-            return
         manifest, _ = await self._node.read()
         consumers = await read_consumers(self._ledgers.store, self._node.log, manifest)
         target = min([oldest.offset, *(state.position for _, state in consumers)])

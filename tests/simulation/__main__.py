@@ -1,6 +1,6 @@
 """Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
 
-Those of ledgers, with `--logs` of logs, with `--repair` of repair.
+Those of ledgers, with `--logs` of logs, with `--repair` of repair, with `--replicas` of replicas.
 
 Prints what was covered; over 1,000 seeds or more it fails if something of `coverage` never
 happened. For a seed that breaks something its step, the broken invariant, its
@@ -20,10 +20,16 @@ from typing import Final
 from tests.simulation.coverage import SEEDS_MIN, missing
 from tests.simulation.logs.coverage import missing_of_logs
 from tests.simulation.repair.coverage import missing_of_repair
-from tests.simulation.scenarios_of_seeds import LEDGERS, LOGS, REPAIR, SCENARIOS
+from tests.simulation.replicas.coverage import missing_of_replicas
+from tests.simulation.scenarios_of_seeds import LEDGERS, LOGS, REPAIR, REPLICAS, SCENARIOS
 from tests.simulation.stepping import Outcome, SimulationError
 
-MISSING: Final = {LEDGERS: missing, LOGS: missing_of_logs, REPAIR: missing_of_repair}
+MISSING: Final = {
+    LEDGERS: missing,
+    LOGS: missing_of_logs,
+    REPAIR: missing_of_repair,
+    REPLICAS: missing_of_replicas,
+}
 TERMINAL_S: Final = 0.2
 LINES_S: Final = 10.0
 """Time between two reports of progress, to a terminal and to a file."""
@@ -126,7 +132,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     which.add_argument("--seeds", type=_many, metavar="A:B", help="A included, B not")
     parser.set_defaults(scenario=LEDGERS)
     scenario = parser.add_mutually_exclusive_group()
-    for name, what in ((LOGS, "logs on ledgers, not ledgers alone"), (REPAIR, "ledgers repaired")):
+    for name, what in (
+        (LOGS, "logs on ledgers, not ledgers alone"),
+        (REPAIR, "ledgers repaired"),
+        (REPLICAS, "replicas of a state machine"),
+    ):
         scenario.add_argument(
             f"--{name}", dest="scenario", action="store_const", const=name, help=what
         )

@@ -216,6 +216,16 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert [file.offset for file in snapshots.files()] == [3, 2]
 
 
+def test_a_damaged_snapshot_does_not_stand_for_one_that_is_kept(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    written(snapshots, 1)
+    damaged = written(snapshots, 2)
+    damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
+    newest = written(snapshots, 3)
+    assert [file.offset for file in snapshots.keep_newest(2, newest)] == [3, 1]
+    assert [file.offset for file in snapshots.files()] == [3, 1]
+
+
 @pytest.mark.parametrize("uri", ["s3://bucket", "relative/path", "file://host/path"])
 def test_a_place_where_no_snapshots_can_be_is_refused(uri: str) -> None:
     with pytest.raises(SnapshotsUnusable):

@@ -27,6 +27,7 @@ from tests.simulation.mutations import (
     writing,
 )
 from tests.simulation.mutations.mutation import MUTATIONS, Mutation, put_back
+from tests.simulation.replicas import mutations as replicas
 
 __all__ = [
     "MUTATIONS",
@@ -44,6 +45,7 @@ __all__ = [
     "put_back",
     "recovering",
     "repairing",
+    "replicas",
     "stores",
     "strangers",
     "writing",

@@ -17,6 +17,7 @@ from tests.simulation.logs.check import INVARIANTS_OF_ALL
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.plugin import VARIABLE
 from tests.simulation.repair.check import INVARIANTS as INVARIANTS_OF_REPAIR
+from tests.simulation.replicas.oracle import INVARIANTS as INVARIANTS_OF_REPLICAS
 from tests.simulation.scenarios_of_seeds import SCENARIOS
 from tests.simulation.stepping import SimulationError
 
@@ -85,6 +86,8 @@ def caught_by(error: SimulationError) -> str:
     first = error.broken.partition(":")[0]
     of_logs = {*INVARIANTS_OF_LOGS, *INVARIANTS_OF_ALL, "no_ledger_leaks_for_ever"}
     if first in INVARIANTS or first in of_logs or first in INVARIANTS_OF_REPAIR:
+        return first
+    if first in INVARIANTS_OF_REPLICAS:
         return first
     if first == "AssertionError":
         return "an assertion of production code"

@@ -51,6 +51,7 @@ def mutation(
     *,
     logs: bool = False,
     repair: bool = False,
+    replicas: bool = False,
     test: str = "",
     drawn: bool = True,
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
@@ -62,7 +63,8 @@ def mutation(
         name = apply.__name__
         assert name not in MUTATIONS, f"two mutations are called {name}"
         assert test or drawn, f"nothing has to find {name}"
-        scenario = "logs" if logs else "repair" if repair else "ledgers"
+        chosen = {"logs": logs, "repair": repair, "replicas": replicas}
+        scenario = next((each for each, is_chosen in chosen.items() if is_chosen), "ledgers")
         MUTATIONS[name] = Mutation(name, reference, apply, scenario, test, drawn)
         return apply
 

@@ -1,0 +1,31 @@
+"""What must have happened in a long run of replicas."""
+
+from collections.abc import Mapping
+from typing import Final
+
+REQUIRED_OF_REPLICAS: Final = (
+    "CommandOutcomeUnknown",
+    "NotCaughtUp",
+    "NotLeader",
+    "command_answered",
+    "command_refused",
+    "follower_read",
+    "replica_crashes",
+    "replica_crashes_opening",
+    "replica_pauses",
+    "replica_read",
+    "replica_resigned",
+    "replica_restarted",
+    "replica_restored",
+    "replica_sleeps",
+    "replica_woke_after_an_hour",
+    "request_answered",
+    "request_answered_twice",
+    "request_repeated",
+    "snapshot_damaged",
+    "stranger_opened",
+)
+
+
+def missing_of_replicas(marks: Mapping[str, int]) -> list[str]:
+    return [thing for thing in REQUIRED_OF_REPLICAS if not marks.get(thing)]

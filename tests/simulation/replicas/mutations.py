@@ -1,0 +1,274 @@
+"""Bugs of replicas: of what happens once, of what a read sees, of snapshots and truncation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dlog.aio import replica as replicas
+from dlog.aio import snapshot_keeper
+from dlog.aio.replica import Replica
+from dlog.aio.snapshot_keeper import SnapshotKeeper
+from dlog.errors import NotLeader
+from dlog.position import Record
+from dlog.protocol import replicated_state
+from dlog.protocol.client_table import ClientTable
+from dlog.protocol.command import Origin, RequestId
+from dlog.protocol.proposals import Proposals
+from dlog.protocol.replicated_state import CapturedState, ReplicatedState, StateMachine
+from dlog.protocol.snapshot import WriteState
+from dlog.snapshot_store import SnapshotFile, SnapshotStore
+from ledger.errors import LogError
+from tests.simulation.mutations.mutation import Patch, mutation
+
+_TABLE = "tests/dlog/protocol/test_replicated_state.py"
+_SNAPSHOTS = "tests/dlog/aio/test_replica_snapshots.py"
+_REPLICAS = "tests/dlog/aio/test_aio_replica.py"
+
+
+@mutation(
+    "", replicas=True, test=f"{_TABLE}::test_a_request_is_found_by_its_client_and_number_alone"
+)
+def forgets_what_it_has_done(patch: Patch) -> None:
+    def find(_: ClientTable, _request: RequestId) -> None:
+        return None
+
+    def put(*_: object) -> None:
+        return None
+
+    patch.set(ClientTable, "find", find)
+    patch.set(ClientTable, "put", put)
+
+
+@mutation("", replicas=True)
+def leaves_requests_out_of_snapshots(patch: Patch) -> None:
+    honest = ReplicatedState.capture
+
+    def capture(self: ReplicatedState[Any], incarnation: str, *, now_ms: int) -> CapturedState:
+        captured = honest(self, incarnation, now_ms=now_ms)
+        return CapturedState(captured.header, tuple(ClientTable().encode()), captured.write_state)
+
+    patch.set(ReplicatedState, "capture", capture)
+
+
+@mutation("", replicas=True)
+def returns_the_present_state_to_a_repeated_request(patch: Patch) -> None:
+    """The result of the newest request of its client, instead of its own."""
+    honest = ClientTable.find
+
+    def find(self: ClientTable, request: RequestId) -> object:
+        found = honest(self, request)
+        if not isinstance(found, bytes):
+            return found
+        results = self._clients[request.client].results
+        return b"j%d" % (int(results[max(results)][1:]) + 1)
+
+    patch.set(ClientTable, "find", find)
+
+
+@mutation("", replicas=True)
+def calls_refused_what_has_no_outcome(patch: Patch) -> None:
+    """As if an append that ended with its writer were not in the log."""
+    honest = Replica._step_down
+
+    async def step_down(self: Replica[Any], standby: Any) -> None:
+        await honest(self, standby)
+        for waiter in self._proposals.give_up():
+            replicas._resolve(waiter, replicas._Outcome(error=NotLeader(self.name, "", "", 0)))
+
+    patch.set(Replica, "_step_down", step_down)
+
+
+@mutation("", replicas=True)
+def calls_refused_what_it_did_not_learn_in_time(patch: Patch) -> None:
+    class Refused(NotLeader):
+        def __init__(self, log: str, reason: str) -> None:
+            super().__init__(log, reason, "", 0)
+
+    patch.set(replicas, "CommandOutcomeUnknown", Refused)
+
+
+@mutation("", replicas=True, test=f"{_TABLE}::test_a_proposal_leaves_once_by_its_origin")
+def knows_its_commands_by_their_number_alone(patch: Patch) -> None:
+    honest = Proposals.leave
+
+    def leave(self: Proposals[Any], origin: Origin) -> object:
+        return honest(self, Origin(self._proposer, origin.sequence))
+
+    patch.set(Proposals, "leave", leave)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_REPLICAS}::test_a_read_sees_what_was_acknowledged_to_anybody_also_on_a_follower",
+)
+def reads_without_a_barrier(patch: Patch) -> None:
+    async def completed(_: Replica[Any]) -> None:
+        return
+
+    patch.set(Replica, "_completed", completed)
+
+
+@mutation("", replicas=True)
+def reads_at_a_leader_by_its_lease(patch: Patch) -> None:
+    """A clock says that it leads; another may have led since, and acknowledged."""
+    honest = Replica._completed
+
+    async def completed(self: Replica[Any]) -> None:
+        if self._term is None or not self._term.serves:
+            await honest(self)
+
+    patch.set(Replica, "_completed", completed)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_REPLICAS}::test_a_read_that_began_during_a_barrier_waits_for_the_next_one",
+)
+def joins_the_barrier_that_is_under_way(patch: Patch) -> None:
+    async def pass_barriers(self: Replica[Any]) -> None:
+        error = await self._pass_barrier()
+        readers, self._readers = self._readers, []
+        self._barriers = None
+        for reader in readers:
+            if not reader.done():
+                if error is None:
+                    reader.set_result(None)
+                else:
+                    reader.set_exception(error)
+
+    patch.set(Replica, "_pass_barriers", pass_barriers)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_REPLICAS}::test_a_read_of_a_replica_that_lags_behind_fails_in_time",
+)
+def reads_before_it_has_applied_the_barrier(patch: Patch) -> None:
+    async def pass_barrier(self: Replica[Any]) -> BaseException | None:
+        try:
+            await replicas.acknowledged_end(
+                self._ledgers, self._node, incarnation=self._incarnation
+            )
+        except LogError as error:
+            return error
+        return None
+
+    patch.set(Replica, "_pass_barrier", pass_barrier)
+
+
+@mutation("", replicas=True)
+def applies_again_what_it_reads_again(patch: Patch) -> None:
+    async def follow(self: Replica[Any], batch: Sequence[Record]) -> None:
+        for record in batch:
+            self._state.offset = record.offset
+            await self._apply([(record.offset, record.timestamp_ms, record.value)])
+
+    patch.set(Replica, "_follow", follow)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_SNAPSHOTS}::test_a_snapshot_is_of_one_state_while_commands_are_applied",
+)
+def snapshots_what_was_applied_since(patch: Patch) -> None:
+    """It writes the state as it is when the thread comes to it."""
+
+    def capture(self: StateMachine) -> WriteState:
+        return self.snapshot
+
+    patch.set(StateMachine, "capture", capture)
+
+
+@mutation("", replicas=True)
+def continues_behind_the_snapshot(patch: Patch) -> None:
+    honest = ReplicatedState.restore
+
+    def restore(self: ReplicatedState[Any], header: Any, table: bytes, state: Any) -> None:
+        honest(self, header, table, state)
+        self.offset += 1
+
+    patch.set(ReplicatedState, "restore", restore)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_SNAPSHOTS}::test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over",
+)
+def restores_what_is_damaged(patch: Patch) -> None:
+    def newest_whole(self: SnapshotStore, above: int) -> SnapshotFile | None:
+        return next((file for file in self.files() if file.offset > above), None)
+
+    patch.set(SnapshotStore, "newest_whole", newest_whole)
+
+
+@mutation(
+    "own bug",
+    replicas=True,
+    drawn=False,
+    test=f"{_SNAPSHOTS}::test_a_damaged_snapshot_does_not_stand_for_one_that_is_kept",
+)
+def counts_a_damaged_snapshot_as_kept(patch: Patch) -> None:
+    """Not drawn: after it the newest one has to be damaged as well."""
+
+    def keep_newest(
+        self: SnapshotStore, count: int, _whole: SnapshotFile | None = None
+    ) -> list[SnapshotFile]:
+        files = self.files()
+        for file in files[count:]:
+            file.path.unlink()
+        return files[:count]
+
+    patch.set(SnapshotStore, "keep_newest", keep_newest)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_SNAPSHOTS}::test_the_log_is_truncated_to_the_oldest_that_is_kept",
+)
+def truncates_to_the_newest_snapshot(patch: Patch) -> None:
+    honest, commit = SnapshotKeeper._truncate, SnapshotKeeper._commit
+
+    async def truncate(self: SnapshotKeeper, _oldest: SnapshotFile) -> None:
+        await honest(self, self._store.files()[0])
+
+    async def committed(self: SnapshotKeeper, _position: int) -> None:
+        files = self._store.files()
+        await commit(self, files[0].offset if files else 0)
+
+    patch.set(SnapshotKeeper, "_truncate", truncate)
+    patch.set(SnapshotKeeper, "_commit", committed)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_SNAPSHOTS}::test_nothing_is_truncated_that_another_store_or_a_consumer_needs",
+)
+def truncates_what_others_need(patch: Patch) -> None:
+    """Not drawn: a world has one store of snapshots."""
+
+    async def nobody(*_: object) -> list[object]:
+        return []
+
+    patch.set(snapshot_keeper, "read_consumers", nobody)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_TABLE}::test_what_apply_raises_stops_the_state_before_that_record",
+)
+def passes_over_what_apply_raises(patch: Patch) -> None:
+    """Not drawn: nothing that is applied there raises."""
+
+    def failed(_log: str, _offset: int, _error: BaseException) -> None:
+        return None
+
+    patch.set(replicated_state, "ApplyFailed", failed)

@@ -1,0 +1,94 @@
+"""What replicas and their clients did, and what must hold of it.
+
+    replicas at the same offset have the same state
+    each request has one effect and one result
+    what was acknowledged stays, and what was refused never appears
+    reads are linearizable: none sees less than what was acknowledged, or read, before it began
+
+The state counts its effects, and a result is that count: so real time orders counts.
+"""
+
+from dataclasses import dataclass, field
+
+from dlog import RequestId
+from tests.simulation.stepping import InvariantError
+
+SAME_STATE = "replicas_have_the_same_state"
+ONE_EFFECT = "requests_have_one_effect"
+REFUSED = "refused_commands_never_appear"
+KEPT = "acknowledged_commands_are_kept"
+READS = "reads_are_linearizable"
+INVARIANTS = (SAME_STATE, ONE_EFFECT, REFUSED, KEPT, READS)
+
+
+@dataclass(slots=True)
+class Client:
+    """Submits one request after the other, each until it has an answer."""
+
+    name: str
+    number: int = 0
+    began_at: int | None = None
+    """The count that was acknowledged when its present request was submitted first."""
+    asked_until: float = 0.0
+    """When it asks elsewhere, if nothing was answered."""
+    results: dict[int, int] = field(default_factory=dict)
+    """By number."""
+
+
+@dataclass(slots=True)
+class ReplicaOracle:
+    log: str
+    states: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Count and checksum of the state, by the offset of the last command in it."""
+    effects: dict[bytes, int] = field(default_factory=dict)
+    """Where each command had its effect."""
+    refused: set[bytes] = field(default_factory=set)
+    acknowledged: set[bytes] = field(default_factory=set)
+    acknowledged_count: int = 0
+    """The largest that any client knows of."""
+
+    def applied(self, who: str, offset: int, payload: bytes, state: tuple[int, int]) -> None:
+        known = self.states.setdefault(offset, state)
+        if known != state:
+            self._fail(SAME_STATE, f"{who} has {state} after offset {offset}, another {known}")
+        place = self.effects.setdefault(payload, offset)
+        if place != offset:
+            self._fail(ONE_EFFECT, f"{payload!r} has effects at {place} and at {offset}")
+        if payload in self.refused:
+            self._fail(REFUSED, f"{payload!r} was refused, and is at {offset}")
+
+    def restored(self, who: str, offset: int, state: tuple[int, int]) -> None:
+        below = max((each for each in self.states if each < offset), default=None)
+        known = (0, 0) if below is None else self.states[below]
+        if known != state:
+            self._fail(SAME_STATE, f"{who} restored {state} at {offset}, another had {known}")
+
+    def refuse(self, payload: bytes) -> None:
+        if payload in self.effects:
+            self._fail(REFUSED, f"{payload!r} was refused, and is at {self.effects[payload]}")
+        self.refused.add(payload)
+
+    def answered(self, client: Client, request: RequestId, payload: bytes, result: int) -> None:
+        known = client.results.setdefault(request.number, result)
+        if known != result:
+            self._fail(ONE_EFFECT, f"{request} has the results {known} and {result}")
+        self.acknowledge(payload, result, client.began_at if client.began_at is not None else 0)
+
+    def acknowledge(self, payload: bytes, result: int, began_at: int) -> None:
+        if payload not in self.effects:
+            self._fail(KEPT, f"{payload!r} was acknowledged as {result}, and nobody applied it")
+        count, _ = self.states[self.effects[payload]]
+        if count != result:
+            self._fail(ONE_EFFECT, f"{payload!r} was effect {count}, and its result is {result}")
+        if result <= began_at:
+            self._fail(READS, f"{payload!r} was submitted after {began_at}, and is {result}")
+        self.acknowledged.add(payload)
+        self.acknowledged_count = max(self.acknowledged_count, result)
+
+    def read(self, who: str, count: int, began_at: int) -> None:
+        if count < began_at:
+            self._fail(READS, f"{who} read {count}, and {began_at} was acknowledged before")
+        self.acknowledged_count = max(self.acknowledged_count, count)
+
+    def _fail(self, invariant: str, story: str) -> None:
+        raise InvariantError(invariant, self.log, story)

@@ -1,0 +1,241 @@
+"""The scenario of replicas: a state machine on three processes, which crash, pause and sleep.
+
+One log, its replicas, and clients that repeat what they have no answer to; below them the bookies,
+network, metadata store and faults of the scenario of logs. Snapshots lie in one directory, are
+damaged at times, and the log is truncated behind them. Strangers take the log over. Safety is
+checked after every step; once nothing is wrong any more each request gets its answer, and all
+replicas come to the same state.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final, TypeVar
+
+from dlog import SnapshotPolicy
+from dlog.aio.log import Log
+from ledger.errors import LogError
+from tests.simulation.check import check as check_ledgers
+from tests.simulation.logs.check import check
+from tests.simulation.logs.faults import Doom
+from tests.simulation.logs.process import Process
+from tests.simulation.logs.profile import LogProfile
+from tests.simulation.logs.profile import draw as draw_logs
+from tests.simulation.logs.workload import LogSimulation
+from tests.simulation.replicas.member import ReplicaMember
+from tests.simulation.replicas.oracle import KEPT, SAME_STATE, Client, ReplicaOracle
+
+R = TypeVar("R")
+
+REPLICAS: Final = 3
+CLIENTS: Final = 4
+MEMBERS_MAX: Final = 20
+LOG: Final = "log1"
+NOT_OF_REPLICAS: Final = frozenset({"consumers_move_forward", "trimmed_records_are_not_needed"})
+"""A store of snapshots commits where its oldest snapshot is, and truncates below it, asking nobody;
+a replica that needs more stops, which is found."""
+
+
+def draw(random: Random) -> LogProfile:
+    """Return a world of logs, with one log that nobody but its replicas and strangers write."""
+    profile = draw_logs(random)
+    settings = replace(
+        profile.settings,
+        roll_records=random.choice((0, 10, 50)),
+        roll_bytes=0,
+        retention_bytes=0,
+        retention_age_s=0.0,
+        retention_waits_for_consumers=False,
+    )
+    return replace(
+        profile,
+        floor=replace(profile.floor, disks_lost=0),
+        logs=1,
+        settings=settings,
+        restarts=random.choice((0.0, 0.1, 1.0)),
+        fates=random.choice(
+            (("lives",), ("lives", "crashes"), ("lives", "pauses", "crashes"), ("pauses", "sleeps"))
+        ),
+        fate_calls=random.choice(((30,), (100,), (300,))),
+    )
+
+
+class ReplicaSimulation(LogSimulation):
+    command = "make sim REPLICAS=1"
+
+    def __init__(
+        self, seed: int, *, profile: LogProfile | None = None, keep_trace: bool = False
+    ) -> None:
+        super().__init__(seed, profile=profile or draw(Random(seed)), keep_trace=keep_trace)
+        self.replicas = ReplicaOracle(LOG)
+        self._members: list[ReplicaMember] = []
+        self._clients = [Client(f"client-{number}") for number in range(CLIENTS)]
+        self._policy = SnapshotPolicy(
+            every_records=self._random.choice((5, 20, 100, 10**6)),
+            keep=self._random.choice((1, 2, 3)),
+            truncate=self._random.random() < 0.7,
+        )
+        self._directory = Path()
+        self._damages = self._random.random() < 0.3 and self._policy.keep > 1
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        self._directory = Path(tempfile.mkdtemp(prefix="replicas-"))
+        threads = asyncio.to_thread
+        asyncio.to_thread = _later
+        try:
+            with super()._surroundings():
+                yield
+        finally:
+            asyncio.to_thread = threads
+            shutil.rmtree(self._directory)
+
+    def _run(self) -> None:
+        self.scheduler.note("world", f"{self.profile} {self._policy}")
+        if not self.profile.floor.begins_calm:
+            self._faults.begin()
+        for _ in range(REPLICAS):
+            self._member()
+        if self.profile.floor.begins_calm:
+            self._step_until(self.scheduler.now + 0.3)
+            self._faults.begin()
+        until_s = self.scheduler.now + self.profile.floor.faults_s
+        for _ in range(self._random.choice((0, 1, 4))):
+            at_s = self._random.uniform(0.0, self.profile.floor.faults_s)
+            self._while_faulty(at_s, self._take_over)
+        if self._damages:
+            for _ in range(3):
+                at_s = self._random.uniform(0.0, self.profile.floor.faults_s)
+                self._while_faulty(at_s, self._damage_newest)
+        self._step_until(until_s)
+        self._faults.heal()
+        self._healed = True
+        self._finish()
+        if self._sleepers():
+            self._wake_sleepers()
+
+    def _member(self) -> None:
+        process = self.world.process("replica")
+        member = ReplicaMember(
+            process,
+            LOG,
+            self.profile,
+            self.replicas,
+            self._clients,
+            f"file://{self._directory}",
+            self._policy,
+        )
+        self._members.append(member)
+        process.on_call = Doom(
+            process,
+            self._random.choice(self.profile.fates),
+            1 + self._random.randrange(self._random.choice(self.profile.fate_calls)),
+            self._port(),
+            opening=lambda: not member.leads_now,
+            between=lambda: member.leads_now,
+            on_crash=self._replace_member,
+        )
+        process.run(member.run())
+
+    def _replace_member(self, _process: Process) -> None:
+        if len(self._members) < MEMBERS_MAX:
+            self._while_faulty(self._random.uniform(0.1, 2.0), self._member)
+
+    def _take_over(self) -> None:
+        """A stranger opens the log, appends nothing, and lets it go."""
+        process = self.world.process("stranger")
+
+        async def open_and_leave() -> None:
+            try:
+                log = await Log.open(LOG, create=False, client=process.ledgers)
+                self.scheduler.mark("stranger_opened")
+                await log.close()
+            except LogError as error:
+                if not (error.retryable or error.outcome_unknown):
+                    process.note(f"fails: {error}")
+
+        process.run(open_and_leave())
+
+    def _damage_newest(self) -> None:
+        """A disk returns less than was written, of a snapshot that has others before it."""
+        files = sorted(self._directory.glob("*/*.snapshot"))
+        if len(files) > 1:
+            whole = files[-1].read_bytes()
+            files[-1].write_bytes(whole[: -self._random.choice((1, 30, 60))])
+            self._damages = False
+            self.scheduler.mark("snapshot_damaged")
+
+    # The end.
+
+    def _finish(self) -> None:
+        self._step_until(self.scheduler.now + 1.0)
+        for member in self._members:
+            member.stopping = True
+        if not any(self._awake(member) for member in self._members):
+            self._member()
+            self._members[-1].process.on_call = None
+            self._members[-1].stopping = True
+        self._step_until_idle("requests are not answered")
+        late = self._late_state("first")
+        for payload in self.replicas.acknowledged:
+            if payload not in self.replicas.effects:
+                raise self._error(f"{KEPT}: {payload!r}")
+        known = self.replicas.states[max(self.replicas.states)] if self.replicas.states else (0, 0)
+        if late != known:
+            raise self._error(f"{SAME_STATE}: {late} at the end, {known} was applied")
+
+    def _late_state(self, what: str) -> tuple[int, int]:
+        """Return the state of a replica that begins now, from a snapshot or from the log."""
+        states: list[tuple[int, int]] = []
+
+        async def look(process: Process) -> bool:
+            member = ReplicaMember(
+                process,
+                LOG,
+                self.profile,
+                self.replicas,
+                (),
+                f"file://{self._directory}",
+                self._policy,
+            )
+            states.append(await member.look())
+            return True
+
+        self._must(f"read the state, {what}", look)
+        return states[-1]
+
+    def _awake(self, member: ReplicaMember) -> bool:
+        return member.process.busy and not member.process.host.asleep
+
+    def _wake_sleepers(self) -> None:
+        self.world.calm()
+        self.scheduler.after(3600.0, self.world.hurry)
+        for process in self._sleepers():
+            self.scheduler.after(3600.0 + self._random.random(), process.host.resume)
+            self.scheduler.mark("replica_woke_after_an_hour")
+        self._step_while(lambda: bool(self._sleepers()))
+        self._finish()
+
+    def _check(self) -> None:
+        check(self.world.logs, without=NOT_OF_REPLICAS)
+        check_ledgers(self.world.oracle)
+
+    def _busy(self) -> list[str]:
+        return [
+            process.name
+            for process in self.world.processes
+            if process.busy and not process.host.asleep
+        ]
+
+
+async def _later(work: Callable[..., R], /, *args: object, **named: object) -> R:
+    """Stands for a thread: a simulated process has none. What is done there is done at one moment,
+    and before it the event loop goes on."""
+    await asyncio.sleep(0.01)
+    return partial(work, *args, **named)()
