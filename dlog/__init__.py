@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         RollPostponed,
         SnapshotsUnusable,
         SnapshotTooNew,
+        StateDiverged,
         TakeoverFailed,
         Trimmed,
         TxidOutOfOrder,
@@ -134,6 +135,7 @@ __all__ = [
     "SnapshotTooNew",
     "SnapshotsUnusable",
     "Standby",
+    "StateDiverged",
     "StateMachine",
     "TakeoverFailed",
     "Timestamp",
@@ -148,6 +150,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "StateDiverged": "dlog.errors",
     "SnapshotsUnusable": "dlog.errors",
     "SnapshotTooNew": "dlog.errors",
     "DamagedSnapshot": "dlog.errors",

@@ -53,6 +53,7 @@
        |- BatchTooNew             written by a newer dlog: upgrade
        |- DamagedCommand          a record of a replicated state machine is no command
        |- CommandTooNew           written by a newer version of the application, or of dlog
+       |- StateDiverged           a replica has another state than its leader had
        |- DamagedSnapshot         bytes are no snapshot of a replicated state machine
        |- SnapshotTooNew          written by a newer version of the application, or of dlog
        `- DamagedLog              segments or batches do not join
@@ -575,6 +576,18 @@ class CommandTooNew(StorageError):
         )
         self.log, self.offset, self.what = log, offset, what
         self.version, self.known = version, known
+
+
+class StateDiverged(StorageError):
+    """The state machine is not deterministic, or differs between the replicas."""
+
+    def __init__(self, log: str, offset: int) -> None:
+        super().__init__(
+            f"log {log!r}: with all records below offset {offset} applied, this replica has "
+            "another state than the leader had. It stopped: find what in the state machine depends "
+            "on more than its commands, and open the replica with a new one, without its snapshots"
+        )
+        self.log, self.offset = log, offset
 
 
 class DamagedSnapshot(StorageError):

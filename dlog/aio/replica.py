@@ -57,12 +57,14 @@ from dlog.protocol.command import (
     LeaderMark,
     Origin,
     RequestId,
+    StateDigest,
     encode_command,
+    encode_digest,
     encode_mark,
 )
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replicated_state import (
-    AppliedCommand,
+    Applied,
     ReplicatedState,
     StateMachine,
     StoredCommand,
@@ -72,12 +74,13 @@ from dlog.settings import LogSettings
 from dlog.snapshot_store import SnapshotStore
 from leader import Candidate
 from ledger.delays import Backoff
-from ledger.errors import CallerError, InvalidValue, LogError
+from ledger.errors import CallerError, InvalidValue, LogError, TooManyPending
 from ledger.log_events import get_logger, now_ms
 from ledger.values import Duration, count_of, duration_or_none, duration_s
 
 APPLY_RECORDS_MAX: Final = 256
 """Commands that are applied before the event loop has a turn again."""
+DIGEST_EVERY_MIN: Final = 100
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
 SUBMIT_S: Final = 30.0
@@ -101,7 +104,7 @@ class _ClosingReplica(Exception):
 class _Appended:
     future: asyncio.Future[RecordId]
     origin: Origin | None
-    """None: the mark."""
+    """None: a mark or a digest."""
     timestamp_ms: int
     at_s: float
     """When, by the clock of the event loop."""
@@ -217,6 +220,7 @@ class Replica(Generic[M]):
         connecting raises. What ends the replica later is `error`, and is raised by each call."""
         check_name(name)
         count_of(machine.version, "version", least=0, most=VERSION_MAX)
+        count_of(machine.digest_every, "digest_every", least=DIGEST_EVERY_MIN)
         if snapshots is not None and not _has_snapshots(machine):
             raise InvalidValue(
                 "snapshots", snapshots, "the machine defines no snapshot and restore"
@@ -609,10 +613,14 @@ class Replica(Generic[M]):
             command_bytes = sum(len(value) for _, _, value in records)
             self._keeper.applied(command_bytes, leads=self._term is not None)
 
-    def _report(self, applied: Iterable[AppliedCommand | LeaderMark]) -> None:
+    def _report(self, applied: Iterable[Applied]) -> None:
         for each in applied:
             if isinstance(each, LeaderMark):
                 self._begin_epoch(each)
+            elif isinstance(each, StateDigest):
+                if self._term is not None and self.role == "leader":
+                    with suppress(TooManyPending):  # the next one is as good
+                        self._append(self._term, encode_digest(each), None)
             elif (waiter := self._proposals.leave(each.origin)) is not None:
                 _resolve(waiter, _Outcome(each.result, each.error))
         self._notify()

@@ -133,8 +133,9 @@ class SnapshotKeeper:
     def _written(self, writing: asyncio.Task[None]) -> None:
         if self._writing is writing:
             self._writing = None
-        if not writing.cancelled():
-            writing.exception()  # whoever asked for it may have gone
+        if writing.cancelled():
+            return
+        writing.exception()  # whoever asked for it may have gone
         if not self._is_closed:
             self._write_if_due()  # enough may have been applied meanwhile
 

@@ -14,6 +14,10 @@ The value of each record of such a log is an envelope, all integers little endia
              client, UTF-8
              payload
 
+    kind 3, a digest of the leader's state
+    u64      offset up to which that was applied
+             the digest
+
 A proposer is one replica in one life, and numbers what it appends: so it finds again in the log
 what became of an append whose outcome it did not learn. The leader's mark settles the rest:
 what an earlier epoch proposed and is not below the mark is not in the log, and never will be.
@@ -31,6 +35,7 @@ PROPOSER_BYTES: Final = 16
 CLIENT_BYTES_MAX: Final = 255
 NUMBER_MAX: Final = 2**63 - 1
 VERSION_MAX: Final = 2**16 - 1
+DIGEST_BYTES_MAX: Final = 64
 TEXT_BYTES_MAX: Final = 2000
 """Of a leader's name, and of its address."""
 
@@ -38,10 +43,13 @@ _MAGIC: Final = b"dC"
 _HEAD: Final = struct.Struct("<2sBB")
 _COMMAND: Final = struct.Struct("<H16sQQB")
 _MARK: Final = struct.Struct("<QHH")
+_DIGEST: Final = struct.Struct("<Q")
 _COMMAND_KIND: Final = 1
 _MARK_KIND: Final = 2
+_DIGEST_KIND: Final = 3
 _COMMAND_AT: Final = _HEAD.size + _COMMAND.size
 _MARK_AT: Final = _HEAD.size + _MARK.size
+_DIGEST_AT: Final = _HEAD.size + _DIGEST.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,14 @@ class LeaderMark:
     """Where clients reach it; empty: it did not say."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateDigest:
+    """A hash of the state in which everything below *offset* was applied."""
+
+    offset: int
+    digest: bytes
+
+
 def encode_command(envelope: CommandEnvelope) -> bytes:
     request = envelope.request_id
     client = b"" if request is None else request.client.encode()
@@ -129,7 +145,12 @@ def encode_mark(mark: LeaderMark) -> bytes:
     return head + _MARK.pack(mark.epoch, len(name), len(address)) + name + address
 
 
-def decode(value: bytes, *, log: str, offset: int) -> CommandEnvelope | LeaderMark:
+def encode_digest(digest: StateDigest) -> bytes:
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, _DIGEST_KIND)
+    return head + _DIGEST.pack(digest.offset) + digest.digest
+
+
+def decode(value: bytes, *, log: str, offset: int) -> CommandEnvelope | LeaderMark | StateDigest:
     """Return what the record at *offset* says. Raises `DamagedCommand`, `CommandTooNew`."""
     try:
         magic, version, kind = _HEAD.unpack_from(value)
@@ -141,6 +162,8 @@ def decode(value: bytes, *, log: str, offset: int) -> CommandEnvelope | LeaderMa
             return _decode_command(value)
         if version == FORMAT_VERSION and kind == _MARK_KIND:
             return _decode_mark(value)
+        if version == FORMAT_VERSION and kind == _DIGEST_KIND:
+            return _decode_digest(value)
     except (struct.error, ValueError, InvalidValue) as error:
         raise DamagedCommand(log, offset, str(error)) from error
     raise DamagedCommand(log, offset, f"there is no kind {kind} in version {version}")
@@ -167,3 +190,10 @@ def _decode_mark(value: bytes) -> LeaderMark:
     if address_at + address_bytes != len(value):
         raise ValueError("it is not as long as its texts")
     return LeaderMark(epoch, value[_MARK_AT:address_at].decode(), value[address_at:].decode())
+
+
+def _decode_digest(value: bytes) -> StateDigest:
+    [offset] = _DIGEST.unpack_from(value, _HEAD.size)
+    if not 1 <= len(value) - _DIGEST_AT <= DIGEST_BYTES_MAX:
+        raise ValueError(f"its digest has not 1 to {DIGEST_BYTES_MAX} bytes")
+    return StateDigest(offset, value[_DIGEST_AT:])

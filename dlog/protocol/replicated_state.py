@@ -15,9 +15,22 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, ClassVar, Final, Generic, TypeVar
 
-from dlog.errors import ApplyFailed, CommandTooNew, RequestForgotten, SnapshotTooNew
+from dlog.errors import (
+    ApplyFailed,
+    CommandTooNew,
+    RequestForgotten,
+    SnapshotTooNew,
+    StateDiverged,
+)
 from dlog.protocol.client_table import ClientTable, Forgotten, decode_result, encode_result
-from dlog.protocol.command import Command, CommandEnvelope, LeaderMark, Origin, decode
+from dlog.protocol.command import (
+    Command,
+    CommandEnvelope,
+    LeaderMark,
+    Origin,
+    StateDigest,
+    decode,
+)
 from dlog.protocol.snapshot import SnapshotHeader, WriteState
 from ledger.errors import LogError
 
@@ -44,6 +57,16 @@ class StateMachine(ABC):
         The result of a request is kept: bytes, or what JSON can say. What cannot be done, as a
         payment without money, is a result too: *an error that is raised stops every replica* at
         this record."""
+
+    digest_every: ClassVar[int] = 10_000
+    """How many records apart `digest` is asked for; 100 or more."""
+
+    def digest(self) -> bytes | None:
+        """Return a hash of the whole state, of up to 64 bytes, to be compared; None: it is not.
+
+        The leader writes it to the log, and a replica that had another one at the same offset stops
+        with `StateDiverged`."""
+        return None
 
     def snapshot(self, out: BinaryIO) -> None:
         """Write the whole state to *out*, so that `restore` of any replica can read it.
@@ -77,6 +100,11 @@ class AppliedCommand:
     """Why it has no result."""
 
 
+Applied = AppliedCommand | LeaderMark | StateDigest
+DIGESTS_MAX: Final = 16
+"""As many of those made here are known when the leader's come."""
+
+
 class ReplicatedState(Generic[M]):
     """Used by one thread at a time."""
 
@@ -90,29 +118,51 @@ class ReplicatedState(Generic[M]):
         self.failure: LogError | None = None
         """What ended it, at `offset`."""
         self._log = log
+        self._digests: dict[int, bytes] = {}
+        """The last ones that were made here, by offset."""
 
-    def apply(self, records: Iterable[StoredCommand]) -> list[AppliedCommand | LeaderMark]:
+    def apply(self, records: Iterable[StoredCommand]) -> list[Applied]:
         """Apply *records*, which follow each other; return what became of each.
 
+        A digest that is due comes behind the record that it includes.
+
         Ends at the first that fails: see `failure`."""
-        applied: list[AppliedCommand | LeaderMark] = []
+        applied: list[Applied] = []
         for offset, timestamp_ms, value in records:
             if self.failure is not None:
                 break
             assert offset == self.offset, f"offset {offset} comes after {self.offset - 1}"
             try:
                 record = decode(value, log=self._log, offset=offset)
-                if isinstance(record, LeaderMark):
+                if isinstance(record, CommandEnvelope):
+                    applied.append(self._apply_command(record, timestamp_ms))
+                elif isinstance(record, LeaderMark):
                     self.leader = record
                     applied.append(record)
                 else:
-                    applied.append(self._apply_command(record, timestamp_ms))
+                    self._compare(record)
             except LogError as error:
                 self.failure = error
                 break
             if self.failure is None:
                 self.offset += 1
+                if self.offset % self.machine.digest_every == 0:
+                    applied += self._digest()
         return applied
+
+    def _digest(self) -> list[StateDigest]:
+        digest = self.machine.digest()
+        if digest is None:
+            return []
+        self._digests[self.offset] = digest
+        if len(self._digests) > DIGESTS_MAX:
+            del self._digests[min(self._digests)]
+        return [StateDigest(self.offset, digest)]
+
+    def _compare(self, digest: StateDigest) -> None:
+        """Raises `StateDiverged`."""
+        if self._digests.get(digest.offset, digest.digest) != digest.digest:
+            raise StateDiverged(self._log, digest.offset)
 
     def _apply_command(self, envelope: CommandEnvelope, timestamp_ms: int) -> AppliedCommand:
         machine, request = self.machine, envelope.request_id

@@ -23,6 +23,7 @@ from dlog import (
     NotLeader,
     RecordTooLarge,
     RequestId,
+    StateDiverged,
     StateMachine,
 )
 from dlog.aio import Log, Replica
@@ -277,6 +278,34 @@ async def test_a_replica_stops_at_a_command_of_a_later_version() -> None:
             assert isinstance(old.error, CommandTooNew)
         async with opened(cluster, "new", Later()) as new:
             assert await new.read(history) == [b"x 1"]
+
+
+async def test_a_replica_whose_state_differs_is_found_and_stops() -> None:
+    class Digested(Register):
+        digest_every = 100
+
+        def digest(self) -> bytes | None:
+            return b"%d" % self.sums.get("x", 0)
+
+    class Another(Digested):
+        def apply(self, command: Command) -> object:
+            result = super().apply(command)
+            if len(self.history) == 150:
+                self.sums["x"] += 1
+            return result
+
+    async with (
+        dlog.testing.cluster() as cluster,
+        leading(cluster, machine=Digested()) as leader,
+        opened(cluster, "same", Digested()) as same,
+        opened(cluster, "another", Another()) as another,
+    ):
+        await asyncio.gather(*(leader.submit(b"x 1") for _ in range(250)))
+        assert await another.wait_role("stopped", timeout_s=PATIENCE_S)
+        assert isinstance(another.error, StateDiverged)
+        assert another.error.offset == 200
+        assert len(await same.read(history)) == 250
+        assert leader.role == "leader"
 
 
 async def test_a_command_that_is_too_large_is_refused_and_the_leader_goes_on() -> None:

@@ -13,6 +13,7 @@ from dlog import (
     LeaderMark,
     RequestForgotten,
     RequestId,
+    StateDiverged,
     StateMachine,
 )
 from dlog.protocol import client_table
@@ -27,8 +28,10 @@ from dlog.protocol.client_table import (
 from dlog.protocol.command import (
     CommandEnvelope,
     Origin,
+    StateDigest,
     decode,
     encode_command,
+    encode_digest,
     encode_mark,
 )
 from dlog.protocol.proposals import Proposals
@@ -290,6 +293,43 @@ def test_a_mark_takes_an_offset_and_says_who_leads() -> None:
     sums = state()
     assert sums.apply([(0, 0, encode_mark(MARK))]) == [MARK]
     assert (sums.leader, sums.offset, sums.machine.commands) == (MARK, 1, [])
+
+
+# Digests.
+
+
+class Digested(Sums):
+    digest_every = 100
+
+    def digest(self) -> bytes | None:
+        return b"%d" % self.total
+
+
+def test_a_digest_is_made_where_it_is_due_and_the_same_one_is_passed() -> None:
+    digested = ReplicatedState("log", Digested())
+    ones = [(offset, 0, encode_command(envelope(b"1"))) for offset in range(250)]
+    digests = [each for each in digested.apply(ones) if isinstance(each, StateDigest)]
+    assert digests == [StateDigest(100, b"100"), StateDigest(200, b"200")]
+    stored = [(250, 0, encode_digest(digests[0])), (251, 0, encode_digest(StateDigest(50, b"?")))]
+    assert digested.apply(stored) == []
+    assert digested.failure is None, "nobody here knows the state at offset 50 any more"
+    assert digested.offset == 252
+
+
+def test_another_digest_than_the_leaders_stops_the_state_and_says_where() -> None:
+    digested = ReplicatedState("log", Digested())
+    digested.apply([(offset, 0, encode_command(envelope(b"1"))) for offset in range(150)])
+    digested.apply([(150, 0, encode_digest(StateDigest(100, b"99")))])
+    assert isinstance(digested.failure, StateDiverged)
+    assert (digested.failure.offset, digested.offset) == (100, 150)
+
+
+def test_a_damaged_digest_is_a_typed_error() -> None:
+    whole = encode_digest(StateDigest(7, b"d"))
+    assert decode(whole, log="log", offset=0) == StateDigest(7, b"d")
+    for value in (*(whole[:length] for length in range(len(whole))), whole + bytes(64)):
+        with pytest.raises(DamagedCommand):
+            decode(value, log="log", offset=0)
 
 
 # Proposals.

@@ -7,6 +7,7 @@ from typing import BinaryIO, Final
 from zlib import crc32
 
 from dlog import (
+    ApplyFailed,
     Command,
     NotLeader,
     RequestForgotten,
@@ -123,6 +124,8 @@ class ReplicaMember:
         serving = [asyncio.ensure_future(self._serve_clients(replica)) for _ in range(3)]
         while not all(each.done() for each in serving):
             await asyncio.sleep(RETRY_S)
+            if isinstance(replica.error, ApplyFailed):
+                raise replica.error.error  # of the oracle
             if replica.error is not None:
                 raise replica.error
             if self._random.random() < self._profile.restarts / 20:

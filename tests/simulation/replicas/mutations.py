@@ -5,6 +5,7 @@ from typing import Any
 
 from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
+from dlog.aio.read.tails import acknowledged_end
 from dlog.aio.replica import Replica
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.errors import NotLeader
@@ -148,9 +149,7 @@ def joins_the_barrier_that_is_under_way(patch: Patch) -> None:
 def reads_before_it_has_applied_the_barrier(patch: Patch) -> None:
     async def pass_barrier(self: Replica[Any]) -> BaseException | None:
         try:
-            await replicas.acknowledged_end(
-                self._ledgers, self._node, incarnation=self._incarnation
-            )
+            await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
         except LogError as error:
             return error
         return None

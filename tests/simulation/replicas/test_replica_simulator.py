@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS
-from tests.simulation.mutations.judging import SCENARIOS, put_back
+from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS, missing_of_replicas
 from tests.simulation.replicas.workload import ReplicaSimulation
-from tests.simulation.scenarios_of_seeds import REPLICAS
+from tests.simulation.scenarios_of_seeds import REPLICAS, SCENARIOS
 from tests.simulation.stepping import SimulationError
 
 ROOT = Path(__file__).parents[3]
