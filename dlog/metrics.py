@@ -1,9 +1,10 @@
-"""The metrics of logs in this process: its writers, readers, standbys and janitor.
+"""The metrics of logs in this process: its writers, readers, standbys, replicas and janitor.
 
 An application that has a registry of prometheus-client shows them with `register`; a program
 of its own may serve them with `ledger.metering.http_server.served`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from operator import add
 from typing import TYPE_CHECKING, Final, Protocol
@@ -42,6 +43,13 @@ class ReaderCounts(Protocol):
     log: str
 
     def lag_s(self) -> float: ...
+
+
+class ReplicaCounts(Protocol):
+    """Of one state machine."""
+
+    @property
+    def role(self) -> str: ...
 
 
 class Overseer(Protocol):
@@ -148,6 +156,26 @@ PROMOTION_S: Final = METRICS.spread(
 )
 LEADERSHIPS_LOST: Final = METRICS.tally(
     "dlog_leaderships_lost_total", "Leaders that lost their leadership without having resigned."
+)
+
+# Replicas of state machines.
+
+REPLICAS: Final[Live[ReplicaCounts]] = Live()
+METRICS.gauge(
+    "dlog_replicas",
+    "Replicas of state machines that this process has open, by role: standby, leader, stopped (by "
+    "an error).",
+    lambda _: Counter(each.role for each in REPLICAS),
+    "role",
+)
+REPLICA_RECORDS: Final = METRICS.tally(
+    "dlog_replica_applied_records_total", "Records that replicas applied: commands, marks, digests."
+)
+REPLICA_SNAPSHOTS: Final = METRICS.tally(
+    "dlog_replica_snapshots_total",
+    "Snapshots of replicas: written, restored, or failed to be written.",
+    "outcome",
+    known=[("written",), ("restored",), ("failed",)],
 )
 
 # The janitor.

@@ -29,6 +29,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, get_args
 
+from dlog import metrics
 from dlog.aio.handle import opening
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
@@ -185,6 +186,7 @@ class Replica(Generic[M]):
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
+        metrics.REPLICAS.add(self)
 
     @classmethod
     @opening
@@ -595,6 +597,7 @@ class Replica(Generic[M]):
     async def _apply(self, records: Sequence[StoredCommand]) -> None:
         """Apply *records* and report their outcomes, whole also if this is cancelled. Raises what
         stopped the state."""
+        before = self.applied
         if self._executor is None:
             self._report(self._state.apply(records))
         else:
@@ -607,6 +610,7 @@ class Replica(Generic[M]):
             finally:
                 if work.done() and work.exception() is None:
                     self._report(work.result())
+        metrics.REPLICA_RECORDS.add(by=self.applied - before)
         if self._state.failure is not None:
             raise self._state.failure
         if self._keeper is not None and records:
@@ -699,6 +703,7 @@ class Replica(Generic[M]):
 
     async def _close(self) -> None:
         self._closing.set()
+        metrics.REPLICAS.remove(self)
         if self._term is not None:
             self._term.ending.set()
         self._notify()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from dlog import metrics
 from dlog.aio.maintain.trim import Keep, truncate
 from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
@@ -77,6 +78,7 @@ class SnapshotKeeper:
             header, table, state = read_snapshot(source, file.path.stat().st_size)
             self._state.restore(header, table, state)
         self._restart(file.offset)
+        metrics.REPLICA_SNAPSHOTS.add("restored")
         _log.info("snapshot_restored", log=header.log, offset=file.offset, path=file.path)
 
     async def register(self) -> None:
@@ -126,6 +128,7 @@ class SnapshotKeeper:
             else:
                 await self._take()
         except Exception as error:  # noqa: BLE001 - the log has everything; the next one is tried
+            metrics.REPLICA_SNAPSHOTS.add("failed")
             _log.warning("snapshot_failed", log=self._node.log, error=repr(error))
             self._bytes = 0
             self._restart(self._state.offset)
@@ -150,6 +153,7 @@ class SnapshotKeeper:
             )
             file = await asyncio.to_thread(write)
             self._restart(file.offset)
+            metrics.REPLICA_SNAPSHOTS.add("written")
             _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=file.path)
         kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep, file)
         if not kept:

@@ -17,7 +17,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
 DECLARED: Final[dict[str, MetricRegistry[Any]]] = {
     "A bookie": bookie.metrics.METRICS,
     "An autorecovery process": bookie.autorecovery.metrics.METRICS,
-    "Logs: writers, readers, standbys, the janitor": dlog.metrics.METRICS,
+    "Logs: writers, readers, standbys, replicas, the janitor": dlog.metrics.METRICS,
     "Ledgers: writers, readers, recoveries": ledger.metrics.METRICS,
     "Elections": leader.metrics.METRICS,
     "A console": dlog.console.metrics.METRICS,

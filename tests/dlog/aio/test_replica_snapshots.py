@@ -25,6 +25,7 @@ from dlog import (
     SnapshotTooNew,
     StateMachine,
     Trimmed,
+    metrics,
 )
 from dlog.aio import Replica
 from dlog.aio.admin import list_consumers, log_info, truncate_log
@@ -287,6 +288,21 @@ async def test_requests_are_done_once_across_a_snapshot_and_a_truncation(tmp_pat
             assert await again.submit(b"x 5", request_id=RequestId("client", 1)) == 5
             assert await again.read(sums) == {"x": 15}
             assert again.leader is not None
+
+
+async def test_replicas_and_their_snapshots_are_counted(tmp_path: Path) -> None:
+    snapshots, records = metrics.REPLICA_SNAPSHOTS.values, metrics.REPLICA_RECORDS.values
+    written, restored, applied = snapshots["written",], snapshots["restored",], records[()]
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            await submitted(replica, 5)
+            await replica.snapshot()
+            assert [each.role for each in metrics.REPLICAS if each is replica] == ["leader"]
+        assert replica not in metrics.REPLICAS
+        async with opened(cluster, tmp_path, leads=False):
+            pass
+    assert (snapshots["written",], snapshots["restored",]) == (written + 1, restored + 1)
+    assert records[()] >= applied + 6
 
 
 async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(

@@ -149,7 +149,11 @@ class ReplicaMember:
             elif waiting and self._random.random() < 0.7:
                 await self._request(replica, self._random.choice(waiting))
             elif not self.stopping:
-                await self._command(replica)
+                client = self._random.choice(self._clients)
+                if client.results and self._random.random() < 0.4:
+                    await self._repeat(replica, client)
+                else:
+                    await self._command(replica)
             await asyncio.sleep(self._random.choice((0.0, 0.01, 0.1)))
 
     def _may_ask(self, client: Client) -> bool:
@@ -181,9 +185,23 @@ class ReplicaMember:
             assert known == result, f"{request} has the results {known} and {result}"
             self.process.mark("request_answered_twice")
             return
-        self._oracle.answered(client, request, payload, result)
+        self._oracle.answered(client, request, payload, result, client.began_at)
         self.process.mark("request_answered")
         client.began_at, client.asked_until = None, 0.0
+
+    async def _repeat(self, replica: Replica[Counter], client: Client) -> None:
+        """Submit again what *client* has an answer to, as a network that doubles messages does."""
+        number = self._random.choice(list(client.results))
+        request = RequestId(client.name, number)
+        payload = f"{client.name} {number}".encode()
+        try:
+            result = await replica.submit(payload, request_id=request, timeout_s=PATIENCE_S)
+        except LogError as error:
+            self._failed(error)
+            return
+        assert isinstance(result, int)
+        self._oracle.answered(client, request, payload, result)
+        self.process.mark("request_answered_twice")
 
     async def _command(self, replica: Replica[Counter]) -> None:
         """Submit a command without a request, once."""

@@ -68,11 +68,14 @@ class ReplicaOracle:
             self._fail(REFUSED, f"{payload!r} was refused, and is at {self.effects[payload]}")
         self.refused.add(payload)
 
-    def answered(self, client: Client, request: RequestId, payload: bytes, result: int) -> None:
+    def answered(
+        self, client: Client, request: RequestId, payload: bytes, result: int, began_at: int = 0
+    ) -> None:
+        """*began_at*: what was acknowledged before it was submitted first."""
         known = client.results.setdefault(request.number, result)
         if known != result:
             self._fail(ONE_EFFECT, f"{request} has the results {known} and {result}")
-        self.acknowledge(payload, result, client.began_at if client.began_at is not None else 0)
+        self.acknowledge(payload, result, began_at)
 
     def acknowledge(self, payload: bytes, result: int, began_at: int) -> None:
         if payload not in self.effects:
