@@ -65,9 +65,15 @@ def returns_the_present_state_to_a_repeated_request(patch: Patch) -> None:
     patch.set(ClientTable, "find", find)
 
 
-@mutation("", replicas=True)
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_REPLICAS}::test_what_was_in_flight_when_the_lead_was_lost_is_found_in_the_log",
+)
 def calls_refused_what_has_no_outcome(patch: Patch) -> None:
-    """As if an append that ended with its writer were not in the log."""
+    """As if an append that ended with its writer were not in the log. Not drawn: most commands are
+    requests, which are repeated, and then nobody can tell."""
     honest = Replica._step_down
 
     async def step_down(self: Replica[Any], standby: Any) -> None:
@@ -87,8 +93,14 @@ def calls_refused_what_it_did_not_learn_in_time(patch: Patch) -> None:
     patch.set(replicas, "CommandOutcomeUnknown", Refused)
 
 
-@mutation("", replicas=True, test=f"{_TABLE}::test_a_proposal_leaves_once_by_its_origin")
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_TABLE}::test_a_proposal_leaves_once_by_its_origin",
+)
 def knows_its_commands_by_their_number_alone(patch: Patch) -> None:
+    """Not drawn: two replicas would have to wait for the same number at the same time."""
     honest = Proposals.leave
 
     def leave(self: Proposals[Any], origin: Origin) -> object:
@@ -157,8 +169,15 @@ def reads_before_it_has_applied_the_barrier(patch: Patch) -> None:
     patch.set(Replica, "_pass_barrier", pass_barrier)
 
 
-@mutation("", replicas=True)
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_REPLICAS}::test_what_is_read_again_is_not_applied_again",
+)
 def applies_again_what_it_reads_again(patch: Patch) -> None:
+    """Not drawn: a takeover has to end half way, between a batch and its position."""
+
     async def follow(self: Replica[Any], batch: Sequence[Record]) -> None:
         for record in batch:
             self._state.offset = record.offset
