@@ -251,7 +251,7 @@ class _Build:
         try:
             for part in range(passes):
                 places = self._places(part, passes)
-                mine = [one for one in self._headers if self._is_in(one, part, passes)]
+                mine = [header for header in self._headers if self._is_in(header, part, passes)]
                 for begin in range(0, len(mine), _FILES_AT_ONCE):
                     self._progress("writing index files", begin, len(mine))
                     count += self._write_some(mine[begin : begin + _FILES_AT_ONCE], places, logs)

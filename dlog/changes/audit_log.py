@@ -66,8 +66,8 @@ async def last_changes(
     reading a log raises."""
     assert 1 <= changes_max <= CHANGES_MAX
     found: list[Change] = []
-    async for each in _records(client, since_ms=since_ms, follow=False):
-        found.append(each)
+    async for record in _records(client, since_ms=since_ms, follow=False):
+        found.append(record)
         if len(found) > 2 * changes_max:
             found = joined(found, changes_max=changes_max)
     return joined(found, changes_max=changes_max)
@@ -79,8 +79,8 @@ async def follow_changes(
     """Yield changes as they are recorded: each when it begins, and when it ends.
 
     Raises `NoSuchLog` if no change was ever recorded."""
-    async for each in _records(client, since_ms=since_ms, follow=True):
-        yield each
+    async for record in _records(client, since_ms=since_ms, follow=True):
+        yield record
 
 
 async def _records(
@@ -247,7 +247,7 @@ async def _opened(client: "LedgerClient") -> Log:
         }
         await update_settings(LOG, wanted, client=client)
     log = await Log.open(LOG, client=client, create=False, reopen_timeout_s=0.0)
-    kept = first_kept([each.created_ms for each in manifest.segments], now_ms())
+    kept = first_kept([segment.created_ms for segment in manifest.segments], now_ms())
     if kept:
         with suppress(LogError):  # the next change tries again
             await log.truncate(before=manifest.segments[kept].first_offset)

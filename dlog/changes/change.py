@@ -69,8 +69,8 @@ class Change:
             texts = [facts[name] for name in ("number", "who", "place", "command", "error")]
             times = [facts["begun_ms"], facts["ended_ms"] or 0]
             if not (
-                all(type(each) is str for each in texts)
-                and all(type(each) is int for each in times)
+                all(type(text) is str for text in texts)
+                and all(type(time) is int for time in times)
                 and isinstance(facts["arguments"], dict)
             ):
                 return None
@@ -84,9 +84,9 @@ def joined(records: Iterable[Change], *, changes_max: int) -> list[Change]:
 
     Of more than *changes_max* the last ones."""
     found: dict[str, Change] = {}
-    for each in records:
-        if found.setdefault(each.number, each).outcome is Outcome.BEGUN:
-            found[each.number] = each
+    for record in records:
+        if found.setdefault(record.number, record).outcome is Outcome.BEGUN:
+            found[record.number] = record
         if len(found) > changes_max:
             del found[next(iter(found))]
     return list(found.values())

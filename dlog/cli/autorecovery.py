@@ -182,19 +182,19 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
         from bookie.autorecovery.status import autorecovery_status
 
         async with opened_store(uri) as store:
-            found = await autorecovery_status(store)
+            status = await autorecovery_status(store)
         if as_json:
-            print_json(_STATUS.json(found))
+            print_json(_STATUS.json(status))
             return
-        lines = _STATUS.lines(found)
-        lines |= _AUDIT.lines(found.last_audit) if found.last_audit else {"last audit": "never"}
-        lines |= _CHECK.lines(found.last_check) if found.last_check else {}
-        lines |= _PLACEMENT.lines(found.placement) if found.placement else {}
-        lines |= _REPLICAS.lines(found.replicas) if found.replicas else {}
+        lines = _STATUS.lines(status)
+        lines |= _AUDIT.lines(status.last_audit) if status.last_audit else {"last audit": "never"}
+        lines |= _CHECK.lines(status.last_check) if status.last_check else {}
+        lines |= _PLACEMENT.lines(status.placement) if status.placement else {}
+        lines |= _REPLICAS.lines(status.replicas) if status.replicas else {}
         print_lines(lines)
-        if found.workers:
+        if status.workers:
             sys.stdout.write("\n")
-            _WORKER.table(found.workers)
+            _WORKER.table(status.workers)
 
     run_at(uri, command())
 

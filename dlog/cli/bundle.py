@@ -344,9 +344,9 @@ async def _metadata(bundle: Bundle, wanted: BundleRequest) -> None:
         namespace = await open_namespace(store)
         there = await attendance(store)
         marks = await underreplicated(store)
-    for each in there.bookies:
-        if each.is_missed:
-            bundle.miss(f"bookie {each.bookie}", each.damaged or "it is unavailable")
+    for bookie in there.bookies:
+        if bookie.is_missed:
+            bundle.miss(f"bookie {bookie.bookie}", bookie.damaged or "it is unavailable")
     if len(marks) > MARKS_MAX:
         bundle.miss(
             f"metadata.json, {counted(len(marks) - MARKS_MAX, 'mark')} of ledgers",

@@ -139,7 +139,7 @@ async def near_consumer(uri: str | None, log: str, given: str) -> str:
 
     with suppress(LogError, OSError):  # OSError: the time-out, too
         async with asyncio.timeout(LOOK_S):
-            names = [each.name for each in await list_consumers(log, uri=uri)]
+            names = [consumer.name for consumer in await list_consumers(log, uri=uri)]
         return did_you_mean(given, names)
     return ""
 

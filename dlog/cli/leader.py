@@ -69,18 +69,18 @@ def list_(
 
         async with opened_store(uri) as store:
             names = [name for name in await contested_logs(store) if name.startswith(prefix)]
-            return [found for name in names if (found := await candidates(store, name))]
+            return [led for name in names if (led := await candidates(store, name))]
 
     elections = run_at(uri, command())
-    found = [
+    listed = [
         election
         for election in elections
         if everything or prefix or not election[0].log.startswith(_WITHIN_DLOG)
     ]
-    if hidden := len(elections) - len(found):
+    if hidden := len(elections) - len(listed):
         warn(f"{counted(hidden, 'election')} within dlog not listed; --all lists all")
     view = _ELECTION if as_json else _LISTED
-    view.print_all(found, "no log has a leader", as_json=as_json)
+    view.print_all(listed, "no log has a leader", as_json=as_json)
 
 
 @app.define(READS, "dlog leader show flights", "dlog leader show flights --json | jq .candidate")
@@ -93,10 +93,10 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         from leader import candidates
 
         async with opened_store(uri) as store:
-            found = await candidates(store, log)
-            if not found:
+            standing = await candidates(store, log)
+            if not standing:
                 raise failed(f"nobody leads log {log!r}{await near_election(store, log)}")
-            return found
+            return standing
 
     _ELECTION.print(run_at(uri, command()), as_json=as_json)
 
@@ -141,18 +141,18 @@ def wait(
         other = "nobody" if other_than is None else f"nobody but {other_than}"
         raise failed(f"{other} leads log {log!r} after {timeout_s:g} s{near}")
 
-    found = run_at(uri, command())
+    leader = run_at(uri, command())
     if as_json:
-        print_json(_ELECTION.json([found]))
+        print_json(_ELECTION.json([leader]))
     else:
-        typer.echo(found.candidate)
+        typer.echo(leader.candidate)
 
 
 async def _until_led(store: "MetadataStore", log: str, other_than: str | None) -> "LeaderInfo":
     from leader import current_leader
 
     while True:
-        found = await current_leader(store, log)
-        if found is not None and found.candidate != other_than:
-            return found
+        leader = await current_leader(store, log)
+        if leader is not None and leader.candidate != other_than:
+            return leader
         await asyncio.sleep(_LOOK_AGAIN_S)

@@ -75,20 +75,20 @@ _FRAGMENT: "Final[View[Fragment]]" = View(
     json_column("bookies", lambda fragment: list(fragment.bookies)),
 )
 _LEDGER: "Final[View[tuple[int, LedgerMetadata]]]" = View(
-    Column("ledger", lambda found: found[0]),
-    Column("state", lambda found: found[1].state.name),
-    Column("last_entry", lambda found: found[1].last_entry, None, _or_open),
-    Column("length", lambda found: found[1].length, "bytes", _or_open),
-    text_column("quorum", lambda found: format_quorum(found[1].quorum)),
-    json_column("ensemble", lambda found: found[1].quorum.ensemble),
-    json_column("write_quorum", lambda found: found[1].quorum.write),
-    json_column("ack_quorum", lambda found: found[1].quorum.ack),
-    Column("digest", lambda found: found[1].digest.name),
-    Column("created_ms", lambda found: found[1].created_ms, "created", format_time),
+    Column("ledger", lambda ledger: ledger[0]),
+    Column("state", lambda ledger: ledger[1].state.name),
+    Column("last_entry", lambda ledger: ledger[1].last_entry, None, _or_open),
+    Column("length", lambda ledger: ledger[1].length, "bytes", _or_open),
+    text_column("quorum", lambda ledger: format_quorum(ledger[1].quorum)),
+    json_column("ensemble", lambda ledger: ledger[1].quorum.ensemble),
+    json_column("write_quorum", lambda ledger: ledger[1].quorum.write),
+    json_column("ack_quorum", lambda ledger: ledger[1].quorum.ack),
+    Column("digest", lambda ledger: ledger[1].digest.name),
+    Column("created_ms", lambda ledger: ledger[1].created_ms, "created", format_time),
     json_column(
-        "custom", lambda found: {n: json_bytes(v) for n, v in sorted(found[1].custom.items())}
+        "custom", lambda ledger: {n: json_bytes(v) for n, v in sorted(ledger[1].custom.items())}
     ),
-    json_column("fragments", lambda found: _FRAGMENT.rows(found[1].fragments)),
+    json_column("fragments", lambda ledger: _FRAGMENT.rows(ledger[1].fragments)),
 )
 
 Password = Annotated[
@@ -102,11 +102,11 @@ def list_ledgers(uri: Uri = None, as_json: Json = False) -> None:
 
     async def command() -> None:
         async with connected(uri) as client:
-            found = sorted([ledger_id async for ledger_id in client.list()])
+            ledger_ids = sorted([ledger_id async for ledger_id in client.list()])
         if as_json:
-            print_json(found)
+            print_json(ledger_ids)
         else:
-            sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in found)
+            sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in ledger_ids)
 
     run_at(uri, command())
 
@@ -264,12 +264,12 @@ def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
         from bookie.autorecovery.status import underreplicated as marked_ledgers
 
         async with opened_store(uri) as store:
-            found = await marked_ledgers(store)
+            ledgers = await marked_ledgers(store)
         if as_json:
-            for marked in found:
+            for marked in ledgers:
                 print_json(MARKED.json(marked))
-        elif found:
-            MARKED.table(found)
+        elif ledgers:
+            MARKED.table(ledgers)
         else:
             sys.stdout.write("no ledger is known to be underreplicated\n")
 

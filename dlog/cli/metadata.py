@@ -66,10 +66,10 @@ def accept_loss(
         if not isinstance(parsed, FileUri):
             raise NotEmbedded(resolved)
         directory = parsed.directory
-        found = accept(directory, really=False, timeout_s=_TIMEOUT_S)
+        state = accept(directory, really=False, timeout_s=_TIMEOUT_S)
         if not yes:
-            newest = "nobody knows the newest" if found.witnessed is None else found.witnessed
-            question = f"Give up everything after commit {found.generation} (newest: {newest})?"
+            newest = "nobody knows the newest" if state.witnessed is None else state.witnessed
+            question = f"Give up everything after commit {state.generation} (newest: {newest})?"
             typer.confirm(question, abort=True, err=True)
         done = accept(directory, really=True, timeout_s=_TIMEOUT_S)
         report(
@@ -174,7 +174,7 @@ def reconcile(
                     f"it does not name, {each.cut} cut that were never acknowledged"
                     + (f": {each.problem}" if each.problem else "")
                 )
-            names = ", ".join(found.bookie for found in client.bookies.available())
+            names = ", ".join(bookie.bookie for bookie in client.bookies.available())
         typer.echo(
             f"something was needed by {counted(count, 'ledger')}, {left} left to decide; "
             f"asked were {names}: a bookie that joined after the backup and "
@@ -239,8 +239,8 @@ def status(uri: Uri = None, *, as_json: Json = False) -> None:
         from ledger.feature_level_upgrade import survey
 
         async with opened_store(uri, made=False) as store:
-            found = await survey(store)
-        _show(found, as_json=as_json)
+            surveyed = await survey(store)
+        _show(surveyed, as_json=as_json)
 
     run_at(uri, command())
 
@@ -267,9 +267,9 @@ def upgrade(
 
         async with opened_store(uri) as store:
             if dry_run:
-                found = await survey(store)
-                _show(found, as_json=as_json)
-                if found.held.level < LEVEL_MAX and found.obstacles(LEVEL_MAX):
+                surveyed = await survey(store)
+                _show(surveyed, as_json=as_json)
+                if surveyed.held.level < LEVEL_MAX and surveyed.obstacles(LEVEL_MAX):
                     raise failed("the cluster cannot be upgraded yet; nothing was changed")
                 return
             risen = await raise_level(
@@ -291,29 +291,31 @@ def upgrade(
     run_at(uri, command())
 
 
-def _show(found: "Survey", *, as_json: bool) -> None:
+def _show(surveyed: "Survey", *, as_json: bool) -> None:
     from ledger.feature_level import LEVEL_MAX, LEVELS
 
-    in_the_way = found.obstacles(LEVEL_MAX) if found.held.level < LEVEL_MAX else []
+    in_the_way = surveyed.obstacles(LEVEL_MAX) if surveyed.held.level < LEVEL_MAX else []
     if as_json:
         print_json(
             {
-                "level": found.held.level,
-                "raising_to": found.held.raising_to or None,
+                "level": surveyed.held.level,
+                "raising_to": surveyed.held.raising_to or None,
                 "this_release": LEVEL_MAX,
                 "obstacles": list(in_the_way),
-                "bookies": _READER.rows(found.standings),
-                "left_out": found.left_out,
+                "bookies": _READER.rows(surveyed.standings),
+                "left_out": surveyed.left_out,
             }
         )
         return
-    facts: dict[str, object] = {"level": found.held.level, "this release reads": LEVEL_MAX}
-    if found.held.raising_to:
-        facts["being raised to"] = f"{found.held.raising_to} (unfinished: 'dlog cluster upgrade')"
-    for level in range(found.held.level + 1, LEVEL_MAX + 1):
+    facts: dict[str, object] = {"level": surveyed.held.level, "this release reads": LEVEL_MAX}
+    if surveyed.held.raising_to:
+        facts["being raised to"] = (
+            f"{surveyed.held.raising_to} (unfinished: 'dlog cluster upgrade')"
+        )
+    for level in range(surveyed.held.level + 1, LEVEL_MAX + 1):
         facts[f"level {level} brings"] = LEVELS[level].brings
-    if found.held.level < LEVEL_MAX:
+    if surveyed.held.level < LEVEL_MAX:
         facts["can rise"] = f"no: {'; '.join(in_the_way)}" if in_the_way else "yes"
     print_lines(facts)
-    if found.standings:
-        _READER.table(found.standings)
+    if surveyed.standings:
+        _READER.table(surveyed.standings)

@@ -224,7 +224,7 @@ def _order_verify(gatherer: Gatherer, given: Given) -> Ordered:
     async def make(say: Say) -> str:
         manifest = await _living(gatherer, log)
         check_incarnation(manifest, log, life)
-        total = sum(each.sealed.bytes for each in manifest.segments if each.sealed) or 1
+        total = sum(segment.sealed.bytes for segment in manifest.segments if segment.sealed) or 1
 
         def on_progress(at: VerifyProgress) -> None:
             words = f"{at.segments_done} of {counted(at.segments, 'segment')}, {size(at.bytes)}"
@@ -381,12 +381,12 @@ def _ran(done: pb.CollectorRun) -> str:
         f"{counted(done.ledgers, 'ledger')} and {counted(done.logs, 'entry log')} removed, "
         f"{size(done.bytes_freed)} freed, {size(done.bytes_moved)} moved in {seconds(done.took_s)}"
     ]
-    words += [f"{each.kind}: {each.reason}" for each in done.alarms]
+    words += [f"{alarm.kind}: {alarm.reason}" for alarm in done.alarms]
     if done.failure:
         words.append(f"it failed: {done.failure}")
     if done.suspended:
         words.append(f"logs were left as they are: {done.suspended}")
-    words += [f"damaged: {each}" for each in done.damages]
+    words += [f"damaged: {damage}" for damage in done.damages]
     return "; ".join(words)
 
 

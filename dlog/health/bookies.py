@@ -62,21 +62,21 @@ class BookiesFacts:
 
     def findings(self) -> Iterator[Finding]:
         yield from self._of_away()
-        for each in self.bookies:
-            yield from _signs_of(each)
-            if each.registered and each.reads < self.level:
+        for bookie in self.bookies:
+            yield from _findings_of(bookie)
+            if bookie.registered and bookie.reads < self.level:
                 yield Finding(
                     Gravity.WRONG,
                     "bookie-too-old",
-                    f"bookie {each.bookie} reads levels up to {each.reads}, and the cluster is at "
-                    f"level {self.level}",
+                    f"bookie {bookie.bookie} reads levels up to {bookie.reads}, and the cluster is "
+                    f"at level {self.level}",
                     "Upgrade its program to the current release.",
                 )
         yield from self._of_too_few()
 
     def _of_away(self) -> Iterator[Finding]:
         """Findings of bookies that are not there. If none is, another finding says so."""
-        if any(each.registered for each in self.bookies):
+        if any(bookie.registered for bookie in self.bookies):
             missed = [each for each in self.bookies if each.is_away]
             if dead := [(each.bookie, each.address) for each in missed if not each.leaving]:
                 yield away_finding(dead)
@@ -87,7 +87,7 @@ class BookiesFacts:
     def _of_too_few(self) -> Iterator[Finding]:
         """Findings of the whole. A cluster that never had as many bookies as a log wants by
         default is for other logs."""
-        there = [each for each in self.bookies if each.registered]
+        there = [bookie for bookie in self.bookies if bookie.registered]
         writable = sum(not each.read_only for each in there)
         planned = sum(not each.retired for each in self.bookies)
         away = tuple(each.bookie for each in self.bookies if each.is_away)
@@ -133,8 +133,8 @@ class BookiesFacts:
 
     def summary(self) -> str:
         counts: dict[str, int] = {}
-        for each in self.bookies:
-            counts[each.state] = counts.get(each.state, 0) + 1
+        for bookie in self.bookies:
+            counts[bookie.state] = counts.get(bookie.state, 0) + 1
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         return f"{len(self.bookies)} known: {states}" if self.bookies else "none is known"
 
@@ -148,15 +148,15 @@ class BookiesFacts:
         return {
             "bookies": [
                 {
-                    "bookie": each.bookie,
-                    "address": each.address,
-                    "rack": each.rack,
-                    "state": each.state,
-                    "leaving": each.leaving,
-                    "limbo": each.limbo,
-                    "reasons": list(each.reasons),
+                    "bookie": bookie.bookie,
+                    "address": bookie.address,
+                    "rack": bookie.rack,
+                    "state": bookie.state,
+                    "leaving": bookie.leaving,
+                    "limbo": bookie.limbo,
+                    "reasons": list(bookie.reasons),
                 }
-                for each in self.bookies
+                for bookie in self.bookies
             ]
         }
 
@@ -190,7 +190,7 @@ def away_finding(missed: Sequence[tuple[str, str]], *, leaving: bool = False) ->
     )
 
 
-def _signs_of(each: BookieFacts) -> Iterator[Finding]:
+def _findings_of(each: BookieFacts) -> Iterator[Finding]:
     if each.damaged:
         yield Finding(
             Gravity.WRONG,

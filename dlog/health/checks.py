@@ -58,9 +58,9 @@ ANSWER_S_MAX: Final = 5.0
 async def gather_servers(reach: Reach) -> ServersFacts:
     """Ask all bookies that are registered, as clients and as operators do."""
     registered = [
-        _Registered(each.bookie, each.address, each.registration)
-        for each in reach.there.bookies
-        if each.registration is not None
+        _Registered(bookie.bookie, bookie.address, bookie.registration)
+        for bookie in reach.there.bookies
+        if bookie.registration is not None
     ]
     transport = reach.transport()
     found: dict[str, ServerFacts] = {}

@@ -94,7 +94,10 @@ class Report:
         return {
             "healthy": self.healthy,
             "signs": [
-                {**_shown(finding), "consequences": [_shown(each) for each in finding.consequences]}
+                {
+                    **_shown(finding),
+                    "consequences": [_shown(consequence) for consequence in finding.consequences],
+                }
                 for finding in self.findings
             ],
             "not_looked_at": list(self.unseen),

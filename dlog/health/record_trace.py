@@ -220,7 +220,7 @@ async def _replicas(
             told[bookie] = None, str(error)
 
     await for_each(holders, ask_where, at_once=AT_ONCE)
-    headers = {each: answers[each].headers.get(entry_id) for each in holders}
+    headers = {holder: answers[holder].headers.get(entry_id) for holder in holders}
     return tuple(
         TracedReplica(
             bookie=each,

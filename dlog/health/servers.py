@@ -106,12 +106,12 @@ class ServersFacts:
 
     def findings(self) -> Iterator[Finding]:
         yield from self._of_certificates()
-        for each in self.servers:
-            yield from _signs_of_reach(each)
-            if each.status is not None:
-                yield from _signs_of_state(each.bookie, each.status)
-            if each.clock_differs:
-                yield _clock_finding(each)
+        for server in self.servers:
+            yield from _findings_of_reach(server)
+            if server.status is not None:
+                yield from _findings_of_state(server.bookie, server.status)
+            if server.clock_differs:
+                yield _clock_finding(server)
         versions = self._versions()
         if len({*versions, self.version}) > 1:
             running = "; ".join(f"{version}: {named(who)}" for version, who in versions.items())
@@ -124,27 +124,27 @@ class ServersFacts:
             )
 
     def _of_certificates(self) -> Iterator[Finding]:
-        found = [(f"bookie {each.bookie}", each.certificate) for each in self.servers]
+        found = [(f"bookie {server.bookie}", server.certificate) for server in self.servers]
         for whose, validity in (("this process", self.own_certificate), *found):
             finding = None if validity is None else expiry_finding(whose, validity, self.now_s)
             if finding is not None:
                 yield finding
 
     def _next_to_expire(self) -> str:
-        valid = [each.certificate for each in self.servers if each.certificate is not None]
+        valid = [server.certificate for server in self.servers if server.certificate is not None]
         if not valid:
             return ""
         return f"; the next certificate expires on {min(valid, key=lambda each: each.expires_s)}"
 
     def _versions(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for each in self.servers:
-            if each.status is not None:
-                found.setdefault(each.status.version, []).append(each.bookie)
+        for server in self.servers:
+            if server.status is not None:
+                found.setdefault(server.status.version, []).append(server.bookie)
         return dict(sorted(found.items()))
 
     def summary(self) -> str:
-        reached = sum(each.reached for each in self.servers)
+        reached = sum(server.reached for server in self.servers)
         told = sum(each.status is not None for each in self.servers)
         fullest = max((used for each in self.servers for used in _used(each.status)), default=None)
         full = "" if fullest is None else f"; the fullest disk is at {100 * fullest:.0f} %"
@@ -162,23 +162,23 @@ class ServersFacts:
             "certificate_expires_s": self.own_certificate and self.own_certificate.expires_s,
             "bookies": [
                 {
-                    "bookie": each.bookie,
-                    "address": each.address,
-                    "operator_address": each.operator_address,
-                    "reached_by_clients": each.reached,
-                    "reached_by_operators": each.status is not None,
-                    "version": "" if each.status is None else each.status.version,
-                    "clock_off_s": each.clock_off_s,
-                    "answered_s": each.answered_s,
-                    "fullest_disk": max(_used(each.status), default=None),
-                    "certificate_expires_s": each.certificate and each.certificate.expires_s,
+                    "bookie": server.bookie,
+                    "address": server.address,
+                    "operator_address": server.operator_address,
+                    "reached_by_clients": server.reached,
+                    "reached_by_operators": server.status is not None,
+                    "version": "" if server.status is None else server.status.version,
+                    "clock_off_s": server.clock_off_s,
+                    "answered_s": server.answered_s,
+                    "fullest_disk": max(_used(server.status), default=None),
+                    "certificate_expires_s": server.certificate and server.certificate.expires_s,
                 }
-                for each in self.servers
+                for server in self.servers
             ],
         }
 
 
-def _signs_of_reach(each: ServerFacts) -> Iterator[Finding]:
+def _findings_of_reach(each: ServerFacts) -> Iterator[Finding]:
     if not each.reached:
         yield Finding(
             Gravity.WRONG,
@@ -199,7 +199,7 @@ def _signs_of_reach(each: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]:
+def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]:
     for directory in status.ledger_directories:
         if directory.failure:
             yield Finding(

@@ -127,17 +127,17 @@ class Reach:
     @property
     def registered(self) -> frozenset[BookieId]:
         return frozenset(
-            BookieId(each.bookie)
-            for each in self.there.bookies
-            if each.registration is not None or each.damaged
+            BookieId(bookie.bookie)
+            for bookie in self.there.bookies
+            if bookie.registration is not None or bookie.damaged
         )
 
     def transport(self) -> SocketTransport:
         """Return what asks the bookies that are registered, as clients do. The caller closes it."""
         there = {
-            BookieId(each.bookie): (each.address, each.registration)
-            for each in self.there.bookies
-            if each.registration is not None
+            BookieId(bookie.bookie): (bookie.address, bookie.registration)
+            for bookie in self.there.bookies
+            if bookie.registration is not None
         }
         return SocketTransport(
             {bookie: address for bookie, (address, _) in there.items()}.get,
@@ -151,9 +151,9 @@ class Reach:
 async def gather_bookies(reach: Reach) -> BookiesFacts:
     """Raises `MetadataUnavailable`."""
     refusing = [
-        each.bookie
-        for each in reach.there.bookies
-        if each.registration is not None and each.registration.read_only and not each.leaving
+        bookie.bookie
+        for bookie in reach.there.bookies
+        if bookie.registration is not None and bookie.registration.read_only and not bookie.leaving
     ]
     reasons: dict[str, tuple[str, ...]] = {}
     silent: dict[str, str] = {}
@@ -224,7 +224,7 @@ async def gather_repair(reach: Reach) -> RepairFacts:
     audit = await Audit.last(reach.store)
     auditor = await current_leader(reach.store, AUDITORS)
     reasons = dict.fromkeys(mark.deferred_why for mark in read.values() if mark.deferred_why)
-    away = tuple(each.bookie for each in reach.there.bookies if each.is_missed)
+    away = tuple(bookie.bookie for bookie in reach.there.bookies if bookie.is_missed)
     ledgers, looked_at, exposed, short = await _exposed(reach) if away else (0, 0, 0, 0)
     return RepairFacts(
         enabled=await marks.enabled(),

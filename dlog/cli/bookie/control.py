@@ -186,17 +186,17 @@ async def connected_operators(
             named = [await bookie_named(store, name) for name in names]
             wanted = named or [each.bookie for each in directory.available()]
             try:
-                found = [taking_orders(directory, name, security=security) for name in wanted]
+                reachable = [taking_orders(directory, name, security=security) for name in wanted]
             except NoOrders as error:
                 raise failed(f"{error}{await near_bookies(store, named)}") from error
         finally:
             await directory.close()
     async with AsyncExitStack() as stack:
         yield {
-            each.bookie: await stack.enter_async_context(
-                operator_of(each, timeout_s=settings.timeout_s, security=security)
+            bookie.bookie: await stack.enter_async_context(
+                operator_of(bookie, timeout_s=settings.timeout_s, security=security)
             )
-            for each in found
+            for bookie in reachable
         }
 
 

@@ -134,25 +134,25 @@ async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
             raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'{meant}")
         await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
         begin = MoveRequest(frozenset({BookieId(bookie)}), survey_only=True)
-        found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
+        survey = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
     if as_json:
         print_json(
             {
                 "bookie": bookie,
                 "outcome": "retired",
-                "ledgers_left": found.held.ledgers,
-                "bytes_left": found.held.bytes,
-                "without_source": list(found.without_source),
+                "ledgers_left": survey.held.ledgers,
+                "bytes_left": survey.held.bytes,
+                "without_source": list(survey.without_source),
             }
         )
         return
     _say(f"the name {bookie} is retired: no bookie can use it again")
-    if found.held.ledgers:
-        size = format_size(found.held.bytes)
-        named = counted(found.held.ledgers, "ledger")
+    if survey.held.ledgers:
+        size = format_size(survey.held.bytes)
+        named = counted(survey.held.ledgers, "ledger")
         _say(f"it is named by {named} still, {size}: repair copies what others have")
-    if found.without_source:
-        names = ", ".join(map(str, found.without_source))
+    if survey.without_source:
+        names = ", ".join(map(str, survey.without_source))
         _say(f"no available bookie has some entries of ledgers {names}")
 
 

@@ -69,12 +69,14 @@ def show_end(end: "JournalEnd", *, as_json: bool) -> None:
 
 
 def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
-    found = log.ledger_map
+    ledger_map = log.ledger_map
     rows = []
-    if found is not None:
+    if ledger_map is not None:
         rows = [
             row
-            for row in zip(found.ledgers, found.counts, found.sizes_bytes, strict=True)
+            for row in zip(
+                ledger_map.ledgers, ledger_map.counts, ledger_map.sizes_bytes, strict=True
+            )
             if ledger in (None, row[0])
         ]
     if as_json:
@@ -84,13 +86,13 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
                 "path": log.path,
                 "bytes": log.size_bytes,
                 "damage": log.damage or None,
-                "frames_end": found and found.frames_end,
-                "sources": list(found.sources) if found else None,
+                "frames_end": ledger_map and ledger_map.frames_end,
+                "sources": list(ledger_map.sources) if ledger_map else None,
                 "ledgers": [
                     {"ledger": ledger_id, "entries": count, "bytes": size_bytes}
                     for ledger_id, count, size_bytes in rows
                 ]
-                if found
+                if ledger_map
                 else None,
             }
         )
@@ -99,14 +101,15 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
     facts["bytes"] = log.size_bytes
     if log.damage:
         facts["DAMAGED"] = log.damage
-    elif found is None:
+    elif ledger_map is None:
         facts["map"] = "none: it was not ended in order, as a crash leaves it"
     else:
         facts["map"] = (
-            f"{counted(len(found.ledgers), 'ledger')}, frames end at byte {found.frames_end}"
+            f"{counted(len(ledger_map.ledgers), 'ledger')}, "
+            f"frames end at byte {ledger_map.frames_end}"
         )
-        if found.sources:
-            sources = ", ".join(f"{source:08x}" for source in found.sources)
+        if ledger_map.sources:
+            sources = ", ".join(f"{source:08x}" for source in ledger_map.sources)
             facts["compacted from"] = sources
     print_lines(facts)
     if rows:
@@ -163,13 +166,13 @@ def show_ledger(files: "IndexFiles", ledger_id: int, entries: bool, *, as_json: 
     for number in files.pages(header) if header else ():
         assert header is not None
         try:
-            found = files.locations(header, number)
+            locations = files.locations(header, number)
         except IndexDamaged as damage:
             damages.append(damage)
             continue
-        count += len(found)
+        count += len(locations)
         if entries:
-            places += found
+            places += locations
     if as_json:
         print_json(_ledger_facts(files.path(ledger_id), ledger_id, header, count, places, damages))
         return not damages
@@ -387,13 +390,13 @@ def dump_entry_logs(
                 for log_id in entrylog_files.log_ids(disk):
                     if log not in (None, log_id):
                         continue
-                    found = entrylog_files.summary(disk, log_id)
-                    whole = whole and not found.damage
-                    show_log(found, ledger, as_json=as_json)
-                    for item in entrylog_files.frames(disk, found) if frames else ():
+                    summary = entrylog_files.summary(disk, log_id)
+                    whole = whole and not summary.damage
+                    show_log(summary, ledger, as_json=as_json)
+                    for item in entrylog_files.frames(disk, summary) if frames else ():
                         if isinstance(item, LogEnd):
                             whole = whole and not item.is_damage
-                            show_log_end(found, item, as_json=as_json)
+                            show_log_end(summary, item, as_json=as_json)
                         elif ledger in (None, item.ledger_id):
                             show_frames(log_id, item, as_json=as_json)
         return whole

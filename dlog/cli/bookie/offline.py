@@ -93,13 +93,13 @@ def mark(
 
         with opened(directory, journal_dir, ledger_dir) as directories:
             check_used(directories)
-            found = [mark_info(disk) for disk in directories.journals]
-        for info in found:
+            marks = [mark_info(disk) for disk in directories.journals]
+        for info in marks:
             if as_json:
                 print_json(_mark_facts(info))
             else:
                 _print_mark(info)
-        return not any(info.damages for info in found)
+        return not any(info.damages for info in marks)
 
     if not run(command()):
         raise typer.Exit(FAILED)

@@ -128,7 +128,7 @@ async def _print_open_work(uri: str | None) -> None:
 def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
     rows = []
     for reply in replies:
-        fullest = max((1 - _free(each) for each in reply.directories), default=0)
+        fullest = max((1 - _free(directory) for directory in reply.directories), default=0)
         rows.append(
             (
                 reply.bookie,
@@ -217,27 +217,27 @@ def _print_tables(reply: "pb.StatusReply") -> None:
         ("journal", "mark", "end", "files", "bytes", ""),
         [
             (
-                each.path,
-                f"{each.mark_file:x}:{each.mark_offset}",
-                f"{each.end_file:x}:{each.end_offset}",
-                each.files,
-                format_size(each.bytes),
-                "disk full" if each.full else "",
+                journal.path,
+                f"{journal.mark_file:x}:{journal.mark_offset}",
+                f"{journal.end_file:x}:{journal.end_offset}",
+                journal.files,
+                format_size(journal.bytes),
+                "disk full" if journal.full else "",
             )
-            for each in reply.journals
+            for journal in reply.journals
         ],
     )
     _table(
         ("cache", "used", "of", "hits", "misses"),
         [
             (
-                each.name,
-                _amount(each.used, each.unit),
-                _amount(each.max, each.unit),
-                each.hits,
-                each.misses,
+                cache.name,
+                _amount(cache.used, cache.unit),
+                _amount(cache.max, cache.unit),
+                cache.hits,
+                cache.misses,
             )
-            for each in reply.caches
+            for cache in reply.caches
         ],
     )
     for directory in reply.ledger_directories:
@@ -247,12 +247,12 @@ def _print_tables(reply: "pb.StatusReply") -> None:
             (f"entry logs of {directory.path}", "bytes", "live", "state"),
             [
                 (
-                    f"{each.log:08x}",
-                    format_size(each.bytes),
-                    f"{100 * each.live_bytes / each.bytes:.0f} %" if each.bytes else "-",
-                    each.state,
+                    f"{log.log:08x}",
+                    format_size(log.bytes),
+                    f"{100 * log.live_bytes / log.bytes:.0f} %" if log.bytes else "-",
+                    log.state,
                 )
-                for each in directory.logs
+                for log in directory.logs
             ],
         )
 
@@ -271,11 +271,11 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
         ("due", "in", "below live share"),
         [
             (
-                each.kind,
-                format_duration(each.in_s),
-                f"{100 * each.threshold:.0f} %" if each.threshold else "-",
+                run.kind,
+                format_duration(run.in_s),
+                f"{100 * run.threshold:.0f} %" if run.threshold else "-",
             )
-            for each in collector.due
+            for run in collector.due
         ],
     )
     _table(

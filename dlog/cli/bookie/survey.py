@@ -123,20 +123,24 @@ def ready(
     async def command() -> _Readiness:
         deadline = time.monotonic() + wait_s
         async with opened_store(uri) as store:
-            while not (found := await _look(store, bookie, replicated=replicated)).ready:
+            while not (readiness := await _look(store, bookie, replicated=replicated)).ready:
                 if time.monotonic() >= deadline:
                     break
                 await asyncio.sleep(_POLL_S)
-            return found
+            return readiness
 
-    found = run_at(uri, command())
+    readiness = run_at(uri, command())
     if as_json:
         print_json(
-            {"ready": found.ready, "missing": list(found.missing), "ledgers_lack": found.marked}
+            {
+                "ready": readiness.ready,
+                "missing": list(readiness.missing),
+                "ledgers_lack": readiness.marked,
+            }
         )
-    elif not found.ready:
-        warn(f"not ready: {found}")
-    if not found.ready:
+    elif not readiness.ready:
+        warn(f"not ready: {readiness}")
+    if not readiness.ready:
         raise typer.Exit(FAILED)
 
 
@@ -147,7 +151,9 @@ async def _look(store: "MetadataStore", bookie: str | None, *, replicated: bool)
     from ledger.registry import AVAILABLE, READ_ONLY
 
     if bookie is None:
-        missing = tuple(each.bookie for each in (await attendance(store)).bookies if each.is_missed)
+        missing = tuple(
+            bookie.bookie for bookie in (await attendance(store)).bookies if bookie.is_missed
+        )
     else:
         await store.sync()
         there = {*await children_of(store, AVAILABLE), *await children_of(store, READ_ONLY)}

@@ -73,9 +73,11 @@ class Messages:
         headers = self.headers or None
         if self.key_delimiter is None:
             return InputRow(message, headers=headers)
-        key, found, value = message.partition(self.key_delimiter)
+        key, delimiter, value = message.partition(self.key_delimiter)
         return (
-            InputRow(value, key, headers=headers) if found else InputRow(message, headers=headers)
+            InputRow(value, key, headers=headers)
+            if delimiter
+            else InputRow(message, headers=headers)
         )
 
 
@@ -92,26 +94,26 @@ class JsonLines:
     def row(self, message: bytes) -> InputRow:
         """Return the record. Raises `InvalidValue`."""
         try:
-            found = json.loads(message)
+            fields = json.loads(message)
         except ValueError as error:
             raise _refused(message, f"not JSON ({error}); use what 'tail --json' prints") from None
-        if not isinstance(found, dict) or "value" not in found:
+        if not isinstance(fields, dict) or "value" not in fields:
             raise _refused(message, "use an object with \"value\", as 'tail --json' prints")
-        for name in found:
+        for name in fields:
             if name not in _FIELDS and name not in _PLACES:
                 known = ", ".join(_FIELDS)
                 raise _refused(message, f"{name!r} is unknown; a record has {known}")
-        own = _headers(found.get("headers"), message)
+        own = _headers(fields.get("headers"), message)
         names = {name for name, _ in own}
-        given = [pair for pair in self.headers if pair[0] not in names]
-        value = _bytes(found["value"], message)
-        key = None if found.get("key") is None else _bytes(found["key"], message)
+        shared = [pair for pair in self.headers if pair[0] not in names]
+        value = _bytes(fields["value"], message)
+        key = None if fields.get("key") is None else _bytes(fields["key"], message)
         return InputRow(
             value,
             key,
-            _number(found, "txid", message),
-            _number(found, "timestamp_ms", message),
-            [*given, *own] or None,
+            _number(fields, "txid", message),
+            _number(fields, "timestamp_ms", message),
+            [*shared, *own] or None,
         )
 
 
@@ -120,12 +122,12 @@ def parse_delimiter(text: str, option: str) -> bytes:
 
     Raises `InvalidValue`."""
     try:
-        found = codecs.escape_decode(text.encode())[0]
+        delimiter = codecs.escape_decode(text.encode())[0]
     except ValueError as error:
         raise InvalidValue(option, text, str(error)) from None
-    if not found:
+    if not delimiter:
         raise InvalidValue(option, text, r"use one character or more, as \n, \t, : or \x1e")
-    return found
+    return delimiter
 
 
 def _bytes(value: object, message: bytes) -> bytes:
@@ -145,17 +147,17 @@ def _headers(headers: object, message: bytes) -> list[tuple[str, bytes | None]]:
     pairs = headers.items() if isinstance(headers, dict) else headers or ()
     if not isinstance(pairs, Iterable) or isinstance(pairs, str):
         raise _refused(message, _HEADERS_FORM)
-    found: list[tuple[str, bytes | None]] = []
+    decoded: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise _refused(message, _HEADERS_FORM)
         name, value = pair
-        found.append((name, None if value is None else _bytes(value, message)))
-    return found
+        decoded.append((name, None if value is None else _bytes(value, message)))
+    return decoded
 
 
-def _number(found: Mapping[str, object], name: str, message: bytes) -> int | None:
-    value = found.get(name)
+def _number(fields: Mapping[str, object], name: str, message: bytes) -> int | None:
+    value = fields.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):

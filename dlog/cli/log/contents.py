@@ -334,12 +334,12 @@ def trace(
                 client, log, place, timeout_s=settings.timeout_s, security=security
             )
 
-    found = run_at(uri, command())
+    traced = run_at(uri, command())
     if as_json:
-        print_json(_trace_json(found))
+        print_json(_trace_json(traced))
     else:
-        _print_trace(found)
-    if not found.is_whole:
+        _print_trace(traced)
+    if not traced.is_whole:
         raise typer.Exit(FAILED)
 
 
@@ -357,34 +357,34 @@ def _place(offset: int | None, dlsn: str | None) -> "int | DLSN":
         raise typer.BadParameter(str(error), param_hint="--dlsn") from error
 
 
-def _trace_json(found: "TracedRecord") -> dict[str, object]:
-    record, segment, metadata = found.record, found.segment, found.metadata
+def _trace_json(traced: "TracedRecord") -> dict[str, object]:
+    record, segment, metadata = traced.record, traced.segment, traced.metadata
     quorum = metadata.quorum
     return {
-        "log": found.log,
-        "offset": found.offset,
+        "log": traced.log,
+        "offset": traced.offset,
         "dlsn": None if record is None else str(record.dlsn),
         "timestamp_ms": None if record is None else record.timestamp_ms,
         "txid": None if record is None else record.txid,
         "key": None if record is None else json_bytes(record.key),
         "encrypted_with": _encrypted_with(metadata),
-        "unread": found.unread,
+        "unread": traced.unread,
         "segment": segment.number,
         "sealed": segment.sealed is not None,
-        "ledger": found.ledger_id,
+        "ledger": traced.ledger_id,
         "ledger_state": metadata.state.name,
-        "entry": found.entry_id,
+        "entry": traced.entry_id,
         "last_entry": metadata.last_entry,
-        "ensemble": list(metadata.fragment_of(found.entry_id).bookies),
-        "write_set": [replica.bookie for replica in found.replicas],
+        "ensemble": list(metadata.fragment_of(traced.entry_id).bookies),
+        "write_set": [replica.bookie for replica in traced.replicas],
         "ack_quorum": quorum.ack,
-        "epoch": found.writer.epoch,
-        "owner": found.writer.owner,
-        "whole": found.is_whole,
-        "replicas": [_replica_json(replica) for replica in found.replicas],
+        "epoch": traced.writer.epoch,
+        "owner": traced.writer.owner,
+        "whole": traced.is_whole,
+        "replicas": [_replica_json(replica) for replica in traced.replicas],
         "consumers": [
-            {"consumer": name, "position": state.position, "passed": found.has_passed(state)}
-            for name, state in found.consumers
+            {"consumer": name, "position": state.position, "passed": traced.has_passed(state)}
+            for name, state in traced.consumers
         ],
     }
 
@@ -409,13 +409,13 @@ def _replica_json(replica: "TracedReplica") -> dict[str, object]:
     }
 
 
-def _print_trace(found: "TracedRecord") -> None:
-    record, segment, metadata = found.record, found.segment, found.metadata
+def _print_trace(traced: "TracedRecord") -> None:
+    record, segment, metadata = traced.record, traced.segment, traced.metadata
     quorum = metadata.quorum
     last = "..." if metadata.last_entry is None else metadata.last_entry
     facts: dict[str, object] = {}
     if record is None:
-        facts["record"] = f"cannot be read: {found.unread}"
+        facts["record"] = f"cannot be read: {traced.unread}"
     else:
         txid = "" if record.txid is None else f", txid {record.txid}"
         facts["record"] = (
@@ -423,24 +423,24 @@ def _print_trace(found: "TracedRecord") -> None:
         )
     state = "sealed" if segment.sealed is not None else "not sealed"
     facts["segment"] = f"{segment.number}, {state}, created {format_time(segment.created_ms)}"
-    facts["ledger"] = f"{found.ledger_id}, {metadata.state.name}"
+    facts["ledger"] = f"{traced.ledger_id}, {metadata.state.name}"
     facts["entry"] = (
-        f"{found.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
+        f"{traced.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
         f"acknowledged by {quorum.ack}"
     )
     if name := _encrypted_with(metadata):
         facts["encrypted with"] = f"the key {name}"
-    epoch = "an unknown epoch" if found.writer.epoch is None else f"epoch {found.writer.epoch}"
-    facts["written by"] = f"{found.writer.owner or 'an unknown writer'}, in {epoch}"
-    for name, state_of in found.consumers:
-        passed = found.has_passed(state_of)
+    epoch = "an unknown epoch" if traced.writer.epoch is None else f"epoch {traced.writer.epoch}"
+    facts["written by"] = f"{traced.writer.owner or 'an unknown writer'}, in {epoch}"
+    for name, state_of in traced.consumers:
+        passed = traced.has_passed(state_of)
         words = {True: "has passed it", False: "has not passed it", None: "?"}[passed]
         facts[f"consumer {name}"] = f"{words} (at {state_of.position})"
     print_lines(facts)
     write_text("\n")
-    rows = [row for replica in found.replicas for row in _rows(replica)]
+    rows = [row for replica in traced.replicas for row in _rows(replica)]
     print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
-    for replica in found.replicas:
+    for replica in traced.replicas:
         if replica.silent:
             write_text(f"bookie {replica.bookie} did not report where: {replica.silent}\n")
         elif replica.told is not None and replica.told.doubts:

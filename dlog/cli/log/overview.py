@@ -122,15 +122,15 @@ def list_(
 
         async with connected(uri) as client:
             names = await log_names(client.store, prefix)
-            found = [name for name in names if everything or is_own(prefix) or not is_own(name)]
-            if hidden := len(names) - len(found):
+            listed = [name for name in names if everything or is_own(prefix) or not is_own(name)]
+            if hidden := len(names) - len(listed):
                 warn(f"{counted(hidden, 'log')} of dlog's own not listed; --all lists all")
             if not recursive:
-                found = first_level(found, prefix)
+                listed = first_level(listed, prefix)
             if not long:
-                answer(found, "".join(f"{name}\n" for name in found), as_json=as_json)
+                answer(listed, "".join(f"{name}\n" for name in listed), as_json=as_json)
                 return
-            lines = await tails_of(client, found[:TAILS_MAX])
+            lines = await tails_of(client, listed[:TAILS_MAX])
         if as_json:
             print_json(_LINE.rows(lines))
         else:
@@ -138,8 +138,8 @@ def list_(
         for line in lines:
             if line.error:
                 warn(f"{line.log}: {line.error}")
-        if len(found) > TAILS_MAX:
-            warn(f"{counted(len(found) - TAILS_MAX, 'more log')} left out; name a --prefix")
+        if len(listed) > TAILS_MAX:
+            warn(f"{counted(len(listed) - TAILS_MAX, 'more log')} left out; name a --prefix")
 
     run_at(uri, command())
 
@@ -209,11 +209,11 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
             info = await log_info(log, client=client)
             leader = await current_leader(client.store, log)
             sample = await _sample(client, log)
-        found = _Description(info, leader, sample)
+        described = _Description(info, leader, sample)
         if as_json:
-            print_json(_LOG.json(found))
+            print_json(_LOG.json(described))
         else:
-            _print_log(found)
+            _print_log(described)
 
     run_at(uri, command())
 
@@ -357,8 +357,8 @@ def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None =
     print_table(columns, rows)
 
 
-def _print_log(found: _Description) -> None:
-    lines, manifest = _LOG.lines(found), found.manifest
+def _print_log(described: _Description) -> None:
+    lines, manifest = _LOG.lines(described), described.manifest
     for receipt in manifest.receipts:
         lines[f"last unit of {UUID(bytes=receipt.origin)}"] = receipt.number
     if manifest.deleting:
@@ -366,7 +366,7 @@ def _print_log(found: _Description) -> None:
     print_lines(lines)
     if manifest.segments:
         sys.stdout.write("\n")
-        print_segments(manifest.segments, next_offset=found.tail.next_offset)
+        print_segments(manifest.segments, next_offset=described.tail.next_offset)
 
 
 def _format_sample(sample: "CompressionSample") -> str:
