@@ -412,6 +412,23 @@ async def test_a_list_that_nobody_gives_is_unreachable() -> None:
     assert answer == HeldAnswer(Status.UNREACHABLE)
 
 
+async def test_a_small_run_leaves_at_once_if_nothing_is_open_others_at_the_end_of_the_turn() -> (
+    None
+):
+    answers = Answers()
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        session = transport._links[BOOKIE].session
+        assert session is not None
+        for number in range(1, 4):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+        assert [len(flight.runs) for flight in session._window._flights] == [1]
+        assert await answers.wait(3) == [(str(n), Status.OK) for n in range(1, 4)]
+        transport.add(BOOKIE, run_of(4, payload=bytes(AT_ONCE_BYTES_MAX)), answers.expect("4"))
+        assert not session._window._flights, "it may be one of many"
+        assert (await answers.wait(4))[-1] == ("4", Status.OK)
+
+
 async def test_what_comes_while_the_bookie_takes_nothing_leaves_together() -> None:
     answers = Answers()
     async with serving() as bookie, transport_to(bookie.address) as transport:

@@ -787,3 +787,24 @@ async def test_settings_may_be_given_by_name_and_stay_with_the_log() -> None:
         assert (log.settings.codec, log.settings.roll_records) == (Codec.LZ4, 5)
     with pytest.raises(InvalidSettings, match="no such setting; there are ensemble,"):
         await Log.open("log", client=client, settings={"compression": "lz4"})
+
+
+async def test_a_lone_append_is_sent_before_it_returns_to_the_loop_and_the_next_waits_a_turn() -> (
+    None
+):
+    cluster = FakeCluster()
+    cluster.hold()
+    log = await Log.open("log", client=cluster.client())
+    (ledger,) = cluster.ledgers.values()
+    first, second = log.append(b"a"), log.append(b"b")
+    first.send(None)
+    assert len(ledger.entries) == 1
+    second.send(None)
+    assert len(ledger.entries) == 1, "others may gather beside it"
+    first.close()  # which ends the waiting, not the appends
+    second.close()
+    cluster.release()
+    await log.flush()
+    assert log.last_offset == 1
+    assert [decode_batch(entry).value_list() for entry in ledger.entries] == [[b"a"], [b"b"]]
+    await log.close()

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from ledger.cluster import make_namespace
-from ledger.entry import access_key, parse_header
+from ledger.entry import ENTRY_BYTES_MAX, access_key, parse_header
 from ledger.environment import Credentials, Environment
-from ledger.errors import HandleClosed, LedgerFenced
+from ledger.errors import EntryTooLarge, HandleClosed, LedgerFenced
 from ledger.ids import BookieId, EntryId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -140,6 +140,45 @@ def test_no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_t
             await writing.close()
 
     asyncio.run(scenario())
+
+
+def test_whoever_is_told_of_a_confirmation_hears_it_at_once_and_may_add_the_next_entry() -> None:
+    """Not in the middle of a step: the entry would be given an id in the next one."""
+
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            told: list[object] = []
+
+            def first(outcome: object) -> None:
+                told.append(outcome)
+                writing.add_all([(b"b", told.append), (b"c", told.append)])
+
+            bookies.holds = True
+            writing.add_all([(b"a", first)])
+            assert bookies.taken == {B1: [0], B2: [0], B3: [0]}, "it was sent at once"
+            bookies.answer(Status.OK)
+            assert told == [0, 1, 2]
+            assert bookies.taken == {B1: [0, 1, 2], B2: [0, 1, 2], B3: [0, 1, 2]}
+            await writing.close()
+
+    asyncio.run(scenario())
+
+
+def test_entries_that_are_added_together_are_all_refused_or_none() -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            with pytest.raises(EntryTooLarge):
+                writing.add_all([(b"a", _never), (bytes(ENTRY_BYTES_MAX + 1), _never)])
+            assert (await writing.close()).last_entry == -1
+            with pytest.raises(HandleClosed):
+                writing.add_all([(b"a", _never)])
+            assert bookies.taken == {}
+
+    asyncio.run(scenario())
+
+
+def _never(_: object) -> None:
+    raise AssertionError("nothing was added")
 
 
 async def _added(writing: LedgerWriter) -> None:
