@@ -49,7 +49,7 @@ def _format_throttle(throttle: "RepairThrottle") -> str:
         words.append(f"each copies {format_rate(throttle.bytes_per_s)}")
     if throttle.ledgers_max is not None:
         words.append(f"{counted(throttle.ledgers_max, 'ledger')} at a time")
-    return ", ".join(words) or "each goes as fast as it was started with"
+    return ", ".join(words) or "each copies at the rate it was started with"
 
 
 _THROTTLE: "Final[View[RepairThrottle]]" = View(
@@ -74,7 +74,7 @@ _PLACEMENT: "Final[View[PlacementRecord]]" = View(
 )
 _REPLICAS: "Final[View[ReplicasRecord]]" = View(
     text_column("last count of replicas", lambda check: format_time(check.at_ms)),
-    text_column("  ledgers with bookies away", lambda check: check.away),
+    text_column("  ledgers with unavailable bookies", lambda check: check.away),
     text_column("  of them urgent", lambda check: check.urgent),
     text_column("  ledgers of unknown bookies", lambda check: check.unknown),
 )
@@ -227,8 +227,8 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
                 "unsure": check.unsure,
                 "unreadable": check.unreadable,
             },
-            f"{counted(check.ledgers, 'ledger')}: {check.lacking} without entries, of "
-            f"{check.unsure} some bookies did not say all, {check.unreadable} cannot be read\n",
+            f"{counted(check.ledgers, 'ledger')}: {check.lacking} without entries, "
+            f"{check.unsure} not fully reported, {check.unreadable} unreadable\n",
             as_json=as_json,
         )
         return not (check.lacking or check.unreadable)
@@ -259,7 +259,9 @@ def _switch(uri: str | None, *, on: bool, as_json: bool) -> None:
                 await Marks(store).enable()
             else:
                 await Marks(store).disable(now_ms=now_ms())
-        answer({"enabled": on}, "workers repair\n" if on else "workers rest\n", as_json=as_json)
+        answer(
+            {"enabled": on}, "repair is enabled\n" if on else "repair is paused\n", as_json=as_json
+        )
 
     run_at(uri, command())
 

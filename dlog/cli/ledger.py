@@ -315,8 +315,8 @@ def _evidence_view(end: int) -> "View[BookieHolding]":
 def _print_evidence(evidence: "Evidence", end: int) -> None:
     _evidence_view(end).table(evidence.holdings)
     sys.stdout.write(
-        f"all up to {evidence.end} is held by somebody; up to {evidence.confirmed} it is proven to "
-        "be confirmed\n"
+        f"bookies hold all entries up to {evidence.end}; those up to {evidence.confirmed} are "
+        "proven to be confirmed\n"
     )
 
 

@@ -68,7 +68,7 @@ def accept_loss(
         directory = parsed.directory
         state = accept(directory, really=False, timeout_s=_TIMEOUT_S)
         if not yes:
-            newest = "nobody knows the newest" if state.witnessed is None else state.witnessed
+            newest = "the newest is unknown" if state.witnessed is None else state.witnessed
             question = f"Give up everything after commit {state.generation} (newest: {newest})?"
             typer.confirm(question, abort=True, err=True)
         done = accept(directory, really=True, timeout_s=_TIMEOUT_S)
@@ -176,8 +176,8 @@ def reconcile(
                 )
             names = ", ".join(bookie.bookie for bookie in client.bookies.available())
         typer.echo(
-            f"something was needed by {counted(count, 'ledger')}, {left} left to decide; "
-            f"asked were {names}: a bookie that joined after the backup and "
+            f"{counted(count, 'ledger')} to close, {left} left to decide; "
+            f"queried {names}: a bookie that joined after the backup and "
             "has not been started since is not among them",
             err=True,
         )

@@ -328,5 +328,5 @@ def _lacks(holder: "Holder") -> str:
     words = [f"{first}..{last}" for first, last in holder.missing]
     if holder.unsure:
         spans = ", ".join(f"{first}..{last}" for first, last in holder.unsure)
-        words.append(f"{'did not say of' if holder.state.serves else 'cannot give'} {spans}")
+        words.append(f"{'did not report' if holder.state.serves else 'cannot give'} {spans}")
     return ", ".join(words) or "-"

@@ -65,7 +65,7 @@ def test_marked_ledgers_are_counted_and_listed_with_why(shell: CliShell) -> None
 
 
 def test_repair_can_be_switched_off_and_on_again(shell: CliShell) -> None:
-    assert shell.run("autorecovery", "disable") == "workers rest\n"
+    assert shell.run("autorecovery", "disable") == "repair is paused\n"
     assert shell.json("autorecovery", "status")["enabled"] is False
     assert "no: see 'dlog autorecovery enable'" in shell.run("autorecovery", "status")
     assert shell.json("autorecovery", "enable") == {"enabled": True}
@@ -136,7 +136,7 @@ def test_an_audit_by_hand_says_what_lacks_entries(shell: CliShell) -> None:
 def test_the_throttle_of_all_workers_can_be_set_option_by_option_and_taken_back(
     shell: CliShell,
 ) -> None:
-    started = "each goes as fast as it was started with\n"
+    started = "each copies at the rate it was started with\n"
     assert shell.run("autorecovery", "throttle") == started
     assert shell.json("autorecovery", "throttle", "--rate", "8") == {
         "bytes_per_s": 8 * 1024 * 1024,

@@ -48,7 +48,7 @@ def test_what_would_be_cut_is_shown_for_each_bookie_and_nothing_is_done_without_
     assert len(rows) == 3
     assert all(row[1:4] == ["member", "9", "4"] for row in rows)
     assert all(row[5] == "no" for row in rows), "nobody is fenced by a look"
-    assert "all up to 9 is held by somebody" in asked.stdout
+    assert "bookies hold all entries up to 9;" in asked.stdout
     assert state(shell, ledger) == ("OPEN", None)
 
 
