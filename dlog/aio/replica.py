@@ -311,16 +311,18 @@ class Replica(Generic[M]):
         wait_s = duration_s(timeout_s, "timeout_s")
         request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
         self._check()
-        waiter = None if request is None else self._proposals.waiter_of(request)
-        if waiter is None:
-            await self._leading().log.writer.room()
-            # Somebody may have submitted the same while this waited.
-            waiter = None if request is None else self._proposals.waiter_of(request)
-        if waiter is None:
-            waiter = self._propose(self._leading(), bytes(payload), request)
+        waiter = self._waiter_of(request)
+        while waiter is None:
+            term = self._leading()
+            if term.log.writer.has_room:
+                waiter = self._propose(term, bytes(payload), request)
+            else:
+                await term.log.writer.room()
+                waiter = self._waiter_of(request)  # somebody may have submitted the same
         try:
             async with asyncio.timeout(wait_s):
-                outcome = await asyncio.shield(waiter)
+                # Others may wait for the same request; for a command nobody else does.
+                outcome = await (waiter if request is None else asyncio.shield(waiter))
         except TimeoutError:
             reason = f"its outcome was not known after {wait_s:g} s"
             raise CommandOutcomeUnknown(self.name, reason) from None
@@ -424,6 +426,9 @@ class Replica(Generic[M]):
         if mark is None or mark.epoch == self._led_epoch:  # its own term is over
             raise NotLeader(self.name, "", "", 0)
         raise NotLeader(self.name, mark.name, mark.address, mark.epoch)
+
+    def _waiter_of(self, request: RequestId | None) -> asyncio.Future[_Outcome] | None:
+        return None if request is None else self._proposals.waiter_of(request)
 
     def _propose(
         self, term: _Term, payload: bytes, request: RequestId | None

@@ -362,6 +362,20 @@ async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
         assert await leader.submit(b"x 1", request_id=("b", 1)) == 2
 
 
+async def test_one_that_gives_up_a_request_does_not_give_it_up_for_others() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        first, second = (
+            asyncio.create_task(leader.submit(b"x 1", request_id=("a", 1))) for _ in range(2)
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == 1
+        command = asyncio.create_task(leader.submit(b"x 1"))
+        await asyncio.sleep(0)
+        command.cancel()
+        assert await leader.submit(b"x 1") == 3
+
+
 async def test_closing_settles_what_was_submitted_and_hands_over() -> None:
     async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
         submitting = [asyncio.create_task(leader.submit(b"x 1")) for _ in range(20)]
