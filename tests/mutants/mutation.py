@@ -412,6 +412,12 @@ def _chosen(
     return {known_by: found[::every] for known_by, found in chosen.items()}
 
 
+def outdated(modules: Collection[str]) -> list[tuple[str, str, str]]:
+    """Return the judged survivors of *modules* whose statement is not there any more."""
+    there = {each.key for module in modules for each in mutations(module)}
+    return [key for key in JUDGED if key[0] in modules and key not in there]
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("modules", nargs="*", default=list(JUDGED_ROOMS), metavar="MODULE")
@@ -434,4 +440,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         for test in mutator.failing:
             _say(f"without any bug this fails: {test}")
+    modules = {bug.file for bugs in chosen.values() for bug in bugs}
+    for file, function, statement in outdated(modules):
+        _say(f"judged, and not there any more: {file}: {function}: {statement}")
     return 1 if bad else 0

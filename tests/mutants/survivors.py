@@ -26,7 +26,7 @@ _ACKS = "ledger/protocol/acks.py"
 _judged(
     _QUICKER,
     *(_ACKS, "AckTracker.wants"),
-    "if not self._is_striped and first <= last:",
+    "if not self.is_striped and first <= last:",
     "return True",
 )
 
@@ -35,11 +35,6 @@ _judged(
     "an index is taken out of what is back when its writer goes on without it again",
     *(_ABSENCES, "Absences.began_fragment"),
     "self._back.clear()",
-)
-_judged(
-    "the plan that follows each choice sets it anew",
-    *(_ABSENCES, "Absences.to_leave"),
-    "self._leave_at = None",
 )
 
 _RECOVERY = "ledger/protocol/recovery.py"
