@@ -21,7 +21,7 @@
     |  |- LogClosed               appended after close
     |  |- AlreadyPromoted         a standby leads, or stands for election
     |  |- NotPromoted             a standby does not lead
-    |  |- InvalidResult           the result of a request cannot be kept
+    |  |- InvalidResult           a command was applied, but its result cannot be kept
     |  |- RequestForgotten        the request may have been done; its result is not kept any more
     |  |- ApplyFailed             a state machine raised an error; the replica stopped there
     |  |- SnapshotsUnusable       the directory of snapshots cannot be used
@@ -229,12 +229,16 @@ class NotPromoted(CallerError):
 
 
 class InvalidResult(CallerError):
-    def __init__(self, result: object, reason: str) -> None:
+    """The command was applied, on every replica; it has no result."""
+
+    def __init__(self, result_text: str, reason: str) -> None:
+        """*result_text*: its ``repr``, of which the beginning is kept."""
+        self.result_text, self.reason = result_text[:200], reason[:200]
         super().__init__(
-            f"the result {repr(result)[:200]} of a request cannot be kept: {reason}. Return bytes "
-            "or what JSON can say (None, numbers, text, lists, dictionaries with keys of text)"
+            f"the command was applied, but its result {self.result_text} cannot be kept: "
+            f"{self.reason}. Return bytes or what JSON can say (None, numbers, text, lists, "
+            "dictionaries with keys of text) from apply"
         )
-        self.result, self.reason = result, reason
 
 
 class RequestForgotten(CallerError):

@@ -34,6 +34,8 @@ _CLIENT: Final = struct.Struct("<BqH")
 _RESULT: Final = struct.Struct("<qI")
 _BYTES: Final = b"b"
 _JSON: Final = b"j"
+_INVALID: Final = b"e"
+"""Why the result cannot be kept."""
 
 
 def encode_result(result: object) -> bytes:
@@ -45,26 +47,48 @@ def encode_result(result: object) -> bytes:
             text = json.dumps(result, allow_nan=False, separators=(",", ":"))
             is_same = json.loads(text) == result
         except (TypeError, ValueError) as error:
-            raise InvalidResult(result, str(error)) from error
+            raise InvalidResult(repr(result), str(error)) from error
         if not is_same:
-            raise InvalidResult(result, "JSON would make something else of it")
+            raise InvalidResult(repr(result), "JSON would make something else of it")
         encoded = _JSON + text.encode()
     if len(encoded) > RESULT_BYTES_MAX:
-        raise InvalidResult(result, f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most")
+        raise InvalidResult(
+            repr(result), f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most"
+        )
     return encoded
 
 
+def kept_result(result: object) -> bytes:
+    """Return *result* as it is kept; if it cannot be, why."""
+    try:
+        return encode_result(result)
+    except InvalidResult as error:
+        texts = [error.result_text, error.reason]
+        return _INVALID + json.dumps(texts).encode()
+
+
 def decode_result(encoded: bytes) -> object:
-    """Return what `encode_result` was given. Raises `DamagedSnapshot`."""
+    """Return what `encode_result` was given. Raises `InvalidResult` if it could not be kept, and
+    `DamagedSnapshot`."""
     kind, rest = encoded[:1], encoded[1:]
     if kind == _BYTES:
         return rest
+    if kind == _INVALID:
+        raise _invalid_result(rest)
     if kind != _JSON:
         raise DamagedSnapshot(f"there are no results of kind {kind!r}")
     try:
         return json.loads(rest)
     except ValueError as error:
         raise DamagedSnapshot(f"the result of a request: {error}") from error
+
+
+def _invalid_result(encoded: bytes) -> InvalidResult:
+    try:
+        result_text, reason = json.loads(encoded)
+    except (ValueError, TypeError) as error:
+        raise DamagedSnapshot(f"why a request has no result: {error}") from error
+    return InvalidResult(str(result_text), str(reason))
 
 
 @dataclass(slots=True)

@@ -18,11 +18,12 @@ from typing import BinaryIO, ClassVar, Final, Generic, TypeVar
 from dlog.errors import (
     ApplyFailed,
     CommandTooNew,
+    InvalidResult,
     RequestForgotten,
     SnapshotTooNew,
     StateDiverged,
 )
-from dlog.protocol.client_table import ClientTable, Forgotten, decode_result, encode_result
+from dlog.protocol.client_table import ClientTable, Forgotten, decode_result, kept_result
 from dlog.protocol.command import (
     Command,
     CommandEnvelope,
@@ -54,7 +55,8 @@ class StateMachine(ABC):
     def apply(self, command: Command) -> object:
         """Change the state, and return what `submit` returns.
 
-        The result of a request is kept: bytes, or what JSON can say. What cannot be done, as a
+        The result of a request is kept: bytes, or what JSON can say; for any other one `submit`
+        raises `InvalidResult`, though the command was applied. What cannot be done, as a
         payment without money, is a result too: *an error that is raised stops every replica* at
         this record."""
 
@@ -176,17 +178,21 @@ class ReplicatedState(Generic[M]):
                 error = RequestForgotten(self._log, client, number, kept.floor)
                 return AppliedCommand(envelope.origin, None, error)
             if kept is not None:
-                return AppliedCommand(envelope.origin, decode_result(kept))
+                return _applied(envelope.origin, kept)
         command = Command(envelope.payload, self.offset, timestamp_ms, envelope.version, request)
         try:
             result = machine.apply(command)
-            if request is not None:
-                self.clients.put(request, encode_result(result))
         except Exception as error:  # noqa: BLE001 - whatever it is, no replica may pass it
             self.failure = ApplyFailed(self._log, self.offset, error)
             self.failure.__cause__ = error
             return AppliedCommand(envelope.origin, None, self.failure)
-        return AppliedCommand(envelope.origin, result)
+        if request is None:
+            return AppliedCommand(envelope.origin, result)
+        # The command has its effect, so a result that cannot be kept is no reason to stop: whoever
+        # submitted it learns why there is none, as often as it is repeated.
+        kept = kept_result(result)
+        self.clients.put(request, kept)
+        return _applied(envelope.origin, kept)
 
     # Snapshots.
 
@@ -224,3 +230,10 @@ class CapturedState:
     header: SnapshotHeader
     table: tuple[bytes, ...]
     write_state: WriteState
+
+
+def _applied(origin: Origin, kept: bytes) -> AppliedCommand:
+    try:
+        return AppliedCommand(origin, decode_result(kept))
+    except InvalidResult as error:
+        return AppliedCommand(origin, None, error)

@@ -1,5 +1,7 @@
 """Commands, the table of clients, proposals and the replicated state: decisions without a log."""
 
+from typing import TypeVar
+
 import pytest
 
 from dlog import (
@@ -62,7 +64,10 @@ def state() -> ReplicatedState[Sums]:
     return ReplicatedState("log", Sums())
 
 
-def applied(sums: ReplicatedState[Sums], *envelopes: CommandEnvelope) -> list[AppliedCommand]:
+M = TypeVar("M", bound=Sums)
+
+
+def applied(sums: ReplicatedState[M], *envelopes: CommandEnvelope) -> list[AppliedCommand]:
     first = sums.offset
     stored = [(first + i, 1000, encode_command(each)) for i, each in enumerate(envelopes)]
     results = sums.apply(stored)
@@ -138,7 +143,7 @@ def test_a_result_that_would_change_or_is_too_large_is_refused(result: object) -
 
 
 def test_damaged_results_are_typed_errors() -> None:
-    for encoded in (b"", b"x", b"j", b"j{", b"j\xff"):
+    for encoded in (b"", b"x", b"j", b"j{", b"j\xff", b"e", b"e1", b'e["a"]', b"e\xff"):
         with pytest.raises(DamagedSnapshot):
             decode_result(encoded)
 
@@ -265,21 +270,25 @@ def test_what_apply_raises_stops_the_state_before_that_record() -> None:
     assert sums.machine.total == 1
 
 
-def test_a_result_that_cannot_be_kept_stops_the_state_too() -> None:
+def test_a_result_that_cannot_be_kept_is_an_error_of_its_request_alone_and_of_each_repeat() -> None:
     class Tuples(Sums):
         def apply(self, command: Command) -> object:
             return (super().apply(command),)
 
     tuples = ReplicatedState("log", Tuples())
-    stored = [
-        (0, 0, encode_command(envelope(b"1"))),
-        (1, 0, encode_command(envelope(b"1", RequestId("a", 1)))),
-    ]
-    without, _ = tuples.apply(stored)
+    request = RequestId("a", 1)
+    [without] = applied(tuples, envelope(b"1"))
     assert isinstance(without, AppliedCommand)
     assert without.result == (1,)
-    assert isinstance(tuples.failure, ApplyFailed)
-    assert isinstance(tuples.failure.error, InvalidResult)
+    for _ in range(2):
+        [outcome] = applied(tuples, envelope(b"2", request))
+        assert isinstance(outcome, AppliedCommand)
+        assert isinstance(outcome.error, InvalidResult)
+        assert "(3,)" in str(outcome.error)
+    assert tuples.failure is None
+    assert (tuples.offset, tuples.machine.total) == (3, 3)
+    table = ClientTable.decode(b"".join(tuples.clients.encode()))
+    assert table.find(request) == tuples.clients.find(request)
 
 
 def test_a_command_of_a_later_version_of_the_application_stops_the_state() -> None:
