@@ -214,9 +214,12 @@ def continues_behind_the_snapshot(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
+    drawn=False,
     test=f"{_SNAPSHOTS}::test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over",
 )
 def restores_what_is_damaged(patch: Patch) -> None:
+    """Not drawn: few damages change what is restored."""
+
     def newest_whole(self: SnapshotStore, above: int) -> SnapshotFile | None:
         return next((file for file in self.files() if file.offset > above), None)
 
@@ -246,9 +249,11 @@ def counts_a_damaged_snapshot_as_kept(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
+    drawn=False,
     test=f"{_SNAPSHOTS}::test_the_log_is_truncated_to_the_oldest_that_is_kept",
 )
 def truncates_to_the_newest_snapshot(patch: Patch) -> None:
+    """Not drawn: the newest has to be damaged, and a replica to begin just then."""
     honest, commit = SnapshotKeeper._truncate, SnapshotKeeper._commit
 
     async def truncate(self: SnapshotKeeper, _oldest: SnapshotFile) -> None:
