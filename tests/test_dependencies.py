@@ -18,16 +18,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 DEMO = ("dlog/demo/", "dlog/cli/demo.py")
-OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests"}
+OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests", "_typeshed"}
+"""And what a type checker brings along."""
 DISTRIBUTIONS = {
     "cyclonedx_py": "cyclonedx-bom",
     "google": "protobuf",
     "opentelemetry": "opentelemetry-api",
+    "xdist": "pytest-xdist",
 }
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
     "build",
-    "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
+    "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout",
     "ruff", "types-protobuf",
     "opentelemetry-sdk",  # modules of the same name as those of its API
 }  # fmt: skip
