@@ -63,7 +63,8 @@ class MachineLoop(Generic[E, F]):
         self._loop = asyncio.get_running_loop()
         self._calls: deque[Decide[F]] = deque()
         """What came while a step was carried out."""
-        self._stepping = False
+        self.is_stepping = False
+        """Whether what comes now waits for the step that is being carried out."""
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: float | None = None
         """The deadline that `_timer` is for."""
@@ -79,10 +80,10 @@ class MachineLoop(Generic[E, F]):
         the machine's deadline."""
         if self._stopped:
             return
-        if self._stepping:
+        if self.is_stepping:
             self._calls.append(decide)
             return
-        self._stepping = True
+        self.is_stepping = True
         try:
             for effect in decide(self._loop.time()):
                 self._execute(effect)
@@ -93,7 +94,7 @@ class MachineLoop(Generic[E, F]):
         except Exception as error:  # noqa: BLE001 - a broken invariant must not leave callers waiting
             self._break(error)
         finally:
-            self._stepping = False
+            self.is_stepping = False
         if arms:
             self._arm()
 

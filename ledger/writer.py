@@ -345,17 +345,23 @@ class LedgerWriter:
             self._environment.reported(sent.bookie, status)
             self._run.post(protocol.AddsRefused(*what, status))
             return
-        self._answering = True
+        self._answering = not self._run.is_stepping
         self._run.call(partial(self._machine.stored, *what), arms=False)
-        self._answering = False
-        if self._settled:
-            self._tell()
+        if self._answering:
+            self._answering = False
+            if self._settled:
+                self._tell()
 
     def _tell(self) -> None:
-        """Tell those who wait what became of their entries; each may add more, or end this."""
+        """Tell those who wait what became of their entries; each may add more, or end this. An
+        error of one keeps the outcome from nobody else."""
         while self._settled:
             settled, outcome = self._settled.popleft()
-            settled(outcome)
+            try:
+                settled(outcome)
+            except Exception as error:  # noqa: BLE001 - whatever it is, others wait behind it
+                message = f"an outcome of ledger {self.ledger_id} was not taken"
+                self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _confirm(self, last: EntryId) -> None:
         self._runs = (0, -1, [])  # which holds frames
@@ -379,6 +385,7 @@ class LedgerWriter:
             metrics.FAILED_WRITERS.add(type(error).__name__)
         self._stop()
         self._frames.clear()
+        self._runs = (0, -1, [])
         self._queued.clear()
         self._pending_bytes = 0
         self._room.set()

@@ -8,6 +8,7 @@ what waits is part of what was read at once.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -62,6 +63,7 @@ class AddConnection:
     def took_all(self, frames: Sequence[Frame]) -> None:
         """Take the batches of *frames*, which came together, now or when those before them are
         taken. Raises `BadMessage`."""
+        began = time.perf_counter()
         try:
             for frame in frames:
                 if self._shut:
@@ -74,7 +76,7 @@ class AddConnection:
                 else:
                     self._take(frame)
         finally:
-            self._stream.commit()
+            self._stream.commit(began)
 
     def blocked(self) -> None:
         """Acks wait where they are: among the open batches."""
@@ -172,11 +174,12 @@ class AddConnection:
 
     def _take_waiting(self) -> None:
         """Take what waits, as far as it may be taken, and have it committed."""
+        began = time.perf_counter()
         try:
             while self._waiting and self._takes:
                 self._take(self._waiting.popleft())
         finally:
-            self._stream.commit()
+            self._stream.commit(began)
         if not self._waiting and self._preparing is None and self._held is None:
             self._connection.resume()
 

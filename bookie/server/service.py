@@ -122,7 +122,8 @@ class CommitMoment:
         self._last_ended = -TOGETHER_S
 
     def is_now(self, client: object, now: float) -> bool:
-        """Whether what *client* has brought is to be committed at once."""
+        """Whether what *client* has brought is to be committed at once; *now*: when taking it
+        began, as to take much takes longer than clients that come together are apart."""
         if self._shares:
             return False
         if client is not self._last and now - self._last_ended < TOGETHER_S:
@@ -302,9 +303,9 @@ class BookieService:
         """Let the sync thread not wait for its time: there may be space again."""
         self._sync_wake.set()
 
-    def commit(self, stream: "AddStream", ticket: int, size_bytes: int) -> None:
-        """Commit what *stream* has taken by now, up to *ticket*: at once if that is quickest.
-        *size_bytes* of it are new."""
+    def commit(self, stream: "AddStream", ticket: int, size_bytes: int, began: float) -> None:
+        """Commit what *stream* has taken since *began*, up to *ticket*: at once if that is
+        quickest. *size_bytes* of it are new."""
         self._bytes_waiting += size_bytes
         self._bytes_since_checkpoint += size_bytes
         if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
@@ -317,7 +318,7 @@ class BookieService:
             if (
                 self._commits_soon
                 or not self._place.is_here(self._bytes_waiting)
-                or not self._moment.is_now(stream, time.perf_counter())
+                or not self._moment.is_now(stream, began)
                 or self._storage.read_only
             ):
                 self.commit_soon()
@@ -502,6 +503,8 @@ class BookieService:
         finally:
             lock.release()
         self._committed(durable, time.perf_counter() - began)
+        if self._storage.read_only:
+            wake.set()  # the thread looks for space: nothing may be added that would find it
 
     def _committed(self, durable: int, took_s: float) -> None:
         self._place.took(took_s)
@@ -607,10 +610,11 @@ class AddStream:
         for run in runs:
             self._size_bytes += len(run.frames)
 
-    def commit(self) -> None:
-        """Let what was taken be committed, and answer what can be."""
+    def commit(self, began: float) -> None:
+        """Let what was taken since *began* (`time.perf_counter`) be committed, and answer what can
+        be."""
         size_bytes, self._size_bytes = self._size_bytes, 0
-        self._service.commit(self, self._ticket, size_bytes)
+        self._service.commit(self, self._ticket, size_bytes, began)
         if self.session.open:
             self.look()
 

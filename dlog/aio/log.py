@@ -184,6 +184,8 @@ class Log:
                 waiter: asyncio.Future[None] = self._loop.create_future()
                 outcome.watch(partial(_wake, waiter))
                 await waiter
+            else:  # refused: a caller that tries again must not keep the loop from all others
+                await asyncio.sleep(0)
             return outcome.record_id(slot)
         await self._writer.room()
         return await self.append_async(

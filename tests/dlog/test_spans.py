@@ -1,5 +1,6 @@
 """What OpenTelemetry is told by programs that trace, and that others do not load it."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -95,6 +96,24 @@ async def test_a_batch_that_fails_is_an_error_of_its_span(told: InMemorySpanExpo
     failed = [each for each in told.get_finished_spans() if each.name == "dlog.append"]
     assert error is not None
     assert [each.status.status_code for each in failed] == [StatusCode.ERROR]
+
+
+async def test_tracing_that_raises_changes_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.name == "dlog.append":
+                raise RuntimeError("of the exporter")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: errors.append(context["exception"])
+    )
+    async with AsyncCluster() as cluster, await Log.open("a", uri=cluster.uri) as log:
+        assert [(await log.append(b"x")).offset for _ in range(3)] == [0, 1, 2]
+    assert [str(error) for error in errors] == ["of the exporter"] * 3
 
 
 async def lost_with(future: Any) -> BaseException | None:

@@ -388,9 +388,9 @@ class LogWriter:
             ledger.add_all(entries)
         except LogError as error:  # the ledger is left then
             reason = ledger.error or error
+            self._run.post(protocol.SendRefused(effect.ledger_id, len(entries), reason))
             for span in begun:
                 spans.end(span, reason)
-            self._run.post(protocol.SendRefused(effect.ledger_id, len(entries), reason))
             return
         for group, (payload, _) in zip(effect.groups, entries, strict=True):
             metrics.BATCH_RECORDS.observe(group.count)
@@ -404,15 +404,15 @@ class LogWriter:
         span: "spans.Span | None",
         outcome: EntryId | LogError,
     ) -> None:
-        if span is not None:
-            _end_span(span, outcome)
         if isinstance(outcome, LogError):  # not at once: the ledger may be in the middle of ending
             failed = protocol.AddFailed(ledger.ledger_id, ledger.error or outcome)
             self._loop.call_soon(self._run.post, failed)
-            return
-        metrics.APPEND_S.observe(self._loop.time() - sent_at)
-        confirmed = self._machine.confirmed
-        self._run.call(partial(confirmed, ledger.ledger_id, outcome, size_bytes))
+        else:
+            metrics.APPEND_S.observe(self._loop.time() - sent_at)
+            confirmed = self._machine.confirmed
+            self._run.call(partial(confirmed, ledger.ledger_id, outcome, size_bytes))
+        if span is not None:  # last: what an application's tracing raises changes no outcome
+            _end_span(span, outcome)
 
     def _unknown(self, effect: protocol.LeaveUnknown, slot: int) -> LogError:
         return AppendOutcomeUnknown(self.log, effect.offset + slot, effect.reason)

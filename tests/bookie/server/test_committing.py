@@ -201,3 +201,43 @@ async def test_a_storage_without_space_is_the_threads() -> None:
         client.offer(*runs([1]))
         await client.acks()
         assert threading.get_ident() not in storage.threads
+
+
+async def test_clients_that_come_together_share_a_commit_however_long_their_adds_take_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1.0
+
+    def clock() -> float:
+        return now
+
+    monkeypatch.setattr("bookie.server.service.time.perf_counter", clock)
+    storage = MemoryStorage()
+    async with served(storage) as (service, anna):
+        bert = Client(service)
+        found_fast(service)
+        anna.offer(*runs([1]))
+        assert storage.commits == 1
+        began = now + TOGETHER_S / 2
+        bert.take(*runs([2, 3, 4]))
+        now += 3 * TOGETHER_S
+        bert.stream.commit(began)
+        assert storage.commits == 1, "others may come in this turn"
+        await bert.acks()
+        bert.stream.close()
+
+
+async def test_the_thread_looks_for_space_after_the_loop_found_none() -> None:
+    """Nothing is added then, so nothing else would find the space."""
+
+    class Full(Watched):
+        def commit(self, journal: int = 0) -> int:
+            self.read_only = True
+            return super().commit(journal)
+
+    storage = Full()
+    async with served(storage) as (service, client):
+        found_fast(service)
+        client.offer(*runs([1]))
+        assert storage.threads[0] == threading.get_ident()
+        await until(lambda: len(set(storage.threads)) == 2)

@@ -1,6 +1,7 @@
 """A bookie makes no promises about ledgers that nobody made: they cannot be fenced in advance."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -94,7 +95,7 @@ async def added(service: BookieService, ledger_id: int) -> Status:
     stream = service.stream(lambda: None)
     runs = [run_of(0, ledger_id=ledger_id)]
     stream.offer(1, runs, await stream.prepare(runs))
-    stream.commit()
+    stream.commit(time.perf_counter())
     await until(lambda: stream.session.ready)
     (ack,) = stream.session.acks()
     stream.close()
@@ -185,7 +186,7 @@ def test_the_new_ledgers_of_a_batch_are_asked_about_together(
         stream = service.stream(lambda: None)
         runs = [run_of(0, ledger_id=one) for one in [*ids, ids[-1] + 1, *ids]]
         stream.offer(1, runs, await stream.prepare(runs))
-        stream.commit()
+        stream.commit(time.perf_counter())
         await until(lambda: stream.session.ready)
         (ack,) = stream.session.acks()
         stream.close()

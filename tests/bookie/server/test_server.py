@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from typing import Never
 
 import pytest
@@ -261,7 +262,7 @@ async def test_checkpoints_come_by_bytes_and_by_time(config: ServiceConfig) -> N
     service = BookieService(storage, info, config)
     stream = service.stream(lambda: None)
     stream.offer(1, [run_of(0, payload=b"x" * 1000)])
-    stream.commit()
+    stream.commit(time.perf_counter())
     try:
         await until(lambda: storage.checkpoints >= 1)
     finally:

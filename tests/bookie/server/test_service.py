@@ -1,6 +1,7 @@
 """The threads of a bookie: one per journal, one for checkpoints, and what they do without space."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -26,7 +27,7 @@ class Client:
 
     def offer(self, *runs: AddRun) -> None:
         self.take(*runs)
-        self.stream.commit()
+        self.stream.commit(time.perf_counter())
 
     def take(self, *runs: AddRun) -> None:
         """Offer a batch behind which more are to come."""

@@ -808,3 +808,20 @@ async def test_a_lone_append_is_sent_before_it_returns_to_the_loop_and_the_next_
     assert log.last_offset == 1
     assert [decode_batch(entry).value_list() for entry in ledger.entries] == [[b"a"], [b"b"]]
     await log.close()
+
+
+async def test_a_refused_lone_append_lets_others_have_a_turn_of_the_loop() -> None:
+    cluster = FakeCluster()
+    log = await Log.open("log", client=cluster.client())
+    await log.append(b"a", txid=5)
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+
+    asyncio.get_running_loop().call_soon(count)
+    with pytest.raises(TxidOutOfOrder):
+        await log.append(b"b", txid=4)
+    assert turns == 1
+    await log.close()

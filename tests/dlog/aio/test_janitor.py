@@ -23,7 +23,7 @@ from dlog.aio.store import ManifestNode
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.protocol.consumer_steps import ConsumerState
-from dlog.protocol.orphans import OrphanKind, StagedFor, Stamp, stamp_of, standing
+from dlog.protocol.orphans import STAMP_LOG, OrphanKind, StagedFor, Stamp, stamp_of, standing
 from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from dlog.testing import AsyncCluster
@@ -136,7 +136,7 @@ def test_the_stamp_of_a_staged_ledger_is_read_as_it_was_written() -> None:
     "custom",
     [
         {},
-        {"dlog.log": b"a"},
+        {STAMP_LOG: b"a"},
         stamp("a", "i", 0),
         stamp("a", "", 1),
         {**stamp("a", "i", 1), "dlog.segment": b"x"},

@@ -14,7 +14,7 @@ import pytest
 from ledger.cluster import make_namespace
 from ledger.entry import ENTRY_BYTES_MAX, access_key, parse_header
 from ledger.environment import Credentials, Environment
-from ledger.errors import EntryTooLarge, HandleClosed, LedgerFenced
+from ledger.errors import EntryTooLarge, HandleClosed, LedgerFenced, LogError
 from ledger.ids import BookieId, EntryId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -261,5 +261,43 @@ def test_bk_795_adds_and_closes_all_end_when_the_writer_was_fenced() -> None:
             assert [type(end) for end in ends] == [LedgerFenced] * 4
             with pytest.raises(LedgerFenced):
                 await writing.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_who_is_told_keeps_the_outcome_from_nobody_behind() -> None:
+    async def scenario() -> None:
+        errors: list[object] = []
+
+        def broken(_: object) -> None:
+            raise RuntimeError("of the application")
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        async with handle() as (writing, bookies):
+            told: list[object] = []
+            bookies.holds = True
+            writing.add_all([(b"a", broken), (b"b", told.append), (b"c", told.append)])
+            bookies.answer(Status.OK)
+            assert told == [1, 2]
+            bookies.holds = True
+            writing.add_all([(b"d", broken), (b"e", told.append)])
+            await writing.abandon()
+            [_, _, outcome] = told
+            assert isinstance(outcome, LogError)
+            assert outcome.outcome_unknown
+        assert [str(error) for error in errors] == ["of the application"] * 2
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_was_given_up_holds_no_entries() -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            bookies.holds = True
+            writing.add_all([(bytes(1000), lambda _: None)])
+            await writing.abandon()
+            assert writing._runs[2] == []
+            assert not writing._frames
 
     asyncio.run(scenario())
