@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         RecordTooLarge,
         RequestForgotten,
         RollPostponed,
+        SnapshotAhead,
         SnapshotsUnusable,
         SnapshotTooNew,
         StateDiverged,
@@ -131,6 +132,7 @@ __all__ = [
     "RequestForgotten",
     "RequestId",
     "RollPostponed",
+    "SnapshotAhead",
     "SnapshotPolicy",
     "SnapshotTooNew",
     "SnapshotsUnusable",
@@ -152,6 +154,7 @@ __all__ = [
 _HOMES: Final = {
     "StateDiverged": "dlog.errors",
     "SnapshotsUnusable": "dlog.errors",
+    "SnapshotAhead": "dlog.errors",
     "SnapshotTooNew": "dlog.errors",
     "DamagedSnapshot": "dlog.errors",
     "SnapshotPolicy": "dlog.protocol.snapshot",

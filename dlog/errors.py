@@ -55,6 +55,7 @@
        |- CommandTooNew           written by a newer version of the application, or of dlog
        |- StateDiverged           a replica has another state than its leader had
        |- DamagedSnapshot         bytes are no snapshot of a replicated state machine
+       |- SnapshotAhead           a snapshot has records that its log does not have
        |- SnapshotTooNew          written by a newer version of the application, or of dlog
        `- DamagedLog              segments or batches do not join
 
@@ -63,6 +64,14 @@ the log was open; the first and the last say that the record is certainly not in
 """
 
 from ledger.errors import CallerError, HandleClosed, InvalidValue, RemoteError, StorageError
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an application's *error*, which may fail to make one."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - its class is named all the same
+        return f"(its text raises {type(failure).__name__})"
 
 
 class InvalidName(CallerError):
@@ -232,17 +241,21 @@ class InvalidResult(CallerError):
     """The command was applied, on every replica; it has no result."""
 
     def __init__(self, result_text: str, reason: str) -> None:
-        """*result_text*: its ``repr``, of which the beginning is kept."""
+        """*result_text*: its ``repr``, of which the beginning is kept; empty for a request that was
+        done before, as replicas keep neither the text nor the reason."""
         self.result_text, self.reason = result_text[:200], reason[:200]
         super().__init__(
-            f"the command was applied, but its result {self.result_text} cannot be kept: "
-            f"{self.reason}. Return bytes or what JSON can say (None, numbers, text, lists, "
-            "dictionaries with keys of text) from apply"
+            "the command was applied, but its result"
+            f"{f' {self.result_text}' if result_text else ''} cannot be kept: {self.reason}. "
+            "Return bytes or what JSON can say (None, numbers, text, lists, dictionaries with keys "
+            "of text) from apply"
         )
 
 
 class RequestForgotten(CallerError):
     """Nothing was done now. Whether it was done before is not known any more."""
+
+    outcome_unknown = True
 
     def __init__(self, log: str, client: str, number: int, floor: int) -> None:
         super().__init__(
@@ -254,13 +267,18 @@ class RequestForgotten(CallerError):
 
 
 class ApplyFailed(CallerError):
-    """Its `__cause__` is what the state machine raised. All replicas stop at that record."""
+    """Its `__cause__` is what the state machine raised. All replicas stop at that record.
+
+    The command is in the log, and takes effect once the state machine was corrected."""
+
+    outcome_unknown = True
 
     def __init__(self, log: str, offset: int, error: BaseException) -> None:
         super().__init__(
             f"log {log!r}: the state machine raised an error at offset {offset}: "
-            f"{type(error).__name__}: {error}. This replica stopped before that record; correct "
-            "the state machine on every replica, and open it again"
+            f"{type(error).__name__}: {text_of(error)}. This replica stopped before that record, "
+            "which takes effect when it is opened again: correct the state machine on every "
+            "replica first"
         )
         self.log, self.offset, self.error = log, offset, error
 
@@ -598,6 +616,18 @@ class DamagedSnapshot(StorageError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"not a snapshot of a replicated state machine: {reason}")
         self.reason = reason
+
+
+class SnapshotAhead(StorageError):
+    """The log lost its end, as by a restore of an older backup."""
+
+    def __init__(self, log: str, applied: str, end: str) -> None:
+        super().__init__(
+            f"log {log!r}: the newest snapshot has {applied}, which the log, {end}, does not have. "
+            "The log was restored from an older backup: restore the log's newer one, or remove "
+            "the snapshots that are newer than it, on every replica, and open it again"
+        )
+        self.log, self.applied, self.end = log, applied, end
 
 
 class SnapshotTooNew(StorageError):

@@ -11,13 +11,14 @@ All calls block: `dlog.aio.replica` makes them on threads.
 """
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from dlog.errors import DamagedSnapshot, SnapshotsUnusable, SnapshotTooNew
@@ -58,20 +59,30 @@ class SnapshotStore:
             raise SnapshotsUnusable(uri, "the path is not absolute")
         self.directory = Path(root) / incarnation
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(self.directory)
         except OSError as error:
             raise SnapshotsUnusable(uri, str(error)) from error
 
     def identity(self) -> str:
-        """Return what this directory is known by, wherever it is mounted. Raises `OSError`."""
+        """Return what this directory is known by, wherever it is mounted. Raises `OSError`.
+
+        Whoever copies the directory removes the file from the copy: two that have one identity are
+        one consumer of the log, and what only one of them needs is truncated."""
         path = self.directory / _IDENTITY
-        if not path.exists():
-            partial = self.directory / f"{_IDENTITY}.{secrets.token_hex(8)}{_TEMPORARY}"
-            partial.write_text(secrets.token_hex(8))
-            with suppress(FileExistsError):
-                path.hardlink_to(partial)  # whoever is first decides
-            partial.unlink()
-            self._sync()
+        with suppress(FileNotFoundError):
+            identity = path.read_bytes()
+            if re.fullmatch(rb"[0-9a-f]{16}", identity):
+                return identity.decode()
+            path.unlink()  # a crash of the machine left no more of it
+        partial = self.directory / f"{_IDENTITY}.{secrets.token_hex(8)}{_TEMPORARY}"
+        with partial.open("x") as out:
+            out.write(secrets.token_hex(8))
+            out.flush()
+            os.fsync(out.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(partial)  # whoever is first decides
+        partial.unlink()
+        _sync(self.directory)
         return path.read_text()
 
     def files(self) -> list[SnapshotFile]:
@@ -79,7 +90,7 @@ class SnapshotStore:
         found = [
             SnapshotFile(path, int(path.stem))
             for path in self.directory.glob(f"*{_SUFFIX}")
-            if path.stem.isascii() and path.stem.isdigit()
+            if path.stem.isascii() and path.stem.isdigit() and path.is_file()
         ]
         return sorted(found, key=lambda file: -file.offset)
 
@@ -87,24 +98,39 @@ class SnapshotStore:
         """Return the newest one above offset *above* that is whole; None: there is none.
 
         Warns of those that are damaged. Raises `SnapshotTooNew`, `OSError`."""
+        opened = self.open_newest(above)
+        if opened is None:
+            return None
+        file, _, source = opened
+        source.close()
+        return file
+
+    def open_newest(self, above: int) -> tuple[SnapshotFile, SnapshotHeader, BinaryIO] | None:
+        """Return `newest_whole` with its header, and open: to be read when it was removed, too."""
         for file in self.files():
             if file.offset <= above:
                 break
-            try:
-                self.check(file)
-            except FileNotFoundError:
-                continue  # a newer one took its place
-            except DamagedSnapshot as error:
-                self._warn(file, error)
-            else:
-                return file
+            with ExitStack() as stack:
+                try:
+                    source = stack.enter_context(file.path.open("rb"))
+                    header = self._check(file, source)
+                except FileNotFoundError:
+                    continue  # a newer one took its place
+                except DamagedSnapshot as error:
+                    self._warn(file, error)
+                    continue
+                stack.pop_all()
+                return file, header, source
         return None
 
     def check(self, file: SnapshotFile) -> SnapshotHeader:
         """Read *file* as a whole; return its header. Raises `DamagedSnapshot`, `SnapshotTooNew`,
         `OSError`."""
         with file.path.open("rb") as source:
-            header = check_snapshot(source, os.fstat(source.fileno()).st_size)
+            return self._check(file, source)
+
+    def _check(self, file: SnapshotFile, source: BinaryIO) -> SnapshotHeader:
+        header = check_snapshot(source, os.fstat(source.fileno()).st_size)
         if (header.incarnation, header.offset) != (self.incarnation, file.offset):
             raise DamagedSnapshot(f"it is one of log {header.log!r} at offset {header.offset}")
         return header
@@ -129,7 +155,7 @@ class SnapshotStore:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        self._sync()
+        _sync(self.directory)
         return file
 
     def keep_newest(self, count: int, whole: SnapshotFile | None = None) -> list[SnapshotFile]:
@@ -152,7 +178,7 @@ class SnapshotStore:
                 file.path.unlink(missing_ok=True)
             else:
                 kept.append(file)
-        self._sync()
+        _sync(self.directory)
         return kept
 
     def _warn(self, file: SnapshotFile, error: DamagedSnapshot) -> None:
@@ -165,9 +191,19 @@ class SnapshotStore:
                 if path.stat().st_mtime < limit:
                     path.unlink()
 
-    def _sync(self) -> None:
-        opened = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+
+def _make_directory(directory: Path) -> None:
+    """Make *directory* and those above it, durably."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync(directory.parent)
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

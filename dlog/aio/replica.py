@@ -20,6 +20,7 @@ Invariants:
 import asyncio
 import math
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
@@ -27,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeVar, get_args
+from typing import Any, Final, Generic, Literal, Never, Self, TypeVar, get_args
 
 from dlog import metrics
 from dlog.aio.handle import opening
@@ -46,11 +47,14 @@ from dlog.errors import (
     LostOwnership,
     NotCaughtUp,
     NotLeader,
+    SnapshotAhead,
     Trimmed,
+    text_of,
 )
 from dlog.headers import Payload
 from dlog.names import check_name
 from dlog.position import Position, Record, RecordId
+from dlog.protocol.accumulator import PENDING_BYTES_ROOM
 from dlog.protocol.command import (
     PROPOSER_BYTES,
     VERSION_MAX,
@@ -86,6 +90,10 @@ BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
 SUBMIT_S: Final = 30.0
 """How long `submit` waits for an outcome."""
+QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of commands that are appended and not applied yet, while `apply` is slower than the log."""
+COMMAND_CHARGE: Final = 1000
+"""What each of them needs beside its bytes, about."""
 READ_S: Final = 10.0
 """How long a read waits until this replica has applied what it must see."""
 
@@ -106,6 +114,7 @@ class _Appended:
     future: asyncio.Future[RecordId]
     origin: Origin | None
     """None: a mark or a digest."""
+    is_mark: bool
     timestamp_ms: int
     at_s: float
     """When, by the clock of the event loop."""
@@ -120,12 +129,15 @@ class _Term:
     log: Log
     queue: deque[_Appended] = field(default_factory=deque)
     """In the order of the log."""
+    queue_bytes: int = 0
+    """What it takes in memory, about."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something was appended."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the term is to end."""
     serves: bool = False
     """Since its mark was applied, until it ends."""
+    has_served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +175,8 @@ class Replica(Generic[M]):
         self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
         self._executor = executor
         self._turn = asyncio.Lock()
+        self._user: int | None = None
+        """The thread that uses the state machine now."""
         self._state = ReplicatedState(name, machine)
         self._keeper: SnapshotKeeper | None = None
         if snapshots is not None:
@@ -177,6 +191,7 @@ class Replica(Generic[M]):
         """The last one that this replica led."""
         self._changed = asyncio.Event()
         """Set, and replaced, whenever something was applied or the role changed."""
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._readers: list[asyncio.Future[None]] = []
         """Linearizable reads that wait for the next barrier."""
         self._barriers: asyncio.Task[None] | None = None
@@ -218,8 +233,8 @@ class Replica(Generic[M]):
         those of `Standby.open`.
 
         Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
-        `SnapshotsUnusable`, `SnapshotTooNew`, what the machine's `restore` raises, and what
-        connecting raises. What ends the replica later is `error`, and is raised by each call."""
+        `SnapshotsUnusable`, `SnapshotTooNew`, `SnapshotAhead`, what the machine's `restore` raises,
+        and what connecting raises. What ends the replica later is `error`; each call raises it."""
         check_name(name)
         count_of(machine.version, "version", least=0, most=VERSION_MAX)
         count_of(machine.digest_every, "digest_every", least=DIGEST_EVERY_MIN)
@@ -310,20 +325,19 @@ class Replica(Generic[M]):
         `InvalidValue`; `ApplyFailed` and what else stopped this replica."""
         wait_s = duration_s(timeout_s, "timeout_s")
         request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidValue("payload", payload, "give bytes")
         self._check()
-        waiter = self._waiter_of(request)
-        while waiter is None:
-            term = self._leading()
-            if term.log.writer.has_room:
-                waiter = self._propose(term, bytes(payload), request)
-            else:
-                await term.log.writer.room()
-                waiter = self._waiter_of(request)  # somebody may have submitted the same
+        waiter = None
         try:
             async with asyncio.timeout(wait_s):
+                waiter = await self._proposed(bytes(payload), request)
                 # Others may wait for the same request; for a command nobody else does.
                 outcome = await (waiter if request is None else asyncio.shield(waiter))
         except TimeoutError:
+            if waiter is None:
+                pending_bytes = self._term.log.writer.pending_bytes if self._term else 0
+                raise TooManyPending(pending_bytes, PENDING_BYTES_ROOM) from None
             reason = f"its outcome was not known after {wait_s:g} s"
             raise CommandOutcomeUnknown(self.name, reason) from None
         if outcome.error is not None:
@@ -356,7 +370,11 @@ class Replica(Generic[M]):
                     await self._completed()
             except TimeoutError:
                 raise NotCaughtUp(self.name, self.applied, wait_s) from None
-        return await self._on_state(partial(query, self._state.machine))
+        return await self._on_state(partial(self._ask, query))
+
+    def _ask(self, query: Callable[[M], R]) -> R:
+        self._check()  # again, as this had to wait for its turn
+        return query(self._state.machine)
 
     async def snapshot(self) -> int:
         """Write a snapshot now, unless nothing was applied since the last one; return its offset.
@@ -413,7 +431,7 @@ class Replica(Generic[M]):
 
     def _check(self) -> None:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # which would grow by each call
         if self._closing.is_set():
             raise LogClosed(self.name)
 
@@ -430,9 +448,23 @@ class Replica(Generic[M]):
     def _waiter_of(self, request: RequestId | None) -> asyncio.Future[_Outcome] | None:
         return None if request is None else self._proposals.waiter_of(request)
 
+    async def _proposed(
+        self, payload: bytes, request: RequestId | None
+    ) -> asyncio.Future[_Outcome]:
+        """Append a command once there is room for it, unless its *request* is pending already."""
+        while (waiter := self._waiter_of(request)) is None:
+            term = self._leading()
+            if term.log.writer.has_room:
+                return self._propose(term, payload, request)
+            await term.log.writer.room()
+        return waiter
+
     def _propose(
         self, term: _Term, payload: bytes, request: RequestId | None
     ) -> asyncio.Future[_Outcome]:
+        queued = term.queue_bytes + _charge(payload)
+        if queued > QUEUE_BYTES_MAX:
+            raise TooManyPending(queued, QUEUE_BYTES_MAX)
         waiter: asyncio.Future[_Outcome] = self._loop.create_future()
         origin = self._proposals.propose(term.log.epoch, request, waiter)
         version = self._state.machine.version
@@ -445,10 +477,13 @@ class Replica(Generic[M]):
             raise
         return waiter
 
-    def _append(self, term: _Term, value: bytes, origin: Origin | None) -> None:
-        timestamp_ms = now_ms()
+    def _append(
+        self, term: _Term, value: bytes, origin: Origin | None, *, is_mark: bool = False
+    ) -> None:
+        timestamp_ms, at_s = now_ms(), self._loop.time()
         future = term.log.append_async(value, timestamp_ms=timestamp_ms)
-        term.queue.append(_Appended(future, origin, timestamp_ms, self._loop.time(), value))
+        term.queue.append(_Appended(future, origin, is_mark, timestamp_ms, at_s, value))
+        term.queue_bytes += _charge(value)
         term.news.set()
 
     # Following and leading in turn.
@@ -460,25 +495,25 @@ class Replica(Generic[M]):
         self._running = asyncio.create_task(self._run(), name=f"replica of {self.name}")
 
     async def _run(self) -> None:
-        backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         try:
             while True:
                 try:
-                    await self._follow_and_lead(backoff)
+                    if not await self._follow_and_lead():
+                        await self._unless_closing(asyncio.sleep(self._backoff.next()))
                 except Trimmed:
                     if not await self._skip_to_snapshot():
                         raise
                 except LogError as error:
-                    if not _passes(error):
+                    if self._state.failure is not None or not _passes(error):
                         raise
                     _log.warning("replica_interrupted", log=self.name, error=str(error))
-                    await self._unless_closing(asyncio.sleep(backoff.next()))
+                    await self._unless_closing(asyncio.sleep(self._backoff.next()))
         except _ClosingReplica:
             self._give_up("this replica was closed")
         except Exception as error:  # noqa: BLE001 - callers learn it, whatever it is
             _log.exception("replica_stopped", log=self.name, offset=self.applied)
             self.error = error
-            self._give_up(str(error))
+            self._give_up(text_of(error))
 
     async def _skip_to_snapshot(self) -> bool:
         """Continue from a snapshot, as the log does not have any more what comes next."""
@@ -487,11 +522,13 @@ class Replica(Generic[M]):
         self._give_up("the log was truncated before this replica had applied it")
         return True
 
-    async def _follow_and_lead(self, backoff: Backoff) -> None:
-        """Be a standby until it has led, or something ended that."""
+    async def _follow_and_lead(self) -> bool:
+        """Be a standby until it has led, or something ended that; return whether commands could be
+        submitted."""
+        await self._unless_closing(self._node.read())  # the log may have another name by now
         reader = await self._unless_closing(
             handles.tail(
-                self.name,
+                self._node.log,
                 start=Position(self.applied, self._incarnation),
                 beyond_end="wait",
                 client=self._ledgers,
@@ -509,16 +546,22 @@ class Replica(Generic[M]):
         )
         try:
             log = await self._unless_closing(standby.promote())
-            backoff.reset()
-            await self._lead(_Term(standby, log))
+            term = _Term(standby, log)
+            await self._lead(term)
         finally:
             await self._step_down(standby)
+        return term.has_served
 
     async def _lead(self, term: _Term) -> None:
-        assert self.applied == term.log.last_offset + 1, "a promotion ends at the end of the log"
+        end = term.log.last_offset + 1
+        if self.applied > end:
+            raise SnapshotAhead(
+                self.name, f"the records below offset {self.applied}", f"which ends at {end}"
+            )
+        assert self.applied == end, "a promotion ends at the end of the log"
         self._term, self._led_epoch = term, term.log.epoch
         mark = LeaderMark(term.log.epoch, self._candidate.name, self._candidate.address)
-        self._append(term, encode_mark(mark), None)
+        self._append(term, encode_mark(mark), None, is_mark=True)
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
             asyncio.create_task(term.ending.wait()),
@@ -563,6 +606,7 @@ class Replica(Generic[M]):
         at_s = self._complete_at
         while queue and queue[0].future.done() and len(confirmed) < APPLY_RECORDS_MAX:
             appended = queue.popleft()
+            term.queue_bytes -= _charge(appended.value)
             error = appended.future.exception()
             if error is None:
                 at_s = appended.at_s
@@ -571,12 +615,15 @@ class Replica(Generic[M]):
             elif not isinstance(error, LogError):
                 raise error
             elif appended.origin is None:
-                if isinstance(error, CallerError) and not isinstance(error, LogClosed):
-                    raise error  # the settings of the log leave no room for a mark
+                refused = isinstance(error, CallerError) and not isinstance(error, LogClosed)
+                if refused and appended.is_mark:
+                    raise error  # the settings of the log leave no room for it
             elif not error.outcome_unknown:
                 self._refuse(appended.origin, error)
         await self._apply(confirmed)
-        self._complete_at = at_s  # no other leader had acknowledged anything by then
+        self._complete_at = max(
+            self._complete_at, at_s
+        )  # no other leader had acknowledged anything by then
 
     def _refuse(self, origin: Origin, error: LogError) -> None:
         """Report that the command is certainly not in the log."""
@@ -608,16 +655,12 @@ class Replica(Generic[M]):
         else:
             work = asyncio.ensure_future(self._on_state(partial(self._state.apply, records)))
             try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                await asyncio.wait({work})
-                raise
+                await _whole(work)
             finally:
-                if work.done() and work.exception() is None:
+                if not work.cancelled() and work.exception() is None:
                     self._report(work.result())
         metrics.REPLICA_RECORDS.add(by=self.applied - before)
-        if self._state.failure is not None:
-            raise self._state.failure
+        self._state.check()
         if self._keeper is not None and records:
             command_bytes = sum(len(value) for _, _, value in records)
             self._keeper.applied(command_bytes, leads=self._term is not None)
@@ -640,20 +683,39 @@ class Replica(Generic[M]):
             _resolve(waiter, _Outcome(error=error))
         term = self._term
         if term is not None and mark.epoch == term.log.epoch and not term.ending.is_set():
-            term.serves = True
+            term.serves = term.has_served = True
+            self._backoff.reset()
             _log.info("replica_leads", log=self.name, epoch=mark.epoch, applied=self.applied)
 
     async def _on_state(self, work: Callable[[], R]) -> R:
-        """Do *work* with the state, alone. It ends even if this is cancelled."""
+        """Do *work* with the state, alone. It ends even if this is cancelled. Raises what stopped
+        the state, and what *work* raises."""
         if self._executor is None:
+            self._state.check()
             return work()
         async with self._turn:
-            running = self._loop.run_in_executor(self._executor, work)
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait({running})
-                raise
+            self._state.check()
+            running = self._loop.run_in_executor(self._executor, self._settle, work)
+            outcome = await _whole(running)
+        return outcome()
+
+    def _settle(self, work: Callable[[], R]) -> Callable[[], R]:
+        """Do *work*, on the executor; return what returns or raises the same.
+
+        A future does not take each error: `StopIteration` would leave it pending permanently."""
+        self._user = threading.get_ident()
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            return partial(_raise, error)
+        finally:
+            self._user = None
+        return lambda: result
+
+    def is_state_user(self) -> bool:
+        """Return whether the caller is called by the state machine, or by a query of it, on the
+        executor: there it must not wait for this replica, which waits for it."""
+        return self._user == threading.get_ident()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -667,10 +729,16 @@ class Replica(Generic[M]):
         self._readers.append(waiter)
         if self._barriers is None:
             self._barriers = asyncio.create_task(self._pass_barriers(), name="barriers")
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # unless its barrier is under way
+                self._readers.remove(waiter)
+            raise
 
     async def _pass_barriers(self) -> None:
         """One barrier after the other, each for all reads that came before it began."""
+        readers: list[asyncio.Future[None]] = []
         try:
             while self._readers:
                 readers, self._readers = self._readers, []
@@ -687,6 +755,9 @@ class Replica(Generic[M]):
                         reader.set_exception(error)
         finally:
             self._barriers = None
+            for reader in (*readers, *self._readers):
+                if not reader.done():  # cancelled by `close`
+                    reader.set_exception(LogClosed(self.name))
 
     async def _pass_barrier(self) -> BaseException | None:
         try:
@@ -719,8 +790,6 @@ class Replica(Generic[M]):
         if self._barriers is not None:
             self._barriers.cancel()
             await asyncio.wait({self._barriers})
-            for reader in self._readers:
-                reader.cancel()
         async with self._turn:
             pass  # a read that was under way
         if self._owns_ledgers:
@@ -758,6 +827,27 @@ def _passes(error: LogError) -> bool:
 def _resolve(waiter: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
     if not waiter.done():
         waiter.set_result(outcome)
+
+
+async def _whole(future: asyncio.Future[R]) -> R:
+    """Return the result of *future*, which ends however often this is cancelled; then this is."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
+
+
+def _raise(error: BaseException) -> Never:
+    raise error
+
+
+def _charge(value: bytes) -> int:
+    return len(value) + COMMAND_CHARGE
 
 
 async def _first(futures: set[asyncio.Future[Any]]) -> None:

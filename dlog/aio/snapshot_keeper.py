@@ -10,18 +10,23 @@ Invariants:
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from dlog import metrics
-from dlog.aio.maintain.trim import Keep, truncate
 from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
-from dlog.aio.store import ConsumerNode, ManifestNode, read_consumers
+from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
+from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
+from dlog.errors import BarrierNotReached, LogClosed, SnapshotAhead
+from dlog.manifest import Manifest
+from dlog.protocol.edits import trim
 from dlog.protocol.replicated_state import ReplicatedState
-from dlog.protocol.snapshot import SnapshotPolicy, read_snapshot
+from dlog.protocol.snapshot import SnapshotHeader, SnapshotPolicy, read_snapshot
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
@@ -63,20 +68,50 @@ class SnapshotKeeper:
         self._since_s = time.monotonic()
         self._leads = False
         self._is_closed = False
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Set while something was applied, and its snapshot is due by time alone."""
 
     async def restore_newest(self) -> bool:
         """Continue the state from the newest whole snapshot that is further; return whether there
-        was one. Raises `SnapshotTooNew`, `OSError`, and what the state machine raises."""
-        file = await asyncio.to_thread(self._store.newest_whole, self._state.offset)
-        if file is not None:
-            await self._on_state(partial(self._restore, file))
-        return file is not None
+        was one. Raises `SnapshotTooNew`, `SnapshotAhead`, `OSError`, what bookies and metadata
+        store raise, and what the state machine raises."""
+        opened = await asyncio.to_thread(self._store.open_newest, self._state.offset)
+        if opened is None:
+            return False
+        file, header, source = opened
+        with source:
+            await self._check_reached(header)
+            await self._on_state(partial(self._restore, file, source))
+        return True
 
-    def _restore(self, file: SnapshotFile) -> None:
-        with file.path.open("rb") as source:
-            header, table, state = read_snapshot(source, file.path.stat().st_size)
-            self._state.restore(header, table, state)
+    async def _check_reached(self, header: SnapshotHeader) -> None:
+        """Raises `SnapshotAhead` if the log certainly ends below *header*.
+
+        Where nobody can tell, as its writer died, a takeover decides it (`dlog.aio.replica`)."""
+        manifest, _ = await self._node.read()
+        if header.epoch > manifest.epoch:
+            raise SnapshotAhead(
+                self._node.log, f"records of epoch {header.epoch}", f"in epoch {manifest.epoch}"
+            )
+        tail = await tail_of(self._ledgers, self._node.log)
+        if header.offset <= tail.next_offset:
+            return
+        with suppress(BarrierNotReached):
+            end = await acknowledged_end(
+                self._ledgers,
+                self._node,
+                timeout_s=END_GRACE_S,
+                incarnation=self._store.incarnation,
+            )
+            if header.offset > end:
+                records = f"the records below offset {header.offset}"
+                raise SnapshotAhead(self._node.log, records, f"which ends at {end}")
+
+    def _restore(self, file: SnapshotFile, source: BinaryIO) -> None:
+        source.seek(0)
+        header, table, state = read_snapshot(source, os.fstat(source.fileno()).st_size)
+        self._state.restore(header, table, state)
         self._restart(file.offset)
         metrics.REPLICA_SNAPSHOTS.add("restored")
         _log.info("snapshot_restored", log=header.log, offset=file.offset, path=file.path)
@@ -95,36 +130,51 @@ class SnapshotKeeper:
         self._write_if_due()
 
     def _write_if_due(self) -> None:
+        if self._writing is not None or self._is_closed:
+            return
         since_s = time.monotonic() - self._since_s
         records = self._state.offset - self._offset
-        if self._writing is None and self._policy.is_due(
+        if self._policy.is_due(
             records=records, command_bytes=self._bytes, since_s=since_s, leads=self._leads
         ):
             self._writing = asyncio.create_task(self._write(), name=f"snapshot of {self._node.log}")
             self._writing.add_done_callback(self._written)
+        elif records > 0 and self._timer is None:
+            after_s = self._policy.after_s(leads=self._leads)
+            if after_s is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(max(after_s - since_s, 0.0), self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self._write_if_due()
 
     async def write(self) -> int:
         """Write a snapshot now, unless the newest is of the same state; return its offset. Raises
-        what `SnapshotStore.write` raises."""
+        what `SnapshotStore.write` raises, and `LogClosed`."""
         while self._writing is not None:
             await asyncio.wait({self._writing})
-        writing = self._writing = asyncio.create_task(self._take(), name="snapshot on demand")
+        if self._is_closed:
+            raise LogClosed(self._node.log)
+        writing = asyncio.create_task(self._take(), name="snapshot on demand")
+        self._writing = writing
         writing.add_done_callback(self._written)
-        await asyncio.shield(writing)
-        return self._offset
+        return await asyncio.shield(writing)
 
     async def close(self) -> None:
         """Wait for the snapshot that is under way, if there is one; begin no other."""
         self._is_closed = True
-        if self._writing is not None:
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._writing is not None:
             await asyncio.wait({self._writing})
 
     async def _write(self) -> None:
         try:
-            files = await asyncio.to_thread(self._store.files)
-            if files and files[0].offset > self._offset:
+            newest = await asyncio.to_thread(self._store.newest_whole, self._offset)
+            if newest is not None:
                 self._bytes = 0
-                self._restart(files[0].offset)  # another replica wrote it
+                self._restart(newest.offset)  # another replica wrote it
             else:
                 await self._take()
         except Exception as error:  # noqa: BLE001 - the log has everything; the next one is tried
@@ -133,44 +183,51 @@ class SnapshotKeeper:
             self._bytes = 0
             self._restart(self._state.offset)
 
-    def _written(self, writing: asyncio.Task[None]) -> None:
+    def _written(self, writing: asyncio.Task[Any]) -> None:
         if self._writing is writing:
             self._writing = None
         if writing.cancelled():
             return
         writing.exception()  # whoever asked for it may have gone
-        if not self._is_closed:
-            self._write_if_due()  # enough may have been applied meanwhile
+        self._write_if_due()  # enough may have been applied meanwhile
 
-    async def _take(self) -> None:
+    async def _take(self) -> int:
+        """Write a snapshot unless there is a whole one that is as new; return its offset."""
         capture = partial(self._state.capture, self._store.incarnation, now_ms=now_ms())
         captured = await self._on_state(capture)
         self._bytes = 0
-        file = None
-        if captured.header.offset > self._offset:
+        file = await asyncio.to_thread(self._store.newest_whole, captured.header.offset - 1)
+        if file is None:
             write = partial(
                 self._store.write, captured.header, captured.table, captured.write_state
             )
             file = await asyncio.to_thread(write)
-            self._restart(file.offset)
             metrics.REPLICA_SNAPSHOTS.add("written")
             _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=file.path)
+        self._restart(file.offset)
         kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep, file)
-        if not kept:
-            return  # all were damaged since they were written
-        await self._commit(kept[-1].offset)
-        if self._policy.truncate and len(kept) == self._policy.keep:
-            await self._truncate(kept[-1])
+        if kept:  # else all were damaged since they were written
+            await self._commit(kept[-1].offset)
+            if self._policy.truncate and len(kept) == self._policy.keep:
+                await self._truncate(kept[-1])
+        return file.offset
 
     async def _truncate(self, oldest: SnapshotFile) -> None:
-        """Truncate the log below *oldest*, or less if somebody needs more."""
-        manifest, _ = await self._node.read()
-        consumers = await read_consumers(self._ledgers.store, self._node.log, manifest)
+        """Truncate the log below *oldest*, or less if a consumer needs more.
+
+        Consumers go with a log that gets another name. So if that happened since they were listed,
+        nothing is truncated; the next snapshot does it."""
+        seen, _ = await self._node.read()
+        consumers = await read_consumers(self._ledgers.store, self._node.log, seen)
         target = min([oldest.offset, *(state.position for _, state in consumers)])
-        if target > manifest.trim_offset:
-            keep = Keep(before=target)
-            incarnation = self._store.incarnation
-            await truncate(self._ledgers, self._node, keep, now_ms=now_ms, incarnation=incarnation)
+        if target <= seen.trim_offset:
+            return
+        trimmed = trim(self._node.log, target, incarnation=self._store.incarnation)
+
+        def edit(manifest: Manifest) -> Manifest:
+            return trimmed(manifest) if manifest.life == seen.life else manifest
+
+        await delete_listed(self._ledgers, self._node, await self._node.edit(edit))
 
     async def _commit(self, position: int) -> None:
         name = CONSUMER_PREFIX + await asyncio.to_thread(self._store.identity)

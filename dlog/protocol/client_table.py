@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from dlog.errors import DamagedSnapshot, InvalidResult
+from dlog.errors import DamagedSnapshot, InvalidResult, text_of
 from dlog.protocol.command import NUMBER_MAX, RequestId
 
 CLIENTS_MAX: Final = 10_000
@@ -34,37 +34,35 @@ _CLIENT: Final = struct.Struct("<BqH")
 _RESULT: Final = struct.Struct("<qI")
 _BYTES: Final = b"b"
 _JSON: Final = b"j"
-_INVALID: Final = b"e"
-"""Why the result cannot be kept."""
+NO_RESULT: Final = b"e"
+"""Of a command whose result cannot be kept. A constant, as texts differ between replicas."""
 
 
 def encode_result(result: object) -> bytes:
-    """Return *result* as it is kept: bytes, or what JSON can say. Raises `InvalidResult`."""
+    """Return *result* as it is kept: bytes, or what JSON can say. Raises `InvalidResult`, and
+    nothing else, whatever *result* is."""
     if isinstance(result, bytes):
-        encoded = _BYTES + result
+        encoded = _BYTES + bytes(result)
     else:
         try:
             text = json.dumps(result, allow_nan=False, separators=(",", ":"))
-            is_same = json.loads(text) == result
-        except (TypeError, ValueError) as error:
-            raise InvalidResult(repr(result), str(error)) from error
+            is_same = bool(json.loads(text) == result)
+            encoded = _JSON + text.encode()
+        except Exception as error:  # the methods of the application's own classes raise anything
+            raise InvalidResult(_shown(result), text_of(error)) from error
         if not is_same:
-            raise InvalidResult(repr(result), "JSON would make something else of it")
-        encoded = _JSON + text.encode()
+            raise InvalidResult(_shown(result), "JSON would make something else of it")
     if len(encoded) > RESULT_BYTES_MAX:
-        raise InvalidResult(
-            repr(result), f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most"
-        )
+        reason = f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most"
+        raise InvalidResult(_shown(result), reason)
     return encoded
 
 
-def kept_result(result: object) -> bytes:
-    """Return *result* as it is kept; if it cannot be, why."""
+def _shown(result: object) -> str:
     try:
-        return encode_result(result)
-    except InvalidResult as error:
-        texts = [error.result_text, error.reason]
-        return _INVALID + json.dumps(texts).encode()
+        return repr(result)
+    except Exception:  # noqa: BLE001 - an integer of many digits, or a class of the application
+        return f"of class {type(result).__name__}"
 
 
 def decode_result(encoded: bytes) -> object:
@@ -73,22 +71,14 @@ def decode_result(encoded: bytes) -> object:
     kind, rest = encoded[:1], encoded[1:]
     if kind == _BYTES:
         return rest
-    if kind == _INVALID:
-        raise _invalid_result(rest)
+    if encoded == NO_RESULT:
+        raise InvalidResult("", "the request was done before, and had none then")
     if kind != _JSON:
         raise DamagedSnapshot(f"there are no results of kind {kind!r}")
     try:
         return json.loads(rest)
     except ValueError as error:
         raise DamagedSnapshot(f"the result of a request: {error}") from error
-
-
-def _invalid_result(encoded: bytes) -> InvalidResult:
-    try:
-        result_text, reason = json.loads(encoded)
-    except (ValueError, TypeError) as error:
-        raise DamagedSnapshot(f"why a request has no result: {error}") from error
-    return InvalidResult(str(result_text), str(reason))
 
 
 @dataclass(slots=True)

@@ -145,7 +145,15 @@ def encode_mark(mark: LeaderMark) -> bytes:
     return head + _MARK.pack(mark.epoch, len(name), len(address)) + name + address
 
 
+def check_digest(digest: object) -> None:
+    """Raises `InvalidValue`."""
+    if not isinstance(digest, bytes) or not 1 <= len(digest) <= DIGEST_BYTES_MAX:
+        reason = f"return 1 to {DIGEST_BYTES_MAX} bytes, or None"
+        raise InvalidValue("digest", digest, reason)
+
+
 def encode_digest(digest: StateDigest) -> bytes:
+    check_digest(digest.digest)
     head = _HEAD.pack(_MAGIC, FORMAT_VERSION, _DIGEST_KIND)
     return head + _DIGEST.pack(digest.offset) + digest.digest
 

@@ -23,13 +23,20 @@ from dlog.errors import (
     SnapshotTooNew,
     StateDiverged,
 )
-from dlog.protocol.client_table import ClientTable, Forgotten, decode_result, kept_result
+from dlog.protocol.client_table import (
+    NO_RESULT,
+    ClientTable,
+    Forgotten,
+    decode_result,
+    encode_result,
+)
 from dlog.protocol.command import (
     Command,
     CommandEnvelope,
     LeaderMark,
     Origin,
     StateDigest,
+    check_digest,
     decode,
 )
 from dlog.protocol.snapshot import SnapshotHeader, WriteState
@@ -67,7 +74,7 @@ class StateMachine(ABC):
         """Return a hash of the whole state, of up to 64 bytes, to be compared; None: it is not.
 
         The leader writes it to the log, and a replica that had another one at the same offset stops
-        with `StateDiverged`."""
+        with `StateDiverged`. What it raises stops the replica, and so does what is no such hash."""
         return None
 
     def snapshot(self, out: BinaryIO) -> None:
@@ -143,18 +150,30 @@ class ReplicatedState(Generic[M]):
                     applied.append(record)
                 else:
                     self._compare(record)
+                if self.failure is None:
+                    self.offset += 1
+                    if self.offset % self.machine.digest_every == 0:
+                        applied += self._digest()
             except LogError as error:
                 self.failure = error
-                break
-            if self.failure is None:
-                self.offset += 1
-                if self.offset % self.machine.digest_every == 0:
-                    applied += self._digest()
+            except BaseException as error:
+                self._fail(error)
+                raise
         return applied
 
+    def _fail(self, error: BaseException) -> ApplyFailed:
+        failure = self.failure = ApplyFailed(self._log, self.offset, error)
+        failure.__cause__ = error
+        return failure
+
     def _digest(self) -> list[StateDigest]:
-        digest = self.machine.digest()
-        if digest is None:
+        try:
+            digest = self.machine.digest()
+            if digest is None:
+                return []
+            check_digest(digest)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no replica may pass it
+            self._fail(error)
             return []
         self._digests[self.offset] = digest
         if len(self._digests) > DIGESTS_MAX:
@@ -183,21 +202,31 @@ class ReplicatedState(Generic[M]):
         try:
             result = machine.apply(command)
         except Exception as error:  # noqa: BLE001 - whatever it is, no replica may pass it
-            self.failure = ApplyFailed(self._log, self.offset, error)
-            self.failure.__cause__ = error
-            return AppliedCommand(envelope.origin, None, self.failure)
+            return AppliedCommand(envelope.origin, None, self._fail(error))
         if request is None:
             return AppliedCommand(envelope.origin, result)
-        # The command has its effect, so a result that cannot be kept is no reason to stop: whoever
-        # submitted it learns why there is none, as often as it is repeated.
-        kept = kept_result(result)
+        try:
+            kept = encode_result(result)
+        except InvalidResult as error:
+            # The command has its effect, so this is no reason to stop. Why there is no result is
+            # told here alone: it is a text of this program, and the table is the same everywhere.
+            self.clients.put(request, NO_RESULT)
+            return AppliedCommand(envelope.origin, None, error)
         self.clients.put(request, kept)
         return _applied(envelope.origin, kept)
+
+    def check(self) -> None:
+        """Raises `failure`."""
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
 
     # Snapshots.
 
     def capture(self, incarnation: str, *, now_ms: int) -> "CapturedState":
-        """Return the state as it is now, to be written while further records are applied."""
+        """Return the state as it is now, to be written while further records are applied.
+
+        Raises `failure`: what failed may have changed the state in part."""
+        self.check()
         leader = self.leader or LeaderMark(0, "", "")
         header = SnapshotHeader(
             log=self._log,

@@ -77,12 +77,17 @@ class SnapshotPolicy:
     def is_due(self, *, records: int, command_bytes: int, since_s: float, leads: bool) -> bool:
         """Return whether to write one now, that much after the last one."""
         times = LEADER_PATIENCE if leads else 1
-        every_s = duration_or_none(self.every_s, "every_s")
+        after_s = self.after_s(leads=leads)
         return records > 0 and (
             records >= times * self.every_records
             or command_bytes >= times * size_bytes(self.every_bytes, "every_bytes")
-            or (every_s is not None and since_s >= times * every_s)
+            or (after_s is not None and since_s >= after_s)
         )
+
+    def after_s(self, *, leads: bool) -> float | None:
+        """Return how long after the last one the next is due, however little was applied."""
+        every_s = duration_or_none(self.every_s, "every_s")
+        return None if every_s is None else every_s * (LEADER_PATIENCE if leads else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

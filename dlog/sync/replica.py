@@ -5,9 +5,9 @@ with Replica.open("accounts", Accounts()) as replica:
     balance = replica.read(lambda accounts: accounts.balance("alice"))
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from dlog import aio
 from dlog.aio.replica import READ_S, SUBMIT_S, Consistency, ReplicaRole
@@ -27,7 +27,8 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
     """Made by `Replica.open`; a context manager. See `dlog.aio.Replica`.
 
     Any number of threads may use it. The state machine is used on one thread of its own, also by
-    `read`, so it needs no locks. Not to be used across a fork (`UsedAfterFork`)."""
+    `read`, so it needs no locks. On that thread no call may wait for the replica, which would wait
+    for itself (RuntimeError). Not to be used across a fork (`UsedAfterFork`)."""
 
     def __init__(
         self, replica: aio.Replica[M], pool: ThreadPoolExecutor, thread: LoopThread
@@ -83,30 +84,36 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
     @property
     def error(self) -> BaseException | None:
         """What stopped this replica; each later call raises it."""
+        self._check_process()
         return self._inner.error
 
     @property
     def role(self) -> ReplicaRole:
         """What it is as far as is known here: "leader" while it takes commands."""
+        self._check_process()
         return self._inner.role
 
     @property
     def leader(self) -> LeaderMark | None:
         """Who led the last epoch that was applied here; itself while it leads."""
+        self._check_process()
         return self._inner.leader
 
     @property
     def applied(self) -> int:
         """Offset after the last record that was applied here."""
+        self._check_process()
         return self._inner.applied
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the log while this leads: usable as a fencing token."""
+        self._check_process()
         return self._inner.epoch
 
     def age_s(self) -> float:
         """See `dlog.aio.Replica.age_s`."""
+        self._check_process()
         return self._inner.age_s()
 
     def submit(
@@ -147,4 +154,14 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
         try:
             super().close()
         finally:
-            self._pool.shutdown(wait=False)
+            if not self._inner.is_state_user():
+                self._pool.shutdown(wait=False)
+
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+        if self._inner.is_state_user():
+            work.close()
+            raise RuntimeError(
+                f"replica {self.name!r} was called by its own state machine, or by a query of it, "
+                "and would wait for itself"
+            )
+        return super()._run(work)

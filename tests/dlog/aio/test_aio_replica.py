@@ -2,6 +2,7 @@
 done once, and what stops them."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,8 +29,13 @@ from dlog import (
     StateMachine,
 )
 from dlog.aio import Log, Replica
+from dlog.aio import replica as replicas
+from dlog.aio.admin import rename_log
 from dlog.aio.read.tails import acknowledged_end
+from dlog.aio.write.writer import LogWriter
 from dlog.testing import AsyncCluster
+from ledger.delays import Backoff
+from ledger.errors import TooManyPending
 from tests.waiting import PATIENCE_S, ended, settled, until
 
 LOG = "accounts"
@@ -70,6 +76,16 @@ async def leading(cluster: AsyncCluster, **how: Any) -> AsyncIterator[Replica[An
     async with opened(cluster, **how) as replica:
         assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
         yield replica
+
+
+@asynccontextmanager
+async def leading_on_threads(machine: StateMachine) -> AsyncIterator[Replica[Any]]:
+    with ThreadPoolExecutor(4) as pool:
+        async with (
+            dlog.testing.cluster() as cluster,
+            leading(cluster, machine=machine, executor=pool) as leader,
+        ):
+            yield leader
 
 
 @asynccontextmanager
@@ -427,12 +443,186 @@ async def test_the_state_machine_is_used_by_one_call_at_a_time_on_an_executor() 
         assert not machine.busy
         return len(machine.history)
 
-    with ThreadPoolExecutor(4) as pool:
-        async with (
-            dlog.testing.cluster() as cluster,
-            leading(cluster, machine=Busy(), executor=pool) as leader,
-        ):
-            submitted = asyncio.gather(*(leader.submit(b"x 1") for _ in range(500)))
-            looked = asyncio.gather(*(leader.read(look) for _ in range(20)))
-            assert await submitted == list(range(1, 501))
-            assert sorted(await looked) == await looked
+    async with leading_on_threads(Busy()) as leader:
+        submitted = asyncio.gather(*(leader.submit(b"x 1") for _ in range(500)))
+        looked = asyncio.gather(*(leader.read(look) for _ in range(20)))
+        assert await submitted == list(range(1, 501))
+        assert sorted(await looked) == await looked
+
+
+# What is used by one call at a time, however its callers end.
+
+
+async def test_a_query_that_raises_stop_iteration_ends_as_any_other() -> None:
+    """A future does not take that error: it would stay pending, and the replica with it."""
+
+    def ask(_: Register) -> object:
+        return next(iter(()))
+
+    async with leading_on_threads(Register()) as leader:
+        with pytest.raises(RuntimeError):
+            await ended(leader.read(ask))
+        assert await leader.submit(b"x 1") == 1
+
+
+async def test_a_query_that_is_cancelled_twice_is_still_alone_with_the_state() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def held(_: Register) -> None:
+        entered.set()
+        assert gate.wait(PATIENCE_S)
+
+    async with leading_on_threads(Register()) as leader:
+        query = asyncio.create_task(leader.read(held, consistency="local"))
+        await until(entered.is_set)
+        for _ in range(3):
+            query.cancel()
+            await settled()
+        other = asyncio.create_task(leader.read(history, consistency="local"))
+        await settled()
+        assert not other.done()
+        assert leader._turn.locked()
+        gate.set()
+        assert await other == []
+        with pytest.raises(asyncio.CancelledError):
+            await query
+
+
+async def test_a_state_that_failed_half_way_is_not_read() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    class Half(Register):
+        def apply(self, command: Command) -> object:
+            if command.payload == b"half":
+                self.history.append(command.payload)
+                entered.set()
+                assert gate.wait(PATIENCE_S)
+                raise ValueError
+            return super().apply(command)
+
+    async with leading_on_threads(Half()) as leader:
+        submitting = asyncio.create_task(leader.submit(b"half"))
+        await until(entered.is_set)
+        reading = asyncio.create_task(leader.read(history, consistency="local"))
+        await settled()
+        gate.set()
+        with pytest.raises(ApplyFailed):
+            await reading
+        with pytest.raises(ApplyFailed):
+            await submitting
+        assert await leader.wait_role("stopped", timeout_s=PATIENCE_S)
+        lengths = set[int]()
+        for _ in range(5):
+            with pytest.raises(ApplyFailed) as caught:
+                await leader.submit(b"x 1")
+            lengths.add(len(caught.traceback))
+        assert len(lengths) == 1, "of one call, not of all before"
+
+
+async def test_reads_that_wait_when_a_replica_is_closed_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hangs(*_: object, **__: object) -> int:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with dlog.testing.cluster() as cluster:
+        async with leading(cluster) as leader:
+            monkeypatch.setattr(replicas, "acknowledged_end", hangs)
+            reads = []
+            for _ in range(2):  # one of the barrier that is under way, and one of the next
+                reads.append(asyncio.create_task(leader.read(history)))
+                await settled()
+            with pytest.raises(NotCaughtUp):
+                await leader.read(history, timeout_s=0.001)
+            assert len(leader._readers) == 1, "one that gave up is not kept"
+        for read in reads:
+            with pytest.raises(LogClosed):
+                await ended(read)
+
+
+async def test_a_leader_whose_term_ends_before_its_mark_is_applied_stands_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest, waits = Backoff.next, list[float]()
+
+    def waited(self: Backoff) -> float:
+        waits.append(honest(self))
+        return 0.0
+
+    def refused(self: Replica[Any], term: Any, *_: object, **__: object) -> None:
+        term.ending.set()
+
+    async with dlog.testing.cluster() as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(Backoff, "next", waited)
+            patch.setattr(Replica, "_append", refused)
+            async with opened(cluster) as replica:
+                await until(lambda: len(waits) >= 6)
+                assert replica.role == "standby"
+                assert waits[5] > 2 * replicas.BACKOFF_S, "longer each time"
+                patch.undo()
+                assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+                assert replica._backoff.next() < 2 * replicas.BACKOFF_S
+
+
+async def test_the_time_of_a_submit_covers_its_wait_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        with monkeypatch.context() as patch:
+            patch.setattr(LogWriter, "has_room", property(lambda _: False))
+            with pytest.raises(TooManyPending):
+                await ended(leader.submit(b"x 1", timeout_s=0.01))
+        assert await leader.read(history) == []
+
+
+async def test_commands_that_apply_is_too_slow_for_are_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicas, "QUEUE_BYTES_MAX", 3 * replicas.COMMAND_CHARGE)
+    gate, entered = threading.Event(), threading.Event()
+
+    class Held(Register):
+        def apply(self, command: Command) -> object:
+            entered.set()
+            assert gate.wait(PATIENCE_S)
+            return super().apply(command)
+
+    async with leading_on_threads(Held()) as leader:
+        first = asyncio.create_task(leader.submit(b"x 1"))
+        await until(entered.is_set)
+        for _ in range(2):
+            with pytest.raises(CommandOutcomeUnknown):
+                await leader.submit(b"x 1", timeout_s=0.001)
+        with pytest.raises(TooManyPending):
+            await leader.submit(b"x 1")
+        gate.set()
+        assert await first == 1
+        assert await leader.read(lambda machine: machine.sums) == {"x": 3}
+        assert await leader.submit(b"x 1") == 4
+
+
+async def test_a_replica_follows_a_log_that_got_another_name() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        assert await leader.submit(b"x 1") == 1
+        await rename_log(LOG, "renamed", uri=cluster.uri)
+        await leader.resign()
+        assert await leader.wait_role("leader", timeout_s=PATIENCE_S)
+        assert await leader.submit(b"x 1") == 2
+
+
+async def test_only_bytes_are_submitted() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        with pytest.raises(InvalidValue, match="payload"):
+            await leader.submit(3)  # type: ignore[arg-type]
+        assert await leader.submit(bytearray(b"x 1")) == 1
+
+
+async def test_what_is_known_of_the_age_is_never_less_than_before() -> None:
+    """A barrier that began after a command was appended proves more than that command."""
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        await leader.submit(b"x 1")
+        leader._complete_at = later = asyncio.get_running_loop().time() + PATIENCE_S
+        await leader.submit(b"x 1")
+        assert leader._complete_at == later

@@ -3,10 +3,12 @@ what may be truncated behind them."""
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +21,9 @@ from dlog import (
     Command,
     DamagedSnapshot,
     InvalidValue,
+    LogClosed,
     RequestId,
+    SnapshotAhead,
     SnapshotPolicy,
     SnapshotsUnusable,
     SnapshotTooNew,
@@ -27,19 +31,22 @@ from dlog import (
     Trimmed,
     metrics,
 )
-from dlog.aio import Replica
-from dlog.aio.admin import list_consumers, log_info, truncate_log
+from dlog.aio import Replica, snapshot_keeper
+from dlog.aio.admin import list_consumers, log_info, rename_log, truncate_log
 from dlog.aio.read.handles import consumer
+from dlog.aio.store import read_consumers
+from dlog.protocol.client_table import ClientTable
 from dlog.protocol.snapshot import (
     SnapshotHeader,
     WriteState,
     check_snapshot,
+    read_header,
     read_snapshot,
     write_snapshot,
 )
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from dlog.testing import AsyncCluster
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import PATIENCE_S, eventually, settled, until
 
 LOG = "accounts"
 HEADER = SnapshotHeader(
@@ -84,6 +91,7 @@ async def opened(
     machine: StateMachine | None = None,
     policy: SnapshotPolicy = NEVER,
     leads: bool = True,
+    executor: Executor | None = None,
 ) -> AsyncIterator[Replica[Any]]:
     async with Replica.open(
         LOG,
@@ -91,6 +99,7 @@ async def opened(
         uri=cluster.uri,
         snapshots=f"file://{snapshots}",
         policy=policy,
+        executor=executor,
         lease_s=PATIENCE_S,
     ) as replica:
         if leads:
@@ -207,6 +216,56 @@ def test_nothing_is_left_of_a_snapshot_that_could_not_be_written(tmp_path: Path)
         snapshots.write(HEADER, [], fails)
     assert [path.name for path in snapshots.directory.iterdir()] == ["identity"]
     assert store(tmp_path).identity() == identity
+
+
+def test_what_is_no_snapshot_is_passed_over(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    file = written(snapshots, 7)
+    (snapshots.directory / "7777.snapshot").mkdir()
+    (snapshots.directory / "8888.snapshot").write_bytes(b"junk")
+    assert snapshots.newest_whole(0) == file
+    assert snapshots.keep_newest(2) == [file]
+
+
+def test_a_snapshot_that_was_found_whole_is_read_though_it_was_removed(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    file = written(snapshots, 7)
+    opened = snapshots.open_newest(0)
+    assert opened is not None
+    file.path.unlink()
+    with opened[2] as source:
+        source.seek(0)
+        assert read_header(source).offset == 7
+
+
+def test_an_identity_that_a_crash_left_in_part_is_replaced(tmp_path: Path) -> None:
+    snapshots = store(tmp_path)
+    identity = snapshots.identity()
+    assert len(identity) == 16
+    assert snapshots.identity() == store(tmp_path).identity() == identity
+    for left in ("", identity[:7], "\0" * 16):
+        (snapshots.directory / "identity").write_text(left)
+        again = snapshots.identity()
+        assert len(again) == 16
+        assert again.isalnum()
+        assert snapshots.identity() == again
+
+
+def test_directories_and_identity_are_synced_with_what_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, honest = list[Path](), os.fsync
+
+    def fsync(opened: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{opened}").readlink())
+        honest(opened)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    snapshots = SnapshotStore(f"file://{tmp_path}/a/b", LOG, "life")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    snapshots.identity()
+    assert [path.name.partition(".")[0] for path in synced] == ["identity", "life"]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -517,3 +576,117 @@ async def test_a_machine_without_snapshots_is_not_opened_with_a_store(tmp_path: 
         async with Replica.open(LOG, Plain(), uri=cluster.uri) as replica:
             with pytest.raises(InvalidValue):
                 await replica.snapshot()
+
+
+async def test_a_foreign_file_does_not_stand_for_a_snapshot(tmp_path: Path) -> None:
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path, policy=SnapshotPolicy(every_records=5)) as replica,
+    ):
+        junk = (
+            SnapshotStore(str(tmp_path), LOG, replica._incarnation).directory / f"{10**15}.snapshot"
+        )
+        junk.write_bytes(b"junk")
+        await submitted(replica, 20)
+        await until(lambda: bool(set(files(tmp_path)) - {junk}))
+        junk.write_bytes(b"junk")
+        await submitted(replica, 1)
+        offset = await replica.snapshot()
+        assert offset == replica.applied
+        assert junk.with_name(f"{offset:020d}.snapshot") in files(tmp_path)
+
+
+async def test_a_snapshot_that_is_ahead_of_its_log_is_refused(tmp_path: Path) -> None:
+    """As after a restore of an older backup of metadata and bookies."""
+    async with dlog.testing.cluster() as cluster, opened(cluster, tmp_path) as replica:
+        await submitted(replica, 5)
+        await replica.snapshot()
+        [file] = files(tmp_path)
+        with file.open("rb") as source:
+            header, _, _ = read_snapshot(source, file.stat().st_size)
+        empty = tuple(ClientTable().encode())
+        for ahead in (
+            replace(header, offset=header.offset + 10),
+            replace(header, epoch=header.epoch + 1),
+        ):
+            path = file.with_name(f"{ahead.offset:020d}.snapshot")
+            with path.open("wb") as out:
+                write_snapshot(out, ahead, empty, lambda state: state.write(b"{}"))
+            with pytest.raises(SnapshotAhead, match="older backup"):
+                await Replica.open(LOG, Sums(), uri=cluster.uri, snapshots=str(tmp_path))
+            path.unlink()
+
+
+async def test_a_state_that_is_ahead_of_its_log_is_not_led_with(tmp_path: Path) -> None:
+    """Where the end of the log was not known before, a takeover shows it."""
+    async with dlog.testing.cluster() as cluster, opened(cluster, tmp_path) as replica:
+        await submitted(replica, 5)
+        await replica.resign()
+        replica._state.offset += 10
+        assert await replica.wait_role("stopped", timeout_s=PATIENCE_S)
+        assert isinstance(replica.error, SnapshotAhead)
+
+
+async def test_nothing_is_truncated_if_the_log_got_another_name_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumers have gone with it, so that there are none at the old name."""
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(
+            cluster, tmp_path, policy=SnapshotPolicy(every_records=10**9, keep=1, truncate=True)
+        ) as replica,
+    ):
+        reader = await consumer("audit", LOG, uri=cluster.uri, start="start")
+        await submitted(replica, 10)
+
+        async def renamed(*given: Any) -> Any:
+            monkeypatch.undo()
+            await rename_log(LOG, "renamed", uri=cluster.uri)
+            return await read_consumers(*given)
+
+        monkeypatch.setattr(snapshot_keeper, "read_consumers", renamed)
+        await replica.snapshot()
+        assert (await log_info("renamed", uri=cluster.uri)).tail.first_offset == 0
+        await submitted(replica, 1)
+        await replica.snapshot()
+        assert (await log_info("renamed", uri=cluster.uri)).tail.first_offset == 0
+        await reader.close()
+
+
+async def test_a_snapshot_that_waited_when_its_replica_was_closed_is_not_begun(
+    tmp_path: Path,
+) -> None:
+    gate = threading.Event()
+
+    class Held(Sums):
+        def capture(self) -> WriteState:
+            assert gate.wait(PATIENCE_S)
+            return super().capture()
+
+    with ThreadPoolExecutor(1) as pool:
+        async with dlog.testing.cluster() as cluster:
+            async with opened(cluster, tmp_path, machine=Held(), executor=pool) as replica:
+                first = asyncio.create_task(replica.snapshot())
+                await settled()
+                second = asyncio.create_task(replica.snapshot())
+                await settled()
+                closing = asyncio.create_task(replica.close())
+                await settled()
+                gate.set()
+                await closing
+            assert await first > 0
+            with pytest.raises(LogClosed):
+                await second
+
+
+async def test_a_snapshot_is_due_by_time_though_nothing_is_applied_any_more(
+    tmp_path: Path,
+) -> None:
+    policy = SnapshotPolicy(every_records=10**9, every_s=0.05)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path, policy=policy) as replica,
+    ):
+        await submitted(replica, 1)
+        await eventually(partial(reached, tmp_path, replica.applied))

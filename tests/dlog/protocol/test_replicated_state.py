@@ -1,6 +1,7 @@
 """Commands, the table of clients, proposals and the replicated state: decisions without a log."""
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_a_result_that_would_change_or_is_too_large_is_refused(result: object) -
 
 
 def test_damaged_results_are_typed_errors() -> None:
-    for encoded in (b"", b"x", b"j", b"j{", b"j\xff", b"e", b"e1", b'e["a"]', b"e\xff"):
+    for encoded in (b"", b"x", b"j", b"j{", b"j\xff", b"e1", b'e["a"]', b"e\xff"):
         with pytest.raises(DamagedSnapshot):
             decode_result(encoded)
 
@@ -280,15 +281,82 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_its_request_alone_and_of_ea
     [without] = applied(tuples, envelope(b"1"))
     assert isinstance(without, AppliedCommand)
     assert without.result == (1,)
-    for _ in range(2):
+    for told in ("(3,)", "was done before"):
         [outcome] = applied(tuples, envelope(b"2", request))
-        assert isinstance(outcome, AppliedCommand)
         assert isinstance(outcome.error, InvalidResult)
-        assert "(3,)" in str(outcome.error)
+        assert told in str(outcome.error)
     assert tuples.failure is None
     assert (tuples.offset, tuples.machine.total) == (3, 3)
     table = ClientTable.decode(b"".join(tuples.clients.encode()))
     assert table.find(request) == tuples.clients.find(request)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+def nested() -> list[object]:
+    result: list[object] = []
+    for _ in range(100_000):
+        result = [result]
+    return result
+
+
+@pytest.mark.parametrize("result", [lambda: 10**5000, nested, Unprintable, object])
+def test_no_result_stops_the_state_and_the_table_is_the_same_whatever_its_text(
+    result: Callable[[], object],
+) -> None:
+    class Returns(Sums):
+        def apply(self, command: Command) -> object:
+            super().apply(command)
+            return result()
+
+    tables = []
+    for _ in range(2):
+        returning = ReplicatedState("log", Returns())
+        [outcome] = applied(returning, envelope(b"1", RequestId("a", 1)))
+        assert isinstance(outcome.error, InvalidResult)
+        assert returning.failure is None
+        assert returning.offset == 1
+        assert returning.clients.find(RequestId("a", 1)) == client_table.NO_RESULT
+        tables.append(b"".join(returning.clients.encode()))
+    assert tables[0] == tables[1]
+
+
+def test_a_state_that_failed_half_way_is_not_captured() -> None:
+    sums = state()
+    applied(sums, envelope(b"1"), envelope(b"no number"))
+    with pytest.raises(ApplyFailed) as caught:
+        sums.capture("life", now_ms=0)
+    assert caught.value is sums.failure
+    assert caught.value.outcome_unknown, "the command is in the log"
+
+
+def test_an_error_without_a_text_stops_the_state_like_any_other() -> None:
+    class Wordless(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    class Raises(Sums):
+        def apply(self, command: Command) -> object:
+            raise Wordless
+
+    raising = ReplicatedState("log", Raises())
+    [outcome] = applied(raising, envelope())
+    assert "Wordless" in str(outcome.error)
+    assert outcome.error is raising.failure
+
+
+def test_a_state_whose_apply_was_interrupted_has_failed() -> None:
+    class Interrupted(Sums):
+        def apply(self, command: Command) -> object:
+            raise KeyboardInterrupt
+
+    interrupted = ReplicatedState("log", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        applied(interrupted, envelope())
+    assert isinstance(interrupted.failure, ApplyFailed)
 
 
 def test_a_command_of_a_later_version_of_the_application_stops_the_state() -> None:
@@ -331,6 +399,24 @@ def test_another_digest_than_the_leaders_stops_the_state_and_says_where() -> Non
     digested.apply([(150, 0, encode_digest(StateDigest(100, b"99")))])
     assert isinstance(digested.failure, StateDiverged)
     assert (digested.failure.offset, digested.offset) == (100, 150)
+
+
+@pytest.mark.parametrize("digest", [b"", bytes(65), "text", ZeroDivisionError()])
+def test_what_is_no_digest_never_comes_to_the_log(digest: object) -> None:
+    class Wrong(Digested):
+        def digest(self) -> Any:
+            if isinstance(digest, Exception):
+                raise digest
+            return digest
+
+    wrong = ReplicatedState("log", Wrong())
+    outcomes = wrong.apply([(at, 0, encode_command(envelope(b"1"))) for at in range(101)])
+    assert not any(isinstance(each, StateDigest) for each in outcomes)
+    assert isinstance(wrong.failure, ApplyFailed)
+    assert wrong.offset == 100
+    if isinstance(digest, bytes):
+        with pytest.raises(InvalidValue):
+            encode_digest(StateDigest(100, digest))
 
 
 def test_a_damaged_digest_is_a_typed_error() -> None:

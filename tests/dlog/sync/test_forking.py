@@ -60,6 +60,9 @@ for handle in (reader, many, consumer, watch, standby, replica):
     in_child(handle.close)
 in_child(lambda: replica.submit(b"x"))
 in_child(lambda: replica.read(repr))
+for name in ("error", "role", "leader", "applied", "epoch"):
+    in_child(lambda: getattr(replica, name))
+in_child(lambda: replica.age_s())
 in_child(consumer.commit)
 in_child(lambda: next(watch))
 in_child(standby.promote)
@@ -87,7 +90,7 @@ def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> No
 
     assert asyncio.run(scenario()).split() == [
         "0",
-        *["UsedAfterFork"] * 16,
+        *["UsedAfterFork"] * 22,
         "ForkedAfterConnecting",
         "1",
     ]

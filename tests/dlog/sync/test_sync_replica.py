@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -94,3 +94,27 @@ def test_what_apply_raises_is_raised_by_each_call() -> None:
         assert isinstance(replica.error, ApplyFailed)
         with pytest.raises(ApplyFailed):
             replica.read(value)
+
+
+def test_a_state_machine_does_not_wait_for_its_own_replica() -> None:
+    """It would wait for itself: its thread is the one that has to answer."""
+    replicas: list[Replica[Any]] = []
+
+    class Asks(Counter):
+        def apply(self, command: Command) -> object:
+            with pytest.raises(RuntimeError, match="its own state machine"):
+                replicas[0].submit(b"1")
+            return super().apply(command)
+
+    with (
+        dlog.testing.cluster() as cluster,
+        Replica.open(LOG, Asks(), uri=cluster.uri, lease_s=PATIENCE_S) as replica,
+    ):
+        replicas.append(replica)
+        assert replica.wait_role("leader", timeout_s=PATIENCE_S)
+        assert replica.submit(b"1") == 1
+        with pytest.raises(RuntimeError, match="its own state machine"):
+            replica.read(lambda _: replica.read(value, consistency="local"))
+        with pytest.raises(RuntimeError, match="its own state machine"):
+            replica.read(lambda _: replica.close())
+        assert replica.read(value) == 1

@@ -1,7 +1,7 @@
 """Bugs of replicas: of what happens once, of what a read sees, of snapshots and truncation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
@@ -15,7 +15,7 @@ from dlog.protocol.client_table import ClientTable
 from dlog.protocol.command import Origin, RequestId
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replicated_state import CapturedState, ReplicatedState, StateMachine
-from dlog.protocol.snapshot import WriteState
+from dlog.protocol.snapshot import SnapshotHeader, WriteState, read_header
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from ledger.errors import LogError
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -220,10 +220,10 @@ def continues_behind_the_snapshot(patch: Patch) -> None:
 def restores_what_is_damaged(patch: Patch) -> None:
     """Not drawn: few damages change what is restored."""
 
-    def newest_whole(self: SnapshotStore, above: int) -> SnapshotFile | None:
-        return next((file for file in self.files() if file.offset > above), None)
+    def check(_: SnapshotStore, _file: SnapshotFile, source: BinaryIO) -> SnapshotHeader:
+        return read_header(source)
 
-    patch.set(SnapshotStore, "newest_whole", newest_whole)
+    patch.set(SnapshotStore, "_check", check)
 
 
 @mutation(
