@@ -2,7 +2,7 @@
 
     takeover    what a process does to become the writer of a log
     writing     what the writer of an open log does, and how each append ends
-    intake      which records it takes, and with which offset
+    accumulator      which records it takes, and with which offset
     packer      which records go into which entry, and when that is sent
     roll        when a new segment begins, and in which order
     edits       what may be changed in a manifest, safe to repeat

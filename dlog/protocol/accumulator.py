@@ -40,7 +40,7 @@ UNIT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX
 """Of the records of one unit (`submit_encoded`), which is one entry."""
 
 
-class Intake:
+class RecordAccumulator:
     """Takes the records of *log* from *next_offset* on, each up to *record_bytes_max* bytes."""
 
     def __init__(

@@ -10,8 +10,8 @@ Groups of records (`protocol.packer`) pass through it, never single ones: those 
     leaving     every append has its outcome; what is still held is let go of
     closed      nothing happens any more
 
-Closing is no phase: who was asked to close takes nothing more (`Intake.shut`), but sends, rolls
-and heals until nothing is pending. `TABLE` says which event may come in which phase.
+Closing is no phase: a writer that is to close takes nothing more (`RecordAccumulator.shut`), but
+sends, rolls and heals until nothing is pending. `TABLE` says which event may come in which phase.
 
 Healing: trouble that may pass (too few bookies, no metadata store at an ensemble change) ends a
 ledger, not the writer. It lets go of its ledgers and takes its own log over, within its epoch:
@@ -64,7 +64,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.accumulator import Intake
+from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.log_writer_events import (
     AbandonRequested,
     AddFailed,
@@ -215,7 +215,7 @@ class Writing:
         manifest: Manifest,
         segment: int,
         ledger_id: LedgerId,
-        intake: Intake,
+        accumulator: RecordAccumulator,
         *,
         reopen_timeout_s: float,
         now: float,
@@ -229,15 +229,15 @@ class Writing:
         """Whether `CloseRequested` or `AbandonRequested` came."""
         self.close_error: LogError | None = None
         """Why closing did not confirm all that was pending."""
-        self.confirmed_offset = self._sent_offset = intake.next_offset
+        self.confirmed_offset = self._sent_offset = accumulator.next_offset
         """Offsets of the next record to be confirmed, and to be sent."""
         self.confirmed_txid = self._sent_txid = manifest.sealed_last_txid
         self.segment = segment
-        self._intake = intake
-        self._packer = intake.packer
+        self._accumulator = accumulator
+        self._packer = accumulator.packer
         self._reopen_timeout_s = reopen_timeout_s
         self._ledger_id = ledger_id
-        self._segment_first = intake.next_offset
+        self._segment_first = accumulator.next_offset
         self._segment_bytes = 0
         """Of the entries that are confirmed."""
         self._confirmed_entry = -1
@@ -305,7 +305,7 @@ class Writing:
         """Apply *event*, return what to do."""
         before, name = self.phase, type(event).__name__
         assert (name, before) in TRANSITIONS, f"{name} while {before.value}"
-        self._intake.settle()
+        self._accumulator.settle()
         effects = self._dispatch(event, now)
         self._check_step(name, before)
         return effects
@@ -320,13 +320,13 @@ class Writing:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued and nothing in flight: what is taken now may leave at once."""
-        return self.phase is LogWriterPhase.APPENDING and self._intake.is_empty
+        return self.phase is LogWriterPhase.APPENDING and self._accumulator.is_empty
 
     def gathered(self, _now: float) -> Sequence[WritingEffect]:
         """Records have come in since this was called last."""
         before = self.phase
-        self._intake.settle()
-        self._intake.taken()
+        self._accumulator.settle()
+        self._accumulator.taken()
         effects = self._send()
         if CHECKS.costly:
             self._check_step("gathered", before)
@@ -338,7 +338,7 @@ class Writing:
         """The oldest entry in flight is kept, as *entry_id* of the ledger; *size_bytes*: of the
         encoded batch."""
         before = self.phase
-        self._intake.settle()
+        self._accumulator.settle()
         if not self._hears(ledger_id):
             return ()
         assert entry_id == self._confirmed_entry + 1, "entries are confirmed in order"
@@ -348,7 +348,7 @@ class Writing:
             if self._packer.has_full:
                 effects += self._send()
             elif self._packer.has_open:  # whoever hears of this confirmation may add to it
-                self._intake.wake_writer()
+                self._accumulator.wake_writer()
         elif not self._packer.in_flight:
             effects += self._step_roll(roll.AddsConfirmed(), now)
         records = self.confirmed_offset - self._segment_first
@@ -358,7 +358,7 @@ class Writing:
             effects += self._flushed(now)
         if self.closing:
             effects += self._seal_if_done()
-        assert self.confirmed_offset <= self._sent_offset <= self._intake.next_offset
+        assert self.confirmed_offset <= self._sent_offset <= self._accumulator.next_offset
         if CHECKS.costly:
             self._check_step("confirmed", before)
         return effects
@@ -366,7 +366,7 @@ class Writing:
     def check(self) -> None:
         phase, in_flight = self.phase, self._packer.in_flight > 0
         confirmed, sent = self.confirmed_offset, self._sent_offset
-        assert confirmed <= sent <= self._intake.next_offset
+        assert confirmed <= sent <= self._accumulator.next_offset
         if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HOLDING:
             assert self._roll.holds == (phase is LogWriterPhase.HOLDING)
         if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HEALING:
@@ -471,7 +471,7 @@ class Writing:
     def _wait(self, ticket: int, now: float, *, rolls: bool) -> list[WritingEffect]:
         if self.error is not None:
             return [Answer(ticket, self.error)]
-        self._flushing.append(_Flushing(self._intake.next_offset, ticket, rolls))
+        self._flushing.append(_Flushing(self._accumulator.next_offset, ticket, rolls))
         return self._flushed(now)
 
     def _flushed(self, now: float) -> list[WritingEffect]:
@@ -631,7 +631,7 @@ class Writing:
         self._sent_txid = self.confirmed_txid = manifest.sealed_last_txid
         self._healed_offset = end
         self._trouble = None
-        if self._intake.next_offset == end:
+        if self._accumulator.next_offset == end:
             self._heal_by = None  # nothing is left that could show whether it helped
         self._previous = None
         self._roll = Roll(manifest.settings, event.segment, now=now)
@@ -652,10 +652,10 @@ class Writing:
             self.error = LostOwnership(self.log, str(error))
         else:
             self.error = AppendFailed(self.log, str(error))
-        if self.closing and self.confirmed_offset < self._intake.next_offset:
+        if self.closing and self.confirmed_offset < self._accumulator.next_offset:
             self.close_error = self.close_error or self.error
         if not self.closing:
-            self._intake.shut(self.error)
+            self._accumulator.shut(self.error)
         own = own if self.phase is LogWriterPhase.HEALING else self._own()
         note = Note("writer_ended", {"error": str(error)}, warns=False)
         effects: list[WritingEffect] = [note, StopWork(), *self._outcomes(error, self.error)]
@@ -669,7 +669,7 @@ class Writing:
         if isinstance(self.error, LostOwnership):
             self.error = LostOwnership(self.log, reason)
             if not self.closing:
-                self._intake.shut(self.error)
+                self._accumulator.shut(self.error)
         return []
 
     def _break(self, error: LogError) -> list[WritingEffect]:
@@ -699,7 +699,7 @@ class Writing:
     def _abandon(self) -> list[WritingEffect]:
         closed = LogClosed(self.log)
         self.closing = True
-        self._intake.shut(closed)
+        self._accumulator.shut(closed)
         if self.phase is LogWriterPhase.SEALING:
             return [StopWork(), *self._leave(*self._own())]
         return [] if self.error is not None else self._end(closed)
@@ -708,7 +708,7 @@ class Writing:
         if self.closing:
             return []
         self.closing = True
-        self._intake.shut(LogClosed(self.log))
+        self._accumulator.shut(LogClosed(self.log))
         if self.error is not None:
             self.close_error = self.error
             return []
@@ -718,7 +718,7 @@ class Writing:
 
     def _seal_if_done(self) -> list[WritingEffect]:
         """Seal, if that was asked for and all is confirmed."""
-        pending = self.confirmed_offset < self._intake.next_offset
+        pending = self.confirmed_offset < self._accumulator.next_offset
         if not self.closing or pending or self.phase is not LogWriterPhase.APPENDING:
             return []
         self.phase = LogWriterPhase.SEALING
@@ -767,7 +767,7 @@ class Writing:
     def _close_timed_out(self) -> list[WritingEffect]:
         if self.phase is LogWriterPhase.SEALING:
             return self._close_incomplete(f"not done within {self._close_s:g} s")
-        pending = self._intake.next_offset - self.confirmed_offset
+        pending = self._accumulator.next_offset - self.confirmed_offset
         if not pending:  # it heals from trouble of a roll
             return self._end(LogClosed(self.log))
         self.close_error = CloseTimedOut(self.log, pending, self._close_s)

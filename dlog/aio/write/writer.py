@@ -26,7 +26,7 @@ from dlog.manifest import Manifest
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import log_writer_events as protocol
-from dlog.protocol.accumulator import Intake
+from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S, Writing
 from dlog.recordbatch import Codec
@@ -85,7 +85,7 @@ class LogWriter:
         if opened.sealer is not None:
             self._sealers[opened.ledger.ledger_id] = opened.sealer
         self._roll_steps = self._steps_by(manifest)
-        self._intake = Intake(
+        self._accumulator = RecordAccumulator(
             node.log,
             record_bytes_max=manifest.settings.record_bytes_max,
             next_offset=manifest.sealed_end,
@@ -95,17 +95,17 @@ class LogWriter:
             level=lambda: ledgers.level,
             told=self.tell,
         )
-        self.gather = self._intake.gather
-        self.submit_gathered = self._intake.submit_gathered
+        self.gather = self._accumulator.gather
+        self.submit_gathered = self._accumulator.submit_gathered
         """Call `send` then."""
-        self.submit_many = self._intake.submit_many
-        self.submit_encoded = self._intake.submit_encoded
+        self.submit_many = self._accumulator.submit_many
+        self.submit_encoded = self._accumulator.submit_encoded
         self._machine = Writing(
             node.log,
             manifest,
             opened.segment,
             opened.ledger.ledger_id,
-            self._intake,
+            self._accumulator,
             reopen_timeout_s=reopen_timeout_s,
             now=self._loop.time(),
         )
@@ -184,14 +184,14 @@ class LogWriter:
 
     @property
     def pending_bytes(self) -> int:
-        return self._intake.pending_bytes
+        return self._accumulator.pending_bytes
 
     @property
     def pending_records(self) -> int:
         """Of all that are not confirmed, nor failed."""
         if self._machine.error is not None:
             return 0
-        return self._intake.end_offset - self._machine.confirmed_offset
+        return self._accumulator.end_offset - self._machine.confirmed_offset
 
     @property
     def is_idle(self) -> bool:
@@ -200,7 +200,7 @@ class LogWriter:
 
     def append_lone(self, record: Row, expected_offset: int | None) -> tuple[Outcome, int]:
         """Append one record, and send it before this returns. Requires `is_idle`."""
-        outcome, slot = self._intake.submit(*record, expected_offset)
+        outcome, slot = self._accumulator.submit(*record, expected_offset)
         if not outcome.done:
             self.send()
         return outcome, slot
@@ -212,7 +212,7 @@ class LogWriter:
     @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, which needs no room."""
-        return self._intake.has_room
+        return self._accumulator.has_room
 
     async def room(self) -> None:
         """Wait until appends are welcome."""

@@ -116,7 +116,9 @@ def test_what_waits_for_the_window_is_sent_when_an_entry_is_confirmed() -> None:
 
 def test_a_full_group_that_waits_for_the_window_is_sent_in_the_step_that_makes_room() -> None:
     rig = Rig()
-    rig.intake.packer = rig.machine._packer = Packer(entry_bytes_full=1, partial_max=1, sent_max=1)
+    rig.accumulator.packer = rig.machine._packer = Packer(
+        entry_bytes_full=1, partial_max=1, sent_max=1
+    )
     (first,) = rig.sent(b"a")
     late = rig.append(b"b")
     assert rig.step(RecordsGathered()) == []

@@ -1,4 +1,4 @@
-"""A log's writer without a log: the machine, its intake, and a clock that tests set."""
+"""A log's writer without a log: the machine, its accumulator, and a clock that tests set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dlog.manifest import Manifest, Sealed, Segment
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import roll
-from dlog.protocol.accumulator import Intake
+from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.log_writer import Writing
 from dlog.protocol.log_writer_events import (
     Healed,
@@ -111,7 +111,7 @@ class Rig:
         )
         self.now = 0.0
         self.woken = 0
-        self.intake = Intake(
+        self.accumulator = RecordAccumulator(
             "log",
             record_bytes_max=1000,
             next_offset=0,
@@ -121,7 +121,7 @@ class Rig:
             level=lambda: LEVEL_MAX,
         )
         self.machine = Writing(
-            "log", manifest, 1, FIRST, self.intake, reopen_timeout_s=reopen_timeout_s, now=0.0
+            "log", manifest, 1, FIRST, self.accumulator, reopen_timeout_s=reopen_timeout_s, now=0.0
         )
 
     def _wake(self) -> None:
@@ -136,19 +136,21 @@ class Rig:
                 effects = self.machine.confirmed(ledger_id, entry_id, size_bytes, self.now)
             case _:
                 effects = self.machine.step(event, now=self.now)
-        self.intake.packer.check()
+        self.accumulator.packer.check()
         return list(map(fixed, effects))
 
     def append(self, *values: bytes, txid: int | None = None) -> Group:
         """Take *values* into one group; return it."""
         txids: list[int | None] | None = None if txid is None else [txid] * len(values)
-        (part,) = self.intake.submit_many(Columns(list(values), txids=txids), None)
+        (part,) = self.accumulator.submit_many(Columns(list(values), txids=txids), None)
         return part.group
 
     def submit(self, value: bytes, *, txid: int | None = None) -> tuple[Outcome, int]:
         """Take one record, or refuse it; return its outcome and its slot."""
-        gathering, index = self.intake.gather((value, None, txid, None, None), len(value), None)
-        self.intake.settle()
+        gathering, index = self.accumulator.gather(
+            (value, None, txid, None, None), len(value), None
+        )
+        self.accumulator.settle()
         found = gathering.find(index)
         assert found is not None
         return found

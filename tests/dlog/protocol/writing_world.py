@@ -155,7 +155,7 @@ class World:
     def _append(self) -> None:
         if self.machine.error is not None or self.machine.closing:
             return
-        offset = self.rig.intake.next_offset
+        offset = self.rig.accumulator.next_offset
         group = self.rig.append(*[b"x"] * self.pick([1, 1, 2, 3]))
         self.offsets.setdefault(id(group), offset)
         self.groups[id(group)] = group

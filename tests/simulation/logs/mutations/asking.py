@@ -11,7 +11,7 @@ from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol import consumer_steps, lifecycle
-from dlog.protocol.accumulator import Intake
+from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.packer import Packer, Part
@@ -59,15 +59,15 @@ def drops_a_log_without_fencing_it(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def looks_at_the_expected_offset_of_the_first_record_only(patch: Patch) -> None:
-    honest = Intake._refusal
+    honest = RecordAccumulator._refusal
 
     def refusal(
-        self: Intake, size: int, txid: int | None, expected_offset: int | None
+        self: RecordAccumulator, size: int, txid: int | None, expected_offset: int | None
     ) -> LogError | None:
         first = expected_offset if self.next_offset == 0 else None
         return honest(self, size, txid, first)
 
-    patch.set(Intake, "_refusal", refusal)
+    patch.set(RecordAccumulator, "_refusal", refusal)
 
 
 @mutation(

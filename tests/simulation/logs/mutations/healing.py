@@ -36,7 +36,7 @@ def heals_by_sending_again_what_the_log_has(patch: Patch) -> None:
     def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
         end = event.manifest.sealed_end
         self._packer.put_all_back()
-        self._intake.next_offset += end - self.confirmed_offset
+        self._accumulator.next_offset += end - self.confirmed_offset
         self.confirmed_offset = end
         return honest(self, event, now)
 

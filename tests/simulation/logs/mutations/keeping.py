@@ -262,8 +262,10 @@ def keeps_younger_records_than_asked(patch: Patch) -> None:
 )
 def truncates_what_is_not_confirmed(patch: Patch) -> None:
     async def truncate(self: LogWriter, before: int) -> None:
-        if not 0 <= before <= self._intake.next_offset:
-            raise InvalidPosition(self.log, before, f"the log ends at {self._intake.next_offset}")
+        if not 0 <= before <= self._accumulator.next_offset:
+            raise InvalidPosition(
+                self.log, before, f"the log ends at {self._accumulator.next_offset}"
+            )
         edit = trim(self.log, before, incarnation=self._incarnation)
         await manifests.delete_listed(self._ledgers, self._node, await self._node.edit(edit))
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dlog.protocol.accumulator import Intake
+from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.log_writer import LogWriterPhase, Writing, _closed_empty
 from dlog.protocol.log_writer_events import (
     Answer,
@@ -216,7 +216,7 @@ def forgets_who_waits_for_a_flush_when_it_ends(patch: Patch) -> None:
 def takes_records_while_it_closes(patch: Patch) -> None:
     """What is taken while the end is recorded is behind it, and nobody answers for it. No seed of
     2,459 appends in that moment."""
-    patch.set(Intake, "shut", lambda _self, _answer: None)
+    patch.set(RecordAccumulator, "shut", lambda _self, _answer: None)
 
 
 @mutation(
