@@ -38,8 +38,9 @@ CLIENTS: Final = 4
 MEMBERS_MAX: Final = 20
 LOG: Final = "log1"
 NOT_OF_REPLICAS: Final = frozenset({"consumers_move_forward", "trimmed_records_are_not_needed"})
-"""A store of snapshots commits where its oldest snapshot is, and truncates below it, asking nobody;
-a replica that needs more stops, which is found."""
+"""A store of snapshots commits where its oldest whole one is, though one before was damaged, and
+truncates below it as far as consumers allow, which is no truncation that an operator of the world
+asked for. A replica that needs more stops, which is found."""
 
 
 def draw(random: Random) -> LogProfile:
