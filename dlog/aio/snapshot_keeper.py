@@ -13,7 +13,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
@@ -22,12 +21,13 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
 from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
-from dlog.errors import BarrierNotReached, LogClosed, SnapshotAhead
+from dlog.errors import LogClosed, SnapshotAhead
 from dlog.manifest import Manifest
 from dlog.protocol.edits import trim
 from dlog.protocol.replicated_state import ReplicatedState
 from dlog.protocol.snapshot import SnapshotHeader, SnapshotPolicy, read_snapshot
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
+from ledger.errors import RemoteError
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 
@@ -88,25 +88,30 @@ class SnapshotKeeper:
     async def _check_reached(self, header: SnapshotHeader) -> None:
         """Raises `SnapshotAhead` if the log certainly ends below *header*.
 
-        Where nobody can tell, as its writer died, a takeover decides it (`dlog.aio.replica`)."""
+        Where nobody can tell, as its writer died or bookies are unavailable, a takeover decides it
+        (`dlog.aio.replica`)."""
         manifest, _ = await self._node.read()
         if header.epoch > manifest.epoch:
             raise SnapshotAhead(
                 self._node.log, f"records of epoch {header.epoch}", f"in epoch {manifest.epoch}"
             )
-        tail = await tail_of(self._ledgers, self._node.log)
-        if header.offset <= tail.next_offset:
-            return
-        with suppress(BarrierNotReached):
-            end = await acknowledged_end(
-                self._ledgers,
-                self._node,
-                timeout_s=END_GRACE_S,
-                incarnation=self._store.incarnation,
-            )
+        try:
+            end = (await tail_of(self._ledgers, self._node.log)).next_offset
             if header.offset > end:
-                records = f"the records below offset {header.offset}"
-                raise SnapshotAhead(self._node.log, records, f"which ends at {end}")
+                end = await acknowledged_end(
+                    self._ledgers,
+                    self._node,
+                    timeout_s=END_GRACE_S,
+                    incarnation=self._store.incarnation,
+                )
+        except RemoteError as error:
+            if not error.retryable:
+                raise
+            _log.warning("end_is_not_certain", log=self._node.log, error=str(error))
+            return
+        if header.offset > end:
+            records = f"the records below offset {header.offset}"
+            raise SnapshotAhead(self._node.log, records, f"which ends at {end}")
 
     def _restore(self, file: SnapshotFile, source: BinaryIO) -> None:
         source.seek(0)
