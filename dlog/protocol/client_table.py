@@ -23,6 +23,9 @@ from dlog.protocol.command import NUMBER_MAX, RequestId
 CLIENTS_MAX: Final = 10_000
 REQUESTS_MAX: Final = 64
 RESULT_BYTES_MAX: Final = 64 * 1024
+NESTING_MAX: Final = 100
+INTEGER_BITS_MAX: Final = 8192
+"""Of results."""
 TABLE_BYTES_MAX: Final = 64 * 1024 * 1024
 _CLIENT_CHARGE: Final = 200
 _RESULT_CHARGE: Final = 100
@@ -45,6 +48,7 @@ def encode_result(result: object) -> bytes:
         encoded = _BYTES + bytes(result)
     else:
         try:
+            _check_shape(result)
             text = json.dumps(result, allow_nan=False, separators=(",", ":"))
             is_same = bool(json.loads(text) == result)
             encoded = _JSON + text.encode()
@@ -56,6 +60,27 @@ def encode_result(result: object) -> bytes:
         reason = f"it has {len(encoded)} bytes, of {RESULT_BYTES_MAX} at most"
         raise InvalidResult(_shown(result), reason)
     return encoded
+
+
+def _check_shape(result: object) -> None:
+    """Raises ValueError for what JSON can say or not by how Python was started: how deep it may
+    recurse, and how many digits an integer may have."""
+    level = [result]
+    for _ in range(NESTING_MAX + 1):
+        if any(isinstance(each, int) and each.bit_length() > INTEGER_BITS_MAX for each in level):
+            raise ValueError(f"an integer has more than {INTEGER_BITS_MAX} bits")
+        inner: list[object] = []
+        for each in level:
+            if isinstance(each, list):
+                inner += each
+            elif isinstance(each, dict):
+                inner += each.values()
+            if len(inner) > RESULT_BYTES_MAX:
+                raise ValueError(f"it has more than {RESULT_BYTES_MAX} bytes")
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"it is nested more than {NESTING_MAX} times")
 
 
 def _shown(result: object) -> str:

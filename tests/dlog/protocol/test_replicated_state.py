@@ -129,15 +129,33 @@ def test_a_request_id_that_cannot_be_stored_is_refused(client: str, number: int)
 # Results.
 
 
+def nested(times: int = 100_000) -> list[object]:
+    result: list[object] = []
+    for _ in range(times):
+        result = [result]
+    return result
+
+
 @pytest.mark.parametrize(
-    "result", [None, True, 5, 2**70, 1.5, "text", b"bytes", b"", [1, ["a"]], {"a": None}]
+    "result",
+    [None, True, 5, 2**8192 - 1, 1.5, "text", b"bytes", b"", [1, ["a"]], {"a": None}, nested(99)],
 )
 def test_a_result_is_kept_as_it_is(result: object) -> None:
     assert decode_result(encode_result(result)) == result
 
 
 @pytest.mark.parametrize(
-    "result", [(1, 2), {1: "a"}, {1, 2}, float("nan"), object(), bytes(RESULT_BYTES_MAX)]
+    "result",
+    [
+        (1, 2),
+        {1: "a"},
+        {1},
+        float("nan"),
+        object(),
+        bytes(RESULT_BYTES_MAX),
+        nested(101),
+        [2**8192],
+    ],
 )
 def test_a_result_that_would_change_or_is_too_large_is_refused(result: object) -> None:
     with pytest.raises(InvalidResult):
@@ -296,13 +314,6 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_its_request_alone_and_of_ea
 class Unprintable:
     def __repr__(self) -> str:
         raise ZeroDivisionError
-
-
-def nested() -> list[object]:
-    result: list[object] = []
-    for _ in range(100_000):
-        result = [result]
-    return result
 
 
 @pytest.mark.parametrize("result", [lambda: 10**5000, nested, Unprintable, object])
