@@ -621,9 +621,8 @@ class Replica(Generic[M]):
             elif not error.outcome_unknown:
                 self._refuse(appended.origin, error)
         await self._apply(confirmed)
-        self._complete_at = max(
-            self._complete_at, at_s
-        )  # no other leader had acknowledged anything by then
+        # No other leader had acknowledged anything by then.
+        self._complete_at = max(self._complete_at, at_s)
 
     def _refuse(self, origin: Origin, error: LogError) -> None:
         """Report that the command is certainly not in the log."""
