@@ -1,22 +1,28 @@
-"""The decisions of the log layer, as pure machines: no clock, no I/O, no asyncio.
+"""The decisions of the log layer: no clock, no I/O, no asyncio.
 
-    takeover    what a process does to become the writer of a log
-    writing     what the writer of an open log does, and how each append ends
-    accumulator      which records it takes, and with which offset
-    packer      which records go into which entry, and when that is sent
+Machines, for what happens at once: `step(event, *, now)` returns what to do, `deadline()` when the
+machine wants to be woken; `dlog.aio` does it.
+
+    log_writer  what the writer of an open log does, and how each append ends
     roll        when a new segment begins, and in which order
-    edits       what may be changed in a manifest, safe to repeat
-    sealing, renaming, dropping
-                how a log ends, gets another name, is created and deleted
-    manifest_steps, consumer_steps, renames
-                how the nodes of logs and of consumers are read and changed
-    procedure   what these five are: machines that do one thing after the other
-    seek        where in a ledger a record is
     cursor      how a reader moves across segments
-    command, client_table, proposals, replicated_state, snapshot
-                a state machine that is replicated by a log, and what became of its commands
+    proposals   what became of the commands that a replica appended
 
-What decides over time is a machine (takeover, writing, roll, cursor, procedures):
-`step(event, *, now)` returns what to do, `deadline()` when it wants to be woken; `dlog.aio` does
-it. The others are functions and values.
+Procedures, for what happens one after the other (`ledger.protocol.procedure`):
+
+    takeover    how a process becomes the writer of a log
+    lifecycle   how a log is created, sealed, renamed and deleted
+    unit_commit how a unit of a sink becomes part of a log
+    manifest_steps, consumer_steps
+                how the nodes of logs and of consumers are read and changed
+
+Functions and values:
+
+    accumulator, pending_batch, packer
+                which records a writer takes, with which offset, and in which entry they go
+    edits       what may be changed in a manifest, safe to repeat
+    orphans, retention, seek, verification, record_trace
+                what a ledger is of a log, what may be deleted, and where a record is
+    command, client_table, replicated_state, snapshot
+                a state machine that is replicated by a log
 """
