@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 459,
     "product lines": 93_800,
-    "test lines": 125_000,
+    "test lines": 125_500,
     "class names twice in a package": 11,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

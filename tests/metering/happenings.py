@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import BinaryIO, Final
 
 import httpx
 import pytest
@@ -28,7 +28,8 @@ from bookie.entrylog.format import SUFFIX
 from bookie.identity.stamp import accept_loss
 from bookie.server.authorizer import Authorizer
 from bookie.server.quota import QuotaThrottle
-from dlog.aio import Log, Standby
+from dlog import Command, StateMachine
+from dlog.aio import Log, Replica, Standby
 from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
@@ -499,6 +500,33 @@ async def a_browser_looks(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
     ):
         assert (await browser.get(found.login, follow_redirects=True)).status_code == 200
         await reached(cluster, lambda: moved(cluster, "dlog_console_poll_seconds"), "it has asked")
+
+
+@happening
+async def a_replica_applies(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    class Count(StateMachine):
+        count = 0
+
+        def apply(self, command: Command) -> int:
+            self.count += len(command.payload)
+            return self.count
+
+        def snapshot(self, out: BinaryIO) -> None:
+            out.write(b"%d" % self.count)
+
+        def restore(self, source: BinaryIO) -> None:
+            self.count = int(source.read())
+
+    with TemporaryDirectory() as snapshots:
+        async with cluster.client() as client:
+            for count in (1, 2):
+                async with await Replica.open(
+                    "replicated", Count(), snapshots=snapshots, client=client
+                ) as replica:
+                    assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+                    assert await replica.submit(b"x") == count
+                    await replica.snapshot()
+                    cluster.seen.look()
 
 
 async def left_by_its_leader(client: LedgerClient, log: str) -> None:
