@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.reconciliation import Reconciled, reconcile
 from tests.ledger.local_bookies import LocalBookies, local_bookies
+from tests.waiting import eventually
 
 DEADLINE_S = 60
 
@@ -106,6 +108,14 @@ async def test_an_entry_that_nobody_holds_is_no_end() -> None:
         assert closed.metadata.last_entry == 0
 
 
+async def hold_all(client: LedgerClient, ledger_id: LedgerId, count: int) -> bool:
+    metadata, _ = await client.ledgers.read(ledger_id)
+    keys = client.credentials(ledger_id, metadata, b"")
+    evidence = await gather_evidence(client.environment, keys, metadata)
+    members = [holding for holding in evidence.holdings if holding.is_member]
+    return [member.last_entry for member in members] == [count - 1] * 3
+
+
 async def test_a_look_changes_nothing() -> None:
     async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
@@ -125,6 +135,8 @@ async def test_bookies_that_are_gone_keep_no_ledger_open_and_others_take_their_p
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(30)))
+        await eventually(partial(hold_all, client, writer.ledger_id, 30))
+        await writer.abandon()  # or it would replace who dies before the last ack
         gone = writer.metadata.last_fragment.bookies[:2]
         for name in gone:
             await cluster.of(name).kill()
