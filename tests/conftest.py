@@ -12,7 +12,7 @@ import pytest
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.zookeeper import ManagedZooKeeper
-from ledger.protocol.checks import CHECKS
+from ledger.protocol.common import CHECKS
 from tests.waiting import PATIENCE_S, SESSION_S
 
 pytest_plugins = ["tests.coroutines", "tests.tiers", "tests.schedule"]

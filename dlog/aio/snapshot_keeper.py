@@ -23,6 +23,8 @@ from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
 from dlog.errors import LogClosed, SnapshotAhead
 from dlog.manifest import Manifest
+from dlog.position import Start
+from dlog.protocol.consumer_steps import Stored
 from dlog.protocol.edits import trim
 from dlog.protocol.replicated_state import ReplicatedState
 from dlog.protocol.snapshot import SnapshotHeader, SnapshotPolicy, read_snapshot
@@ -122,11 +124,9 @@ class SnapshotKeeper:
         _log.info("snapshot_restored", log=header.log, offset=file.offset, path=file.path)
 
     async def register(self) -> None:
-        """Let the log know what this store needs of it."""
-        files = await asyncio.to_thread(self._store.files)
-        manifest, _ = await self._node.read()
-        oldest = files[-1].offset if files else 0
-        await self._commit(max(oldest, manifest.trim_offset))
+        """Let the log know that this store needs all it has. Names of files say nothing of what it
+        does not need: that is said once snapshots were read as a whole, with the next one."""
+        await self._consumer("start")
 
     def applied(self, command_bytes: int, *, leads: bool) -> None:
         """Count what was applied, and begin a snapshot if one is due."""
@@ -235,16 +235,26 @@ class SnapshotKeeper:
         await delete_listed(self._ledgers, self._node, await self._node.edit(edit))
 
     async def _commit(self, position: int) -> None:
-        name = CONSUMER_PREFIX + await asyncio.to_thread(self._store.identity)
-        node = ConsumerNode(self._ledgers.store, self._node.log, name)
-        owner = this_process()
-        stored = await open_state(
-            self._ledgers, self._node, node, position, exclusive=False, wait_s=0.0, owner=owner
-        )
-        opened = stored[0]
+        node, stored = await self._consumer(position)
+        opened, name = stored[0], node.name
         await node.edit(
             lambda state: state.committed(position, by=opened, name=name, now_ms=now_ms()), stored
         )
+
+    async def _consumer(self, start: Start) -> tuple[ConsumerNode, Stored]:
+        """Return the consumer that this store is, which begins at *start* if it is new."""
+        name = CONSUMER_PREFIX + await asyncio.to_thread(self._store.identity)
+        node = ConsumerNode(self._ledgers.store, self._node.log, name)
+        stored = await open_state(
+            self._ledgers,
+            self._node,
+            node,
+            start,
+            exclusive=False,
+            wait_s=0.0,
+            owner=this_process(),
+        )
+        return node, stored
 
     def _restart(self, offset: int) -> None:
         """Count from the snapshot at *offset* on."""

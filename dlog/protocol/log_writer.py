@@ -113,7 +113,7 @@ from ledger.errors import (
     NoSuchLedger,
 )
 from ledger.ids import EntryId, LedgerId
-from ledger.protocol.checks import CHECKS
+from ledger.protocol.common import CHECKS
 
 
 class LogWriterPhase(Enum):

@@ -63,7 +63,7 @@ class StateMachine(ABC):
         """Change the state, and return what `submit` returns.
 
         The result of a request is kept: bytes, or what JSON can say; for any other one `submit`
-        raises `InvalidResult`, though the command was applied. What cannot be done, as a
+        raises `InvalidResult`, though the command was applied. A refusal, as of a
         payment without money, is a result too: *an error that is raised stops every replica* at
         this record."""
 

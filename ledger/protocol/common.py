@@ -5,10 +5,21 @@ to put in the place of others, and to be called again at its deadline.
 """
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from ledger.ids import BookieId
 from ledger.metadata import LedgerMetadata
+
+
+class Checks:
+    """The switch of invariant checks whose cost shows, as they run with each entry. Cheap ones are
+    always asserted, and so is all that is checked at rare events."""
+
+    costly = False
+
+
+CHECKS: Final = Checks()
+"""Tests and simulators turn it on."""
 
 # Events.
 

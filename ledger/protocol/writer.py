@@ -40,8 +40,8 @@ from typing import Final, assert_never
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.checks import CHECKS
 from ledger.protocol.common import (
+    CHECKS,
     MetadataFailed,
     MetadataRead,
     MetadataWritten,

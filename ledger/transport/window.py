@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.errors import BadMessage
-from ledger.protocol.checks import CHECKS
+from ledger.protocol.common import CHECKS
 from ledger.requests import AddRun, Status
 
 OnDone = Callable[[Status], None]

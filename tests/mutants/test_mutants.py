@@ -93,7 +93,7 @@ def test_a_bug_that_no_test_notices_is_reported() -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     survivor = r"common\.py:\d+: Retries\.try_again: self\.put_off\(what, now\)"
     assert re.search(survivor, done.stdout)
-    assert "16 bugs, 1 not noticed, of them 0 judged" in done.stdout
+    assert re.search(r"\b[1-9]\d* bugs, 1 not noticed, of them 0 judged", done.stdout)
 
 
 @pytest.mark.integration

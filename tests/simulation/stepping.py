@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from ledger.protocol.checks import CHECKS
+from ledger.protocol.common import CHECKS
 from tests.simulation.scheduler import Scheduler
 
 CHECKS.costly = True

@@ -597,6 +597,17 @@ async def test_a_foreign_file_does_not_stand_for_a_snapshot(tmp_path: Path) -> N
         assert junk.with_name(f"{offset:020d}.snapshot") in files(tmp_path)
 
 
+async def test_the_name_of_a_file_lets_nothing_of_the_log_go(tmp_path: Path) -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            await submitted(replica, 20)
+            directory = SnapshotStore(str(tmp_path), LOG, replica._incarnation).directory
+        (directory / f"{10**15}.snapshot").write_bytes(b"junk")
+        async with opened(cluster, tmp_path):
+            [store] = await list_consumers(LOG, uri=cluster.uri)
+            assert store.position == 0
+
+
 async def test_a_snapshot_that_is_ahead_of_its_log_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
