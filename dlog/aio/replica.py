@@ -233,8 +233,9 @@ class Replica(Generic[M]):
         those of `Standby.open`.
 
         Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
-        `SnapshotsUnusable`, `SnapshotTooNew`, `SnapshotAhead`, what the machine's `restore` raises,
-        and what connecting raises. What ends the replica later is `error`; each call raises it."""
+        `SnapshotsUnusable`, `SnapshotTooNew`, `SnapshotAhead`, `DamagedSnapshot` (again with
+        another *machine*, then), what the machine's `restore` raises, and what connecting raises.
+        What ends the replica later is `error`; each call raises it."""
         check_name(name)
         count_of(machine.version, "version", least=0, most=VERSION_MAX)
         count_of(machine.digest_every, "digest_every", least=DIGEST_EVERY_MIN)

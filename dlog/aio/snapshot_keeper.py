@@ -21,7 +21,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
 from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
-from dlog.errors import LogClosed, SnapshotAhead
+from dlog.errors import DamagedSnapshot, LogClosed, SnapshotAhead
 from dlog.manifest import Manifest
 from dlog.position import Start
 from dlog.protocol.consumer_steps import Stored
@@ -35,6 +35,8 @@ from ledger.process import this_process
 
 CONSUMER_PREFIX: Final = "snapshots-"
 """Names of the consumers that stores are registered as; the id of the store follows."""
+RESTORES_MAX: Final = 3
+"""Snapshots that are tried one after the other, if each is damaged while it is restored."""
 
 R = TypeVar("R")
 
@@ -77,15 +79,25 @@ class SnapshotKeeper:
     async def restore_newest(self) -> bool:
         """Continue the state from the newest whole snapshot that is further; return whether there
         was one. Raises `SnapshotTooNew`, `SnapshotAhead`, `OSError`, what bookies and metadata
-        store raise, and what the state machine raises."""
-        opened = await asyncio.to_thread(self._store.open_newest, self._state.offset)
-        if opened is None:
-            return False
-        file, header, source = opened
-        with source:
-            await self._check_reached(header)
-            await self._on_state(partial(self._restore, file, source))
-        return True
+        store raise, and what the state machine raises; `DamagedSnapshot` if one was damaged while
+        it was restored and none before it is whole."""
+        damage: DamagedSnapshot | None = None
+        for _ in range(RESTORES_MAX):
+            opened = await asyncio.to_thread(self._store.open_newest, self._state.offset)
+            if opened is None:
+                break
+            file, header, source = opened
+            with source:
+                await self._check_reached(header)
+                try:
+                    await self._on_state(partial(self._restore, file, source))
+                except DamagedSnapshot as error:  # since it was checked: now it is passed over
+                    damage = error
+                else:
+                    return True
+        if damage is not None:
+            raise damage
+        return False
 
     async def _check_reached(self, header: SnapshotHeader) -> None:
         """Raises `SnapshotAhead` if the log certainly ends below *header*.

@@ -39,7 +39,7 @@ from dlog.protocol.command import (
     check_digest,
     decode,
 )
-from dlog.protocol.snapshot import SnapshotHeader, WriteState
+from dlog.protocol.snapshot import PIECE_BYTES, SnapshotHeader, WriteState
 from ledger.errors import LogError
 
 StoredCommand = tuple[int, int, bytes]
@@ -242,12 +242,15 @@ class ReplicatedState(Generic[M]):
 
     def restore(self, header: SnapshotHeader, table: bytes, state: BinaryIO) -> None:
         """Continue from a snapshot, which was found whole. Raises `SnapshotTooNew`, and what the
-        state machine raises: it is of no use then."""
+        state machine raises: it is of no use then. Raises `DamagedSnapshot` if the snapshot is not
+        whole any more: then an earlier one can be restored, as each replaces the whole state."""
         assert header.offset >= self.offset, "a state never goes back"
         if header.version > self.machine.version:
             raise SnapshotTooNew("the application's", header.version, self.machine.version)
         clients = ClientTable.decode(table)
         self.machine.restore(state)
+        while state.read(PIECE_BYTES):
+            pass  # its checksum is at the end
         self.clients, self.offset = clients, header.offset
         self.leader = None
         if header.epoch:

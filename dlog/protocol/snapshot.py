@@ -184,14 +184,18 @@ def check_snapshot(source: BinaryIO, size_bytes: int) -> SnapshotHeader:
 
 
 def read_snapshot(source: BinaryIO, size_bytes: int) -> tuple[SnapshotHeader, bytes, BinaryIO]:
-    """Return header, table and state of *source*, which `check_snapshot` found whole."""
+    """Return header, table and state of *source*, which `check_snapshot` found whole.
+
+    It may have been damaged since: reading the state to its end raises `DamagedSnapshot` then, and
+    so does this."""
     header = read_header(source)
-    [table_bytes] = _SIZE.unpack(source.read(_SIZE.size))
+    size = source.read(_SIZE.size)
+    table_bytes = int.from_bytes(size, "little")
     state_bytes = size_bytes - source.tell() - table_bytes - _SIZE.size - _FOOT.size
     if table_bytes > TABLE_BYTES_MAX or state_bytes < 0:
         raise DamagedSnapshot(f"a table of {table_bytes} bytes")
     table = source.read(table_bytes)
-    section = _Section(source, state_bytes)
+    section = _Section(source, state_bytes, crc32c(size + table))
     return header, table, io.BufferedReader(section, PIECE_BYTES)
 
 
@@ -215,18 +219,37 @@ class _CheckedWriter(io.RawIOBase):
 
 
 class _Section(io.RawIOBase):
-    """The next *size_bytes* of a file."""
+    """The next *size_bytes* of a file, whose checksum is compared before its last piece is
+    given."""
 
-    def __init__(self, source: BinaryIO, size_bytes: int) -> None:
+    def __init__(self, source: BinaryIO, size_bytes: int, crc: int) -> None:
+        """*crc*: of what the checksum at the end includes before this."""
         self._source = source
         self._left = size_bytes
+        self._crc = crc
+        if not size_bytes:
+            self._compare()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         room = memoryview(buffer).cast("B")
-        piece = self._source.read(min(len(room), self._left))
+        wanted = min(len(room), self._left)
+        if not wanted:
+            return 0
+        piece = self._source.read(wanted)
+        if not piece:
+            raise DamagedSnapshot("it is cut off")
         room[: len(piece)] = piece
         self._left -= len(piece)
+        self._crc = crc32c_extend(self._crc, piece)
+        if not self._left:
+            self._compare()
         return len(piece)
+
+    def _compare(self) -> None:
+        end = self._source.read(_SIZE.size + _FOOT.size)
+        crc = crc32c_extend(self._crc, end[: _SIZE.size])
+        if end[_SIZE.size :] != _FOOT.pack(crc, _END):
+            raise DamagedSnapshot("its end is missing, or it has another checksum")

@@ -35,6 +35,7 @@ from dlog import (
 from dlog.aio import Replica, snapshot_keeper
 from dlog.aio.admin import list_consumers, log_info, rename_log, truncate_log
 from dlog.aio.read.handles import consumer
+from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import read_consumers
 from dlog.protocol.client_table import ClientTable
 from dlog.protocol.snapshot import (
@@ -155,6 +156,23 @@ def test_a_snapshot_that_was_cut_off_or_changed_anywhere_is_not_whole() -> None:
         changed[at] ^= 0x40
         with pytest.raises((DamagedSnapshot, SnapshotTooNew)):
             check_snapshot(BytesIO(changed), len(changed))
+
+
+def test_a_snapshot_that_was_damaged_since_it_was_checked_is_not_restored() -> None:
+    def restored(encoded: bytes) -> None:
+        _, _, state = read_snapshot(BytesIO(encoded), len(encoded))
+        state.read()
+
+    for encoded in (snapshot_bytes(), snapshot_bytes(state=b"")):
+        restored(encoded)
+        for length in range(len(encoded)):
+            with pytest.raises(DamagedSnapshot):
+                restored(encoded[:length])
+        for at in range(len(encoded)):
+            changed = bytearray(encoded)
+            changed[at] ^= 0x40
+            with pytest.raises((DamagedSnapshot, SnapshotTooNew)):
+                restored(bytes(changed))
 
 
 def test_a_header_of_other_fields_is_damage() -> None:
@@ -320,6 +338,35 @@ def test_a_policy_is_due_by_records_bytes_or_time_and_later_for_a_leader() -> No
 
 
 # Replicas.
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_snapshot_that_is_damaged_while_it_is_restored_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    honest = SnapshotKeeper._check_reached
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, tmp_path) as replica:
+            for _ in range(1 + others):
+                await submitted(replica, 50)
+                await replica.snapshot()
+            after = await replica.read(sums)
+        *_, newest = files(tmp_path)
+
+        async def check_reached(self: SnapshotKeeper, header: SnapshotHeader) -> None:
+            await honest(self, header)
+            whole = newest.read_bytes()
+            newest.write_bytes(whole[:-22] + bytes([whole[-22] ^ 1]) + whole[-21:])  # a digit of it
+            monkeypatch.undo()
+
+        monkeypatch.setattr(SnapshotKeeper, "_check_reached", check_reached)
+        if others:
+            async with opened(cluster, tmp_path, leads=False) as replica:
+                assert await replica.read(sums) == after
+        else:
+            with pytest.raises(DamagedSnapshot):
+                async with opened(cluster, tmp_path, leads=False):
+                    pytest.fail("it was opened")
 
 
 async def test_a_replica_begins_with_the_newest_snapshot_and_applies_what_follows(
