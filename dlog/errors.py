@@ -51,6 +51,7 @@
        |- DamagedBatch            bytes are no record batch
        |- BatchEncrypted          it has to be opened before it is decoded
        |- BatchTooNew             written by a newer dlog: upgrade
+       |- ObjectStorageUnsupported  a segment is in object storage, put there by a newer dlog
        |- DamagedCommand          a record of a replicated state machine is no command
        |- CommandTooNew           written by a newer version of the application, or of dlog
        |- StateDiverged           a replica has another state than its leader had
@@ -579,6 +580,17 @@ class BatchTooNew(StorageError):
             f"reads versions up to {known}: upgrade it (readers before writers)"
         )
         self.version, self.known = version, known
+
+
+class ObjectStorageUnsupported(StorageError):
+    """Nothing was changed, or what was listed for deletion stays listed."""
+
+    def __init__(self, log: str, what: str, stored: str, action: str) -> None:
+        super().__init__(
+            f"log {log!r}: {what} is in object storage, as {stored!r}, put there by a newer dlog; "
+            f"this one cannot {action} objects: upgrade it"
+        )
+        self.log, self.object = log, stored
 
 
 class DamagedCommand(StorageError):

@@ -7,13 +7,15 @@ Invariants (asserted when a value is made):
         is the end of the one before; an offset is never used twice
     the last segment stays listed until the log is deleted, even when it is trimmed whole, so
         that the log's end and its last txid are never forgotten
-    no ledger is both a segment's and waiting for deletion
+    no ledger is both a segment's and waiting for deletion; nor is any object
+    only sealed segments lie elsewhere than on bookies alone
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
-drops them, and leave it when their ledgers are gone. A crash between leaks nothing.
+drops them, and leave it when their ledgers are gone. A crash between leaks nothing. Objects wait in
+`deleting_objects` in the same way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final, Self
@@ -32,7 +34,10 @@ from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
+"""Of a log with segments in object storage: programs that would lose sight of the objects refuse
+it. No program writes such a segment yet; every edit keeps those there are."""
+ENCRYPTED_VERSION: Final = 3
 """Of a log that is encrypted: programs that would write it in plain refuse it."""
 RECEIPTS_VERSION: Final = 2
 PLAIN_VERSION: Final = 1
@@ -67,12 +72,48 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object in the log's object storage that holds sealed segments."""
+
+    name: str
+    """Relative to the URI of the storage; never empty."""
+    bytes: int
+
+    def __post_init__(self) -> None:
+        assert self.name, "an object has a name"
+        assert self.bytes > 0, "an object that holds a segment has bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the entries of a segment are; both at once while its ledger waits to be let go."""
+
+    on_bookies: bool = True
+    """Whether its ledger is there."""
+    object: StoredObject | None = None
+
+    def __post_init__(self) -> None:
+        assert self.on_bookies or self.object, "a segment is somewhere"
+
+    def __str__(self) -> str:
+        if self.object is None:
+            return "bookies"
+        return f"bookies, {self.object.name}" if self.on_bookies else self.object.name
+
+
+ON_BOOKIES: Final = Location()
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     number: int
     ledger_id: LedgerId
+    """The ledger that it was written as. Checksums and encryption of its entries are bound to this
+    id, wherever they are; `location` says whether the ledger exists still."""
     created_ms: int
     first_offset: int | None = None
     sealed: Sealed | None = None
+    location: Location = ON_BOOKIES
 
     @property
     def end_offset(self) -> int | None:
@@ -92,6 +133,8 @@ class Manifest:
     trimmed_txid: int = NO_TXID
     """The last txid of the segments that are not listed any more."""
     deleting: tuple[LedgerId, ...] = ()
+    deleting_objects: tuple[StoredObject, ...] = ()
+    """Of segments that are not listed any more."""
     sealed: bool = False
     """Ended for good: nobody may append any more."""
     renames: int = 0
@@ -122,10 +165,16 @@ class Manifest:
             assert segment.first_offset == expected, (
                 f"segment {segment.number} begins at {segment.first_offset}, not {expected}"
             )
+            assert segment.sealed or segment.location == ON_BOOKIES, "open ones are on bookies"
             expected = segment.end_offset
         listed = {segment.ledger_id for segment in self.segments}
         assert len(listed) == len(self.segments), "a ledger is listed twice"
-        assert listed.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+        if self.deleting:
+            assert listed.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+        if self.deleting_objects:
+            assert _objects_of(self.segments).isdisjoint(self.deleting_objects), (
+                "a listed object waits for deletion"
+            )
 
     @property
     def life(self) -> str:
@@ -217,20 +266,35 @@ class Manifest:
         Segments that lie below it whole go to `deleting`; the last one never does."""
         trim = max(self.trim_offset, before)
         kept = list(self.segments)
-        gone: list[LedgerId] = []
+        gone: list[Segment] = []
         last_txid = self.trimmed_txid
         while len(kept) > 1:
             first, end = kept[0], kept[0].end_offset
             if first.sealed is None or end is None or end > trim:
                 break
             last_txid = first.sealed.last_txid
-            gone.append(kept.pop(0).ledger_id)
+            gone.append(kept.pop(0))
+        ledgers, objects = self._waiting(gone, kept)
         return replace(
             self,
             trim_offset=trim,
             trimmed_txid=last_txid,
             segments=tuple(kept),
-            deleting=(*self.deleting, *gone),
+            deleting=ledgers,
+            deleting_objects=objects,
+        )
+
+    def _waiting(
+        self, gone: Sequence[Segment], kept: Sequence[Segment]
+    ) -> tuple[tuple[LedgerId, ...], tuple[StoredObject, ...]]:
+        """Return what waits to be deleted once *kept* alone are listed, *gone* not any more.
+
+        An object that holds one of *kept* too stays."""
+        objects = dict.fromkeys(s.location.object for s in gone if s.location.object)
+        listed = _objects_of(kept) if objects else frozenset()
+        return (
+            (*self.deleting, *(s.ledger_id for s in gone if s.location.on_bookies)),
+            (*self.deleting_objects, *(each for each in objects if each not in listed)),
         )
 
     def retained_from(self, now_ms: int, *, processed: int | None = None) -> int:
@@ -278,14 +342,15 @@ class Manifest:
         return replace(self, deleting=tuple(x for x in self.deleting if x not in gone))
 
     def dropping(self) -> Self:
-        """Return the manifest of a log that is being deleted: all its ledgers are to go."""
-        ledgers = tuple(segment.ledger_id for segment in self.segments)
+        """Return the manifest of a log that is being deleted: its ledgers and objects are to go."""
+        ledgers, objects = self._waiting(self.segments, ())
         return replace(
             self,
             dropped=True,
             trim_offset=max(self.trim_offset, self.sealed_end),
             segments=(),
-            deleting=(*self.deleting, *ledgers),
+            deleting=ledgers,
+            deleting_objects=objects,
         )
 
     @property
@@ -313,8 +378,10 @@ class Manifest:
 
     def _version(self) -> int:
         """Return the oldest version whose programs drop nothing of this."""
-        if self.settings.encrypt_with:
+        if self.deleting_objects or any(s.location.object for s in self.segments):
             return FORMAT_VERSION
+        if self.settings.encrypt_with:
+            return ENCRYPTED_VERSION
         return RECEIPTS_VERSION if self.receipts.each else PLAIN_VERSION
 
     def _value(self) -> bytes:
@@ -348,6 +415,8 @@ class Manifest:
             last_txid=(s.last_txid for s in seals),
             first_timestamp_ms=_differences(s.first_timestamp_ms for s in seals),
             last_timestamp_ms=_differences(s.last_timestamp_ms for s in seals),
+            elsewhere=_encode_locations(segments),
+            deleting_objects=map(_encode_object, self.deleting_objects),
         )
         return node.SerializeToString(deterministic=True)
 
@@ -373,6 +442,7 @@ class Manifest:
                 trim_offset=node.trim_offset,
                 trimmed_txid=node.trimmed_txid if node.HasField("trimmed_txid") else NO_TXID,
                 deleting=tuple(LedgerId(x) for x in node.deleting),
+                deleting_objects=tuple(map(_decode_object, node.deleting_objects)),
                 sealed=node.sealed,
                 dropped=node.dropped,
                 renames=node.renames,
@@ -416,6 +486,11 @@ def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
         )
     ]
     seals += [None] * (len(node.numbers) - len(seals))
+    elsewhere = {
+        x.number: Location(on_bookies=x.on_bookies, object=_decode_object(x.object))
+        for x in node.elsewhere
+    }
+    assert len(elsewhere) == len(node.elsewhere), "a segment has one location"
     first: int | None = node.first_offset
     for number, ledger_id, created_ms, sealed in zip(
         accumulate(node.numbers),
@@ -424,9 +499,34 @@ def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
         seals,
         strict=True,
     ):
-        segment = Segment(number, LedgerId(ledger_id), created_ms, first, sealed)
+        location = elsewhere.pop(number, ON_BOOKIES)
+        segment = Segment(number, LedgerId(ledger_id), created_ms, first, sealed, location)
         yield segment
         first = segment.end_offset
+    assert not elsewhere, "a location is of a segment that is listed"
+
+
+def _objects_of(segments: Iterable[Segment]) -> frozenset[StoredObject]:
+    return frozenset(s.location.object for s in segments if s.location.object)
+
+
+def _encode_locations(segments: Iterable[Segment]) -> Iterator[pb.LocationNode]:
+    for segment in segments:
+        location = segment.location
+        if location.object is not None:
+            yield pb.LocationNode(
+                number=segment.number,
+                on_bookies=location.on_bookies,
+                object=_encode_object(location.object),
+            )
+
+
+def _encode_object(stored: StoredObject) -> pb.ObjectNode:
+    return pb.ObjectNode(name=stored.name, bytes=stored.bytes)
+
+
+def _decode_object(node: pb.ObjectNode) -> StoredObject:
+    return StoredObject(node.name, node.bytes)
 
 
 def _encode_settings(settings: LogSettings) -> pb.SettingsNode:

@@ -133,10 +133,10 @@ async def _at_offset(client: LedgerClient, log: str, manifest: Manifest, offset:
     if offset < manifest.trim_offset:
         raise Trimmed(log, offset, manifest.trim_offset)
     for segment in reversed(manifest.segments):
-        first = await first_offset_of(client, manifest, segment)
+        first = await first_offset_of(client, log, manifest, segment)
         if first > offset:
             continue
-        async with opened_whole(client, manifest, segment) as reader:
+        async with opened_whole(client, log, manifest, segment) as reader:
             last = await reader.read_last_add_confirmed()
             try:
                 place = await find_place(reader, Index(offset - first), last)
@@ -157,10 +157,10 @@ async def _at_dlsn(client: LedgerClient, log: str, manifest: Manifest, dlsn: DLS
         if manifest.segments and dlsn.segment < manifest.segments[0].number:
             raise Trimmed(log, dlsn, manifest.trim_offset)
         raise InvalidPosition(log, str(dlsn), "there is no such segment")
-    async with opened_whole(client, manifest, segment) as reader:
+    async with opened_whole(client, log, manifest, segment) as reader:
         if dlsn.entry > await reader.read_last_add_confirmed():
             raise InvalidPosition(log, str(dlsn), "there is no such entry")
-        first = await first_offset_of(client, manifest, segment)
+        first = await first_offset_of(client, log, manifest, segment)
         return await _read(log, reader, segment, dlsn, first)
 
 

@@ -9,7 +9,8 @@ any point leaks nothing and resurrects nothing:
        then deleted
     3. its consumers are deleted, then the manifest
 
-Any process that finds a marked manifest may continue with 2. Each step names the log by its
+Any process that finds a marked manifest may continue with 2, and one that can delete objects with
+3 if segments were in object storage. Each step names the log by its
 incarnation: as soon as somebody has done 3, another one may be created under its name.
 
 A log is sealed so that everything in it stays readable, and nobody can append any more:
@@ -36,7 +37,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from dlog.errors import LogExists, LostOwnership, NoSuchLog, TakeoverFailed
+from dlog.errors import (
+    LogExists,
+    LostOwnership,
+    NoSuchLog,
+    ObjectStorageUnsupported,
+    TakeoverFailed,
+)
 from dlog.manifest import Manifest, Sealed
 from dlog.names import check_new_name, node_of
 from dlog.protocol.actions import Children, Exists, Fence, Get, RecoverSegment, Transact
@@ -113,7 +120,8 @@ def create(
 def drop(node: ManifestSteps, *, incarnation: str | None = None) -> Steps[None]:
     """Delete the log; with *incarnation*, only that one. Raises `NoSuchLog`, also if another
     process had begun to delete it, and that one or this one has finished by now;
-    `MetadataUnavailable` (then repeat it)."""
+    `MetadataUnavailable` (then repeat it); `ObjectStorageUnsupported` if the log is marked and its
+    ledgers are gone, and its objects have to be deleted by a newer dlog."""
     before = yield from begin_drop(node, incarnation=incarnation)
     yield from finish_drop(node)
     if before.dropped:
@@ -142,6 +150,11 @@ def finish_drop(node: ManifestSteps) -> Steps[None]:
         yield from delete_listed(node, manifest, fenced=True)
         found, version = yield from node.read()
         if found.incarnation == manifest.incarnation:
+            if found.deleting_objects:  # the manifest alone knows their names
+                name = found.deleting_objects[0].name
+                raise ObjectStorageUnsupported(
+                    node.log, "a segment that is to be deleted", name, "delete"
+                )
             yield from node.mark(found.life, version)
             own = CheckOp(node.mark_of(found.life))
             yield from delete_consumers(node.log, own)

@@ -40,7 +40,8 @@ class TrimPlan:
     @property
     def ledgers(self) -> tuple[LedgerId, ...]:
         """What is deleted, in this order."""
-        return (*self.waiting, *(segment.ledger_id for segment in self.segments))
+        own = (s.ledger_id for s in self.segments if s.location.on_bookies)
+        return (*self.waiting, *own)
 
     @property
     def bytes(self) -> int:

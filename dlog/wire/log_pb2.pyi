@@ -51,6 +51,8 @@ class ManifestNode(_message.Message):
     LAST_TXID_FIELD_NUMBER: _builtins.int
     FIRST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
+    DELETING_OBJECTS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     incarnation: _builtins.str
     """random, made with the log"""
@@ -109,6 +111,16 @@ class ManifestNode(_message.Message):
     def last_timestamp_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """(d)"""
 
+    @_builtins.property
+    def elsewhere(self) -> _containers.RepeatedCompositeFieldContainer[Global___LocationNode]:
+        """If there is one of these, version is 4.
+        of segments that are not on bookies alone
+        """
+
+    @_builtins.property
+    def deleting_objects(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObjectNode]:
+        """of segments not listed any more"""
+
     def __init__(
         self,
         *,
@@ -136,10 +148,12 @@ class ManifestNode(_message.Message):
         last_txid: _abc.Iterable[_builtins.int] | None = ...,
         first_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
         last_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
+        elsewhere: _abc.Iterable[Global___LocationNode] | None = ...,
+        deleting_objects: _abc.Iterable[Global___ObjectNode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -151,6 +165,59 @@ class ManifestNode(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
 
 Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+
+@_typing.final
+class LocationNode(_message.Message):
+    """Where the entries of a sealed segment are. The log's object storage is known by its URI."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ON_BOOKIES_FIELD_NUMBER: _builtins.int
+    OBJECT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the segment"""
+    on_bookies: _builtins.bool
+    """its ledger is there still"""
+    @_builtins.property
+    def object(self) -> Global___ObjectNode: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        on_bookies: _builtins.bool = ...,
+        object: Global___ObjectNode | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["object", b"object"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "object", b"object", "on_bookies", b"on_bookies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocationNode: _TypeAlias = LocationNode  # noqa: Y015
+
+@_typing.final
+class ObjectNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """relative to the URI, never empty"""
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObjectNode: _TypeAlias = ObjectNode  # noqa: Y015
 
 @_typing.final
 class ReceiptNode(_message.Message):

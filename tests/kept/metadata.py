@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from bookie.identity.cookie import Cookie
-from dlog.manifest import Manifest
+from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
+from dlog.position import NO_TXID
 from dlog.settings import LogSettings
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
 from ledger.feature_level import ClusterLevel
-from ledger.ids import BookieId, EntryId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ledger_owner import LedgerOwner, owner_in, owner_value
 from ledger.mark import UnderreplicatedLedger, written_without
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -68,6 +69,23 @@ COOKIE: Final = Cookie(
     census=b"census",
 )
 MANIFEST: Final = Manifest(incarnation="a" * 32)
+SEALED: Final = Sealed(EntryId(4), 5, 500, NO_TXID, NO_TXID, 1_764_000_000_000, 1_764_000_001_000)
+ELSEWHERE: Final = replace(
+    MANIFEST,
+    segments=(
+        Segment(
+            1,
+            LedgerId(7),
+            1_764_000_000_000,
+            0,
+            SEALED,
+            Location(on_bookies=False, object=StoredObject("orders/1-5f3a", 4096)),
+        ),
+    ),
+    next_segment=2,
+    epoch=1,
+    deleting_objects=(StoredObject("orders/0-77c1", 1024),),
+)
 ENCRYPTED: Final = replace(MANIFEST, settings=LogSettings(encrypt_with="one"))
 QUOTAS: Final = Quotas((Quota(Subject.LOGS, "billing/*", 100_000, 100, 200_000, 200),))
 LEVEL_2: Final = ClusterLevel(2, needs="0.1.0")
@@ -88,6 +106,7 @@ def values() -> Mapping[str, bytes]:
         "cookie": COOKIE.encode(),
         "manifest": MANIFEST.encode("orders"),
         "manifest, encrypted": ENCRYPTED.encode("orders"),
+        "manifest, with objects": ELSEWHERE.encode("orders"),
         "quotas": QUOTAS.encode(),
         "instance": encode_instance("instance", ClusterLevel()),
         "instance, level 2": encode_instance("instance", LEVEL_2),
@@ -110,6 +129,7 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "cookie": Cookie.decode(kept["cookie"]),
         "manifest": Manifest.decode(kept["manifest"], path="/kept"),
         "manifest, encrypted": Manifest.decode(kept["manifest, encrypted"], path="/kept"),
+        "manifest, with objects": Manifest.decode(kept["manifest, with objects"], path="/kept"),
         "quotas": Quotas.decode(kept["quotas"]),
         "instance": decode_instance(kept["instance"]),
         "instance, level 2": decode_instance(kept["instance, level 2"]),

@@ -5,6 +5,7 @@ import json
 from ledger.feature_level import ClusterLevel
 from tests.kept.metadata import (
     COOKIE,
+    ELSEWHERE,
     ENCRYPTED,
     KEPT,
     LEVEL_2,
@@ -32,6 +33,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "cookie": COOKIE,
         "manifest": MANIFEST,
         "manifest, encrypted": ENCRYPTED,
+        "manifest, with objects": ELSEWHERE,
         "quotas": QUOTAS,
         "instance": ("instance", ClusterLevel()),
         "instance, level 2": ("instance", LEVEL_2),

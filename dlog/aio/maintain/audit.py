@@ -127,6 +127,8 @@ class _Auditor:
             if self._repair:
                 await delete_listed(self._ledgers, node, manifest)
         for segment in manifest.segments:
+            if not segment.location.on_bookies:
+                continue
             if not found.exists(segment.ledger_id) and await self._is_missing(node, segment):
                 records = segment.sealed.records if segment.sealed else None
                 lost = MissingLedger(node.log, segment.number, segment.ledger_id, records)
@@ -188,7 +190,10 @@ class _Auditor:
             manifest, _ = await node.read()
         except NoSuchLog:
             return False
-        return any(listed.ledger_id == segment.ledger_id for listed in manifest.segments)
+        return any(
+            listed.ledger_id == segment.ledger_id and listed.location.on_bookies
+            for listed in manifest.segments
+        )
 
     def _note(self, findings: list[T], finding: T) -> None:
         if len(findings) < FINDINGS_MAX:

@@ -7,7 +7,7 @@ from dlog.aio.store import ManifestNode
 from dlog.encryption.keyring import keyring
 from dlog.encryption.ledgers import STAMP_DATA_KEY, STAMP_KEY, wrapping
 from dlog.encryption.names import NAME_ALLOWED, is_key_name
-from dlog.errors import InvalidKeys
+from dlog.errors import InvalidKeys, ObjectStorageUnsupported
 from dlog.protocol.edits import check_living
 from ledger.client import LedgerClient
 from ledger.errors import BadVersion, NoSuchLedger
@@ -30,11 +30,17 @@ async def rewrap(client: LedgerClient, log: str, name: str) -> Rewrapped:
 
     May be repeated, and interrupted at any place. Ledgers that are still written are left: only
     their writer changes their metadata. Raises `NoSuchLog`, `BadVersion` if others kept changing
-    the same ledger, and what `dlog.encryption.keyring` does."""
+    the same ledger, `ObjectStorageUnsupported` before anything is changed, and what
+    `dlog.encryption.keyring` does."""
     if not is_key_name(name):
         raise InvalidKeys("the other key", f"the name of a key is {NAME_ALLOWED}")
     manifest, _ = await ManifestNode(client.store, log).read()
     check_living(manifest, log)
+    for segment in manifest.segments:
+        stored = segment.location.object
+        if stored is not None:  # its copy of the data key would stay as it is
+            what = f"segment {segment.number}"
+            raise ObjectStorageUnsupported(log, what, stored.name, "rewrap the keys of")
     rewrapped = left = 0
     for segment in manifest.segments:
         done = await _rewrap(client, segment.ledger_id, name)

@@ -10,7 +10,7 @@ from typing import Self
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.places import start_offset
-from dlog.aio.read.segments import opened
+from dlog.aio.read.segments import opened_segment
 from dlog.aio.read.tails import RACES_MAX, acknowledged_end, tail_of
 from dlog.aio.store import ManifestNode, delete_listed, read_consumers
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
@@ -149,7 +149,7 @@ async def _keeping_bytes(ledgers: Ledgers, node: ManifestNode, bytes_min: int) -
     for race in range(1, RACES_MAX + 1):
         manifest = await _living(node)
         try:
-            open_bytes = await _open_bytes(ledgers, manifest)
+            open_bytes = await _open_bytes(ledgers, node.log, manifest)
         except NoSuchLedger:  # trimmed or deleted after the manifest was read
             if race == RACES_MAX:
                 raise
@@ -158,13 +158,13 @@ async def _keeping_bytes(ledgers: Ledgers, node: ManifestNode, bytes_min: int) -
     raise AssertionError("unreachable")
 
 
-async def _open_bytes(ledgers: Ledgers, manifest: Manifest) -> int:
+async def _open_bytes(ledgers: Ledgers, log: str, manifest: Manifest) -> int:
     """Return how many payload bytes are confirmed in segments that are not sealed."""
     total = 0
     for segment in manifest.segments:
         if segment.sealed is not None:
             continue
-        async with opened(ledgers, segment.ledger_id) as reader:
+        async with opened_segment(ledgers, log, segment) as reader:
             last = await reader.read_last_add_confirmed()
             if last != NO_ENTRY:
                 total += (await reader.read(last, last))[0].length

@@ -163,6 +163,11 @@ class _Verifier:
     async def run(self) -> VerifyReport:
         last_txid = self._manifest.trimmed_txid
         for segment in self._manifest.segments:
+            if segment.sealed is not None and not segment.location.on_bookies:
+                reason = f"it is in object storage ({segment.location}): this dlog cannot verify it"
+                self._note([Problem(segment.number, None, reason)])
+                self._segments, last_txid = self._segments + 1, segment.sealed.last_txid
+                continue
             check = SegmentCheck(segment, last_txid=last_txid)
             self._silent.clear()
             try:
@@ -197,7 +202,8 @@ class _Verifier:
         metadata = await self._ledgers.describe(segment.ledger_id)
         last = metadata.last_entry
         if last is None:
-            async with opened_whole(self._ledgers, self._manifest, segment) as reader:
+            opening = opened_whole(self._ledgers, self._node.log, self._manifest, segment)
+            async with opening as reader:
                 last = await reader.read_last_add_confirmed()
         entry, average = 0, WINDOW_BYTES
         while entry <= last:

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 
 from dlog import metrics, spans
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
-from dlog.aio.read.segments import find_place, learn_end
+from dlog.aio.read.segments import find_place, learn_end, open_segment
 from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.encryption.ledgers import Opener
@@ -209,7 +209,7 @@ class ChunkReader:
                 return await self._news() or await self._entries(request)
             case protocol.FindEnd():
                 tail = await self._enter(request.segment)
-                end = await learn_end(self._ledgers, tail, request.later.ledger_id)
+                end = await learn_end(self._ledgers, tail, request.later)
                 return protocol.EndFound(end)
             case _:
                 assert_never(request)
@@ -321,7 +321,7 @@ class ChunkReader:
                     self._tail, self._ahead = tail, None
                     return tail
                 self._ahead = None
-            self._tail = await self._ledgers.open_no_recovery(ledger_id)
+            self._tail = await open_segment(self._ledgers, self._node.log, segment)
         return self._tail
 
     async def _leave(self) -> None:
@@ -335,10 +335,10 @@ class ChunkReader:
         if later is None or (self._ahead is not None and self._ahead[0] == later.ledger_id):
             return
         await self._forget_ahead()
-        self._ahead = later.ledger_id, self._loop.create_task(self._open_ahead(later.ledger_id))
+        self._ahead = later.ledger_id, self._loop.create_task(self._open_ahead(later))
 
-    async def _open_ahead(self, ledger_id: LedgerId) -> _Opened:
-        tail = await self._ledgers.open_no_recovery(ledger_id)
+    async def _open_ahead(self, segment: Segment) -> _Opened:
+        tail = await open_segment(self._ledgers, self._node.log, segment)
         try:
             return tail, await tail.read_some(0, bytes_max=self._bytes_max())
         except LogError:

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read.chunks import read_range
-from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened
+from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened_segment
 from dlog.aio.read.tails import END_GRACE_S, RACES_MAX, acknowledged_end, end_now, until_confirmed
 from dlog.aio.store import ManifestNode
 from dlog.errors import InvalidPosition, LogRecreated, NoSuchLog, OffsetOutOfRange, Trimmed
@@ -92,9 +92,9 @@ async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> i
     if start == "start":
         return manifest.trim_offset
     if isinstance(start, Txid):
-        return await _offset_of(ledgers, manifest, ReachedTxid(start.value))
+        return await _offset_of(ledgers, node.log, manifest, ReachedTxid(start.value))
     if isinstance(start, Timestamp):
-        return await _offset_of(ledgers, manifest, ReachedTime(start.value))
+        return await _offset_of(ledgers, node.log, manifest, ReachedTime(start.value))
     assert not isinstance(start, str), "in our words: start or end"
     if isinstance(start, Position) and start.incarnation not in {None, manifest.incarnation}:
         raise LogRecreated(node.log, start, manifest.incarnation)
@@ -171,15 +171,15 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
         if dlsn.segment < first:
             raise Trimmed(log, dlsn, manifest.trim_offset)
         raise InvalidPosition(log, str(dlsn), "there is no such segment")
-    first_offset = await first_offset_of(ledgers, manifest, segment)
-    async with opened(ledgers, segment.ledger_id) as reader:
+    first_offset = await first_offset_of(ledgers, log, manifest, segment)
+    async with opened_segment(ledgers, log, segment) as reader:
         await _learn_whole(ledgers, manifest, segment, reader)
         found, _ = await _find(reader, ProbedEntry(dlsn.entry))
     return first_offset + found.base_index + dlsn.slot
 
 
 async def _offset_of(
-    ledgers: Ledgers, manifest: Manifest, wanted: ReachedTxid | ReachedTime
+    ledgers: Ledgers, log: str, manifest: Manifest, wanted: ReachedTxid | ReachedTime
 ) -> int:
     """Return the offset of the first record that reached *wanted*, or the end.
 
@@ -188,13 +188,13 @@ async def _offset_of(
     for segment in manifest.segments:
         if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
-        async with opened(ledgers, segment.ledger_id) as reader:
+        async with opened_segment(ledgers, log, segment) as reader:
             is_whole = await _learn_whole(ledgers, manifest, segment, reader)
             found, is_there = await _find(reader, wanted)
             facts: BatchFacts | None = None
             if is_there:
                 facts = await facts_of(reader, found.entry)
-        offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
+        offset = await first_offset_of(ledgers, log, manifest, segment) + found.base_index
         if facts is not None:
             return max(offset + _slot_of(facts, wanted), manifest.trim_offset)
         if segment.sealed is None:
@@ -211,7 +211,7 @@ async def _learn_whole(
     later = manifest.after(segment.number)
     if reader.closed or later is None:
         return reader.closed
-    return await learn_end(ledgers, reader, later.ledger_id) is not None
+    return await learn_end(ledgers, reader, later) is not None
 
 
 async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[FoundEntry, bool]:

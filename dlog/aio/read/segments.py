@@ -16,7 +16,13 @@ from typing import Final, TypeVar
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.encryption.ledgers import Opener, wrapping
 from dlog.envelope import decode_facts
-from dlog.errors import DamagedBatch, DamagedLog, EncryptionMissing, KeyMissing
+from dlog.errors import (
+    DamagedBatch,
+    DamagedLog,
+    EncryptionMissing,
+    KeyMissing,
+    ObjectStorageUnsupported,
+)
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.orphans import (
@@ -62,9 +68,30 @@ def stamp(
     }
 
 
+async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTail:
+    """Open *segment* of *log* for reading, without recovery; the caller closes it.
+
+    All readers of segments come here: nothing else knows that there is more than one kind of
+    place. Raises `ObjectStorageUnsupported`, and what opening a ledger raises."""
+    stored = segment.location.object
+    if stored is not None and not segment.location.on_bookies:
+        raise ObjectStorageUnsupported(log, f"segment {segment.number}", stored.name, "read")
+    return await ledgers.open_no_recovery(segment.ledger_id)
+
+
+@asynccontextmanager
+async def opened_segment(ledgers: Ledgers, log: str, segment: Segment) -> AsyncIterator[LedgerTail]:
+    """As `open_segment`, and close at the end."""
+    reader = await open_segment(ledgers, log, segment)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
 @asynccontextmanager
 async def opened(ledgers: Ledgers, ledger_id: LedgerId) -> AsyncIterator[LedgerTail]:
-    """Open for reading without recovery, and close at the end."""
+    """Open a ledger for reading without recovery, and close at the end."""
     reader = await ledgers.open_no_recovery(ledger_id)
     try:
         yield reader
@@ -125,18 +152,21 @@ async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None
     return seek.found
 
 
-async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
+async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: Segment) -> EntryId | None:
     """Return the last entry of *reader*'s ledger if it is certain; let it be read up to there.
 
-    *later* is the ledger of the segment after. The end is certain if the ledger is CLOSED or
-    if bookies hold any entry of *later*; `protocol.cursor` says why. Disturbs nobody.
+    *later* is the segment after. The end is certain if the ledger is CLOSED or if bookies hold
+    any entry of *later*; `protocol.cursor` says why. Disturbs nobody.
 
     Reads the metadata again in any case: a reader that did not learn that its ledger is CLOSED
     would wait for ever behind a later segment that stays empty."""
     if reader.closed:
         return reader.last_entry
+    if not later.location.on_bookies:  # it is sealed, so the ledger before it was CLOSED earlier
+        await reader.read_last_stored()
+        return reader.last_entry
     try:
-        async with opened(ledgers, later) as after:
+        async with opened(ledgers, later.ledger_id) as after:
             if await after.read_last_stored() == NO_ENTRY:
                 await reader.read_last_stored()
                 return reader.last_entry
@@ -149,22 +179,22 @@ async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> En
 
 @asynccontextmanager
 async def opened_whole(
-    ledgers: Ledgers, manifest: Manifest, segment: Segment
+    ledgers: Ledgers, log: str, manifest: Manifest, segment: Segment
 ) -> AsyncIterator[LedgerTail]:
     """As `opened`, for what is confirmed of *segment*: all of it, if its writer left it."""
-    async with opened(ledgers, segment.ledger_id) as reader:
+    async with opened_segment(ledgers, log, segment) as reader:
         later = manifest.after(segment.number)
         if later is not None:
-            await learn_end(ledgers, reader, later.ledger_id)
+            await learn_end(ledgers, reader, later)
         yield reader
 
 
-async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
+async def first_offset_of(ledgers: Ledgers, log: str, manifest: Manifest, segment: Segment) -> int:
     """Return where *segment* begins; if the manifest does not know, the one before says it."""
     if segment.first_offset is not None:
         return segment.first_offset
     before = manifest.segments[manifest.segments.index(segment) - 1]
-    async with opened_whole(ledgers, manifest, before) as reader:
+    async with opened_whole(ledgers, log, manifest, before) as reader:
         end = await find_place(reader, ProbedEntry(1 << 62))
     assert before.first_offset is not None, "only the last segment's first offset is unknown"
     return before.first_offset + end.base_index
@@ -263,6 +293,8 @@ async def sample_compression(ledgers: Ledgers, manifest: Manifest) -> Compressio
     found: list[BatchHeader] = []
     async with asyncio.timeout(SAMPLE_S):
         for segment in manifest.segments[: -SAMPLE_SEGMENTS_MAX - 1 : -1]:
+            if not segment.location.on_bookies:
+                break  # those before it are older still
             with suppress(NoSuchLedger):  # trimmed meanwhile
                 async with opened(ledgers, segment.ledger_id) as reader:
                     entry = await reader.read_last_add_confirmed()

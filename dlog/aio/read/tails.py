@@ -33,7 +33,7 @@ from dlog.aio.read.segments import (
     header_and_length_of,
     header_of,
     learn_end,
-    opened,
+    opened_segment,
 )
 from dlog.aio.store import ManifestNode
 from dlog.errors import BarrierNotReached, NoSuchLog
@@ -202,7 +202,7 @@ class TailTracker:
         later = manifest.after(segment.number)
         if found.reader.closed or later is None:
             return found, found.reader.closed
-        if await learn_end(self._ledgers, found.reader, later.ledger_id) is None:
+        if await learn_end(self._ledgers, found.reader, later) is None:
             return found, False
         return await self._look(segment.ledger_id), True
 
@@ -296,7 +296,7 @@ async def _try(
     for segment in reversed(manifest.segments):
         if segment.sealed is not None:
             break
-        async with opened(ledgers, segment.ledger_id) as reader:
+        async with opened_segment(ledgers, node.log, segment) as reader:
             bound = await reader.read_last_stored()
             if bound == NO_ENTRY:
                 continue  # nothing was ever acknowledged here
@@ -305,7 +305,7 @@ async def _try(
                 raise BarrierNotReached(node.log, place, timeout_s)
             if learned is not None:
                 learned(segment.ledger_id, reader.last_add_confirmed)
-            return max(end, await _end_of(ledgers, manifest, segment, reader, bound))
+            return max(end, await _end_of(ledgers, node.log, manifest, segment, reader, bound))
     return end
 
 
@@ -321,8 +321,8 @@ async def until_confirmed(reader: LedgerTail, bound: int, deadline: float) -> bo
 
 
 async def _end_of(
-    ledgers: Ledgers, manifest: Manifest, segment: Segment, reader: LedgerTail, bound: int
+    ledgers: Ledgers, log: str, manifest: Manifest, segment: Segment, reader: LedgerTail, bound: int
 ) -> int:
     last = bound if reader.last_entry is None else min(bound, reader.last_entry)
     records = 0 if last == NO_ENTRY else (await header_of(reader, last)).end_index
-    return await first_offset_of(ledgers, manifest, segment) + records
+    return await first_offset_of(ledgers, log, manifest, segment) + records

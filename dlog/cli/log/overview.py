@@ -289,6 +289,7 @@ _LOG: "Final[View[_Description]]" = View(
     ),
     json_column("segments", lambda log: [segment_json(each) for each in log.manifest.segments]),
     json_column("deleting", lambda log: list(log.manifest.deleting)),
+    json_column("deleting_objects", lambda log: [o.name for o in log.manifest.deleting_objects]),
     json_column("settings", lambda log: log.settings()),
     json_column("compression", lambda log: log.sample and _sample_json(log.sample)),
 )
@@ -310,6 +311,8 @@ def segment_json(segment: "Segment") -> dict[str, object]:
     return {
         "segment": segment.number,
         "ledger": segment.ledger_id,
+        "on_bookies": segment.location.on_bookies,
+        "object": segment.location.object and segment.location.object.name,
         "state": "sealed" if sealed else "open",
         "first_offset": segment.first_offset,
         "next_offset": segment.end_offset,
@@ -323,6 +326,7 @@ def segment_json(segment: "Segment") -> dict[str, object]:
 
 def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None = None) -> None:
     """Print a line for each; *next_offset* is the log's, up to which the last one may go."""
+    is_elsewhere = any(segment.location.object for segment in segments)
     rows = []
     for segment in segments:
         sealed, first, end = segment.sealed, segment.first_offset, segment.end_offset
@@ -341,6 +345,7 @@ def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None =
                 sealed.bytes if sealed else "?",
                 format_time(segment.created_ms),
                 format_time(sealed.last_timestamp_ms) if sealed and records else "-",
+                *([segment.location] if is_elsewhere else []),
             )
         )
     columns = (
@@ -353,6 +358,7 @@ def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None =
         "bytes",
         "created",
         "last record",
+        *(["stored on"] if is_elsewhere else []),
     )
     print_table(columns, rows)
 
@@ -363,6 +369,8 @@ def _print_log(described: _Description) -> None:
         lines[f"last unit of {UUID(bytes=receipt.origin)}"] = receipt.number
     if manifest.deleting:
         lines["ledgers to go"] = ", ".join(map(str, manifest.deleting))
+    if manifest.deleting_objects:
+        lines["objects to go"] = ", ".join(each.name for each in manifest.deleting_objects)
     print_lines(lines)
     if manifest.segments:
         sys.stdout.write("\n")

@@ -148,7 +148,10 @@ class LogPage:
 def ledgers_shown(seen: LogSeen) -> Sequence[LedgerId]:
     """Return the ledgers whose metadata the page of the log wants."""
     manifest = seen.look.manifest
-    return [] if manifest is None else [s.ledger_id for s in manifest.segments[-SEGMENTS_SHOWN:]]
+    if manifest is None:
+        return []
+    shown = manifest.segments[-SEGMENTS_SHOWN:]
+    return [segment.ledger_id for segment in shown if segment.location.on_bookies]
 
 
 def log_page(
@@ -191,7 +194,9 @@ def log_page(
                 count(each.sealed.records) if each.sealed is not None else UNKNOWN,
                 size(each.sealed.bytes) if each.sealed is not None else UNKNOWN,
                 moment(each.created_ms),
-                ensemble(metadata.get(each.ledger_id)),
+                ensemble(metadata.get(each.ledger_id))
+                if each.location.on_bookies
+                else f"object storage: {each.location}",
             )
             for each in reversed(shown)
         ],

@@ -28,7 +28,7 @@ from dlog.encryption.keyring import use_keys
 from dlog.encryption.ledgers import STAMP_KEY
 from dlog.errors import DamagedLog, KeyMissing
 from dlog.health.record_trace import trace_record
-from dlog.manifest import FORMAT_VERSION
+from dlog.manifest import ENCRYPTED_VERSION
 from dlog.position import Timestamp
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
@@ -310,7 +310,7 @@ async def test_programs_that_would_write_it_in_plain_refuse_the_manifest() -> No
     await create_log("log", settings=ENCRYPTED, client=client)
     path = ManifestNode(client.store, "log").path
     node = pb.ManifestNode.FromString((await client.store.get(path)).value)
-    assert node.version == FORMAT_VERSION == 3
+    assert node.version == ENCRYPTED_VERSION == 3
     await update_settings("log", {"encrypt_with": ""}, client=client)
     node = pb.ManifestNode.FromString((await client.store.get(path)).value)
     assert node.version == 1

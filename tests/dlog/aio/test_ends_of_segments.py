@@ -10,6 +10,7 @@ from dlog.aio.read.segments import learn_end, stamp
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store import ManifestNode
 from dlog.columns import Columns
+from dlog.manifest import Segment
 from dlog.protocol.edits import add_segment
 from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
@@ -69,7 +70,7 @@ async def test_an_end_is_asked_for_after_the_look_for_an_entry_behind_it(
 
     cluster.before("lac", at_question(question, goes_on))
     reader = await client.open_no_recovery(left.ledger_id)
-    assert await learn_end(client, reader, later.ledger_id) == end
+    assert await learn_end(client, reader, Segment(2, later.ledger_id, 0)) == end
 
 
 class Untold(FakeReader):
@@ -96,7 +97,7 @@ async def test_a_reader_that_nobody_tells_learns_the_end_before_a_segment_that_s
     await left.close()
     await later.close()
     reader = Untold(cluster, cluster.ledger(left.ledger_id))
-    assert await learn_end(client, reader, later.ledger_id) == 0
+    assert await learn_end(client, reader, Segment(2, later.ledger_id, 0)) == 0
 
 
 @pytest.mark.parametrize("question", [1, 2, 3, 4])

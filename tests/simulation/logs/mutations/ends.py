@@ -13,7 +13,7 @@ from dlog.protocol.cursor import CursorEvent, NothingNew, ReadEntries, SegmentEn
 from dlog.protocol.log_writer import Writing
 from dlog.protocol.log_writer_events import RollStepped, WritingEffect
 from ledger.errors import NoSuchLedger
-from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, EntryId
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -28,12 +28,12 @@ def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
     """What is added to the segment between the two questions is skipped. The writer has to learn of
     its next segment, and to use it, just between them: once in some 800 seeds."""
 
-    async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
+    async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: Segment) -> EntryId | None:
         if reader.closed:
             return reader.last_entry
         end = await reader.read_last_stored()
         try:
-            async with opened(ledgers, later) as after:
+            async with opened(ledgers, later.ledger_id) as after:
                 if await after.read_last_stored() == NO_ENTRY:
                     return reader.last_entry
         except NoSuchLedger:

@@ -9,14 +9,14 @@ from dlog.aio.read import chunks, handles, places, reader
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store import ConsumerNode, ManifestNode
 from dlog.errors import DamagedLog, NoSuchLog
-from dlog.manifest import Manifest
+from dlog.manifest import Manifest, Segment
 from dlog.position import Start, Timestamp, Txid
 from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.cursor import AwaitManifest, Cursor, CursorEffect, Fail, Finish
 from ledger.errors import (
     LogError,
 )
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import EntryId
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -111,7 +111,7 @@ def takes_the_last_add_confirmed_for_a_barrier(patch: Patch) -> None:
 def leaves_a_segment_before_its_writer_did(patch: Patch) -> None:
     """The next segment is listed, so the one before is taken to be complete."""
 
-    async def learn(_: Ledgers, tail: LedgerTail, __: LedgerId) -> EntryId | None:
+    async def learn(_: Ledgers, tail: LedgerTail, __: Segment) -> EntryId | None:
         return await tail.read_last_add_confirmed()
 
     patch.set(chunks, "learn_end", learn)
