@@ -73,6 +73,7 @@ from dlog.protocol.replicated_state import (
     ReplicatedState,
     StateMachine,
     StoredCommand,
+    has_snapshots,
 )
 from dlog.protocol.snapshot import SnapshotPolicy
 from dlog.settings import LogSettings
@@ -239,7 +240,7 @@ class Replica(Generic[M]):
         check_name(name)
         count_of(machine.version, "version", least=0, most=VERSION_MAX)
         count_of(machine.digest_every, "digest_every", least=DIGEST_EVERY_MIN)
-        if snapshots is not None and not _has_snapshots(machine):
+        if snapshots is not None and not has_snapshots(machine):
             raise InvalidValue(
                 "snapshots", snapshots, "the machine defines no snapshot and restore"
             )
@@ -418,6 +419,13 @@ class Replica(Generic[M]):
         if self._ended is None:
             self._ended = asyncio.create_task(self._close(), name=f"closing replica of {self.name}")
         await asyncio.shield(self._ended)
+
+    async def abandon(self) -> None:
+        """End as a crash would, for tests: commands that are under way have no outcome here, and
+        the next leader recovers the log. Idempotent."""
+        if self._term is not None and self._ended is None:
+            await self._term.log.abandon()
+        await self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -810,14 +818,6 @@ class Replica(Generic[M]):
             if not working.done():
                 working.cancel()
                 await asyncio.wait({working})
-
-
-def _has_snapshots(machine: StateMachine) -> bool:
-    kind = type(machine)
-    return kind.restore is not StateMachine.restore and (kind.snapshot, kind.capture) != (
-        StateMachine.snapshot,
-        StateMachine.capture,
-    )
 
 
 def _passes(error: LogError) -> bool:

@@ -98,6 +98,14 @@ class StateMachine(ABC):
         return lambda out: out.write(written.getbuffer())
 
 
+def has_snapshots(machine: StateMachine) -> bool:
+    kind = type(machine)
+    return kind.restore is not StateMachine.restore and (kind.snapshot, kind.capture) != (
+        StateMachine.snapshot,
+        StateMachine.capture,
+    )
+
+
 M = TypeVar("M", bound=StateMachine)
 
 

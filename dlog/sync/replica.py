@@ -148,6 +148,11 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
         """See `dlog.aio.Replica.resign`."""
         self._run(self._inner.resign())
 
+    def abandon(self) -> None:
+        """See `dlog.aio.Replica.abandon`. Idempotent."""
+        self._run(self._inner.abandon())
+        self.close()
+
     def close(self) -> None:
         """See `dlog.aio.Replica.close`. Idempotent."""
         self._check_process()  # before the pool, whose locks a fork may have left taken

@@ -1,12 +1,13 @@
-"""The pytest plugin: the fixture `dlog_cluster`. Found by pytest wherever dlog is installed."""
+"""The pytest plugin, which pytest finds wherever dlog is installed."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from dlog.testing import Cluster
+    from dlog.testing import Cluster, ReplicaGroup
 
 
 @pytest.fixture
@@ -19,3 +20,13 @@ def dlog_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["Cluster"]:
     with cluster() as running:
         monkeypatch.setenv("DLOG_URI", running.uri)
         yield running
+
+
+@pytest.fixture
+def dlog_replicas(dlog_cluster: "Cluster") -> Iterator[Callable[..., "ReplicaGroup[Any]"]]:
+    """Start replicas on the `dlog_cluster`: call it as `dlog.testing.replicas`. It returns a
+    `dlog.testing.ReplicaGroup`, which is closed after the test."""
+    from dlog.testing import replicas
+
+    with ExitStack() as stack:
+        yield lambda *args, **how: stack.enter_context(replicas(*args, uri=dlog_cluster.uri, **how))

@@ -42,13 +42,13 @@ CHAPTERS = dict(chapters())
 
 @pytest.mark.parametrize("title", CHAPTERS)
 def test_the_code_of_a_chapter_does_what_it_says(
-    title: str, dlog_cluster: dlog.testing.Cluster
+    title: str, dlog_cluster: dlog.testing.Cluster, request: pytest.FixtureRequest
 ) -> None:
     names: dict[str, object] = {"__name__": "guide"}
     exec(compile(CHAPTERS[title], str(PATH), "exec"), names)
     for name, made in names.items():
         if name.startswith("test_") and inspect.isfunction(made):
-            made(dlog_cluster)
+            made(*map(request.getfixturevalue, inspect.signature(made).parameters))
 
 
 def test_most_chapters_have_code() -> None:
@@ -72,6 +72,6 @@ def test_what_the_tables_say_of_errors_is_so() -> None:
 def test_every_link_leads_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", GUIDE)
     assert [target for target in targets if not (PATH.parent / target).exists()] == []
-    headings = re.findall(r"^## (.*)$", GUIDE, re.MULTILINE)
+    headings = re.findall(r"^##+ (.*)$", GUIDE, re.MULTILINE)
     anchors = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
     assert set(re.findall(r"\]\(#([^)]+)\)", GUIDE)) <= set(anchors)
