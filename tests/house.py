@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 459,
-    "product lines": 93_900,
+    "product lines": 94_000,
     "test lines": 125_500,
     "class names twice in a package": 11,
 }
