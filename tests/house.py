@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 459,
-    "product lines": 94_000,
-    "test lines": 125_500,
+    "product lines": 94_250,
+    "test lines": 126_200,
     "class names twice in a package": 11,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")
