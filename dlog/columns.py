@@ -1,7 +1,7 @@
-"""Records as parallel columns: how they travel from a caller to the bytes of an entry."""
+"""Records as a caller gives them, and as the parallel columns that an entry is encoded from."""
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Self, cast
@@ -40,25 +40,18 @@ class Columns:
         values, *optional = map(list, zip(*rows, strict=True))
         return cls(values, *(c if any(v is not None for v in c) else None for c in optional))
 
-    def rows(self) -> Iterator[Row]:
-        """Return the records one by one."""
-        optional = (self.keys, self.txids, self.timestamps_ms, self.headers)
-        return zip(self.values, *(column or repeat(None) for column in optional), strict=False)
 
-    def sizes(self) -> list[int]:
-        """Return the bytes of each record."""
-        sizes = list(map(len, self.values))
-        for column in (self.keys, self.headers):
-            if column is not None:
-                sizes = [size + len(each or b"") for size, each in zip(sizes, column, strict=True)]
-        return sizes
+def size_of(record: bytes | Row) -> int:
+    """Return the bytes of a record."""
+    if not isinstance(record, tuple):
+        return len(record)
+    payload, key, _, _, headers = record
+    return len(payload) + len(key or b"") + len(headers or b"")
 
-    def total_bytes(self) -> int:
-        """Return the bytes of all records together."""
-        total = sum(map(len, self.values))
-        for column in (self.keys, self.headers):
-            total += sum(len(each) for each in column or () if each)
-        return total
+
+def total_bytes(records: Sequence[bytes | Row]) -> int:
+    """Return the bytes of all records together."""
+    return sum(map(size_of if tuple in set(map(type, records)) else len, records))
 
 
 def checked(
@@ -91,8 +84,8 @@ def checked_many(
     txids: Iterable[int | None] | None,
     timestamps_ms: Iterable[int | None] | None,
     headers: Iterable[HeadersGiven | None] | None,
-) -> Columns:
-    """As `checked`, for many records."""
+) -> list[bytes | Row]:
+    """As `checked`, for many records; `bytes` are payloads alone."""
     values = [p if type(p) is bytes else as_bytes(p, "payload") for p in payloads]
     if not values:
         raise ValueError("append one record or more")
@@ -101,9 +94,9 @@ def checked_many(
         if column is not None and len(column) != len(values):
             raise ValueError(f"{len(column)} {name} for {len(values)} records")
     if not any(given):
-        return Columns(values)
+        return [*values]
     rows = zip(values, *(c or repeat(None, len(values)) for c in given), strict=True)
-    return Columns.of([checked(*row) for row in rows])
+    return [checked(*row) for row in rows]
 
 
 def as_bytes(value: object, what: str) -> bytes:

@@ -26,13 +26,11 @@ from dlog.aio.store import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import Row, checked, checked_many
+from dlog.columns import Row, checked, checked_many, size_of
 from dlog.headers import HeadersGiven, Payload
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
-from dlog.protocol.packer import RECORD_CHARGE
-from dlog.protocol.pending_batch import charge_of
 from dlog.settings import LogSettings, parse_settings
 from ledger.errors import LogError, TooManyPending
 from ledger.log_events import now_ms
@@ -178,8 +176,19 @@ class Log:
         With nothing else pending it is sent at once. Waits for room first if much is pending.
         Raises as `append_async` resolves."""
         if self._writer.is_idle:
-            row = checked(payload, key, txid, timestamp_ms, headers)
-            outcome, slot = self._writer.append_lone(row, expected_offset)
+            record: bytes | Row
+            if (
+                type(payload) is bytes
+                and key is None
+                and txid is None
+                and timestamp_ms is None
+                and headers is None
+            ):
+                record, size = payload, len(payload)
+            else:
+                record = checked(payload, key, txid, timestamp_ms, headers)
+                size = size_of(record)
+            outcome, slot = self._writer.append_lone(record, size, expected_offset)
             if not outcome.done:
                 waiter: asyncio.Future[None] = self._loop.create_future()
                 outcome.watch(partial(_wake, waiter))
@@ -223,12 +232,12 @@ class Log:
             and timestamp_ms is None
             and headers is None
         ):
-            record, charge = payload, len(payload) + RECORD_CHARGE
+            record, size = payload, len(payload)
         else:
             record = checked(payload, key, txid, timestamp_ms, headers)
-            charge = charge_of(record)
-        gathering, index = self._writer.gather(record, charge, expected_offset)
-        return AppendFuture(gathering, index, self._loop)
+            size = size_of(record)
+        outcome, slot = self._writer.append(record, size, expected_offset)
+        return AppendFuture(outcome, slot, self._loop)
 
     async def append_many(
         self,

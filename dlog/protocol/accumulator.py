@@ -1,10 +1,9 @@
-"""Where the records of a writer come in: refused at once, or given an offset and put into a group.
+"""Where the records of a writer come in: refused at once, or given an offset and put into a batch.
 
-The one path that every single record goes; what becomes of the groups is `protocol.log_writer`'s to
-say. An append costs no task and no wake-up of its own: it joins the open gathering, and *wake* is
-called once per turn, for all that gathers until the writer looks (`taken`). What gathered is given
-its offsets together (`settle`), and these are final: if an entry cannot be confirmed every later
-append fails too.
+The one path that every single record goes; what becomes of the batches is `protocol.log_writer`'s
+to say. An append costs no task and no wake-up of its own: it joins the open batch, and *wake* is
+called once per turn, for all that comes in until the writer looks (`taken`). Offsets are final: if
+an entry cannot be confirmed every later append fails too.
 
 Hot path: no object per record beyond what the caller gave.
 """
@@ -13,22 +12,21 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from dlog.columns import Columns, Row
+from dlog.columns import Row, size_of
 from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.headers import PAIRED_RECORD, are_paired
-from dlog.outcome import Outcome
 from dlog.position import NO_TXID, TXID_MAX
-from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
-from dlog.protocol.pending_batch import Gathering
+from dlog.protocol.packer import ENTRY_BYTES_FULL, ENTRY_RECORDS_MAX, Packer, Part
+from dlog.protocol.pending_batch import Outcome, PendingBatch
 from dlog.receipts import Receipt
 from dlog.recordbatch import Flag, RecordBatch
 from ledger.errors import LevelTooLow, LogError, TooManyPending
 from ledger.feature_level import HEADER_PAIRS
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which no other
-gathering is begun: appends are refused."""
+"""Bytes of unconfirmed records, each counted with `pending_batch.RECORD_CHARGE`, beyond which no
+other batch is begun: appends are refused."""
 PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 """Bytes of unconfirmed records below which waiting appends go on."""
 
@@ -38,6 +36,10 @@ APPEND_MANY_BYTES_MAX: Final = 32 * 1024 * 1024
 UNIT_BYTES_MAX: Final = 8 * 1024 * 1024
 UNIT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX
 """Of the records of one unit (`submit_encoded`), which is one entry."""
+
+
+_SHORT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX - 1
+"""In the open batch: one more does not close it."""
 
 
 class RecordAccumulator:
@@ -59,7 +61,7 @@ class RecordAccumulator:
         is given the error of a record that was not taken; from any thread."""
         self.packer = Packer()
         self.next_offset = next_offset
-        """Offset of the next append, behind all that is settled."""
+        """Offset of the next append, behind all that was taken."""
         self._log = log
         self._record_bytes_max = record_bytes_max
         self._last_txid = last_txid
@@ -71,26 +73,20 @@ class RecordAccumulator:
         self._woken = False
         self._origin: bytes | None = None
         """Whose units come in here."""
-        self._gathering: Gathering | None = None
-        """What has gathered since it was settled."""
         self._shut: LogError | None = None
         """What every append is answered; None: they are taken."""
+        self._short_bytes_max = record_bytes_max
+        """Of a record that joins the open batch without ceremony; -1: all are refused."""
 
     @property
     def pending_bytes(self) -> int:
         """Of all records that are not confirmed."""
-        gathering = self._gathering
-        return self.packer.pending_bytes + (0 if gathering is None else gathering.charge)
+        return self.packer.pending_bytes
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come in that is not confirmed, or failed."""
-        return self._gathering is None and not self.packer.pending_bytes
-
-    @property
-    def end_offset(self) -> int:
-        """Offset behind all that came in, settled or not."""
-        return self.next_offset + (0 if self._gathering is None else self._gathering.count)
+        return not self.packer.pending_bytes
 
     @property
     def has_room(self) -> bool:
@@ -100,97 +96,95 @@ class RecordAccumulator:
     def shut(self, answer: LogError) -> None:
         """Take nothing more: every append fails with *answer*."""
         self._shut = answer
+        self._short_bytes_max = -1
 
     def taken(self) -> None:
-        """The writer looks at what has gathered: call *wake* again for the next record."""
+        """The writer looks at what has come in: call *wake* again for the next record."""
         self._woken = False
 
-    def gather(
-        self, record: bytes | Row, charge: int, expected_offset: int | None
-    ) -> tuple[Gathering, int]:
-        """Append one record, which counts *charge* bytes; return where its outcome will be found.
+    def append(
+        self, record: bytes | Row, size: int, expected_offset: int | None
+    ) -> tuple[Outcome, int]:
+        """Append one record of *size* bytes; return the outcome it will have, sooner or later, and
+        its slot in that.
 
         Raises `TooManyPending` alone."""
-        gathering = self._gathering
+        batch = self.packer.open
         if (
-            gathering is None
-            or gathering.charge + charge > gathering.limit
-            or expected_offset is not None
-        ):
-            gathering = self._begin(expected_offset)
-        gathering.charge += charge
-        records = gathering.records
-        records.append(record)
-        return gathering, len(records) - 1
-
-    def _begin(self, expected_offset: int | None) -> Gathering:
-        self.settle()
-        if self._shut is not None:
-            return Gathering.placed(Outcome.refused(self._shut, self._told))
-        self._check_pending()
-        gathering = self._gathering = Gathering(expected_offset)
+            batch is not None
+            and expected_offset is None
+            and batch.size_bytes + size < ENTRY_BYTES_FULL
+            and size <= self._short_bytes_max
+            and len(records := batch.records) < _SHORT_RECORDS_MAX
+            and (type(record) is bytes or self._is_short(record, batch))
+        ):  # as it mostly is; the writer was woken for this batch
+            self.next_offset += 1
+            batch.size_bytes += size
+            records.append(record)
+            return batch, len(records) - 1
+        begins = batch is None or batch.size_bytes + size > self.packer.entry_bytes_full
+        if begins and self._shut is None:
+            self._check_pending()
+        taken = self.submit(record, size, expected_offset)
         self.wake_writer()
-        return gathering
+        return taken
 
-    def settle(self) -> None:
-        """Give what has gathered its places."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is not None:
-            self.submit_gathered(gathering)
-
-    def submit_gathered(self, gathering: Gathering) -> None:
-        """Append the records of *gathering*, each for itself; the writer is not woken."""
-        if not gathering.records:
-            return  # who began it was interrupted
-        records, expected = gathering.take(), gathering.expected_offset
-        refusal = self._refusal_of_all(records, expected)
-        if refusal is None:
-            (part,) = self._take_all(records)
-            gathering.place(part.group.outcome, part.slot)
-        else:
-            gathering.place_each([self.submit(*row, expected) for row in records.rows()])
+    def _is_short(self, record: bytes | Row, batch: PendingBatch) -> bool:
+        """Whether neither txid nor headers of *record* refuse it; *batch* has its txid then."""
+        _, _, txid, _, headers = record
+        if headers is not None:
+            return False
+        if txid is not None:
+            if not self._last_txid <= txid <= TXID_MAX or txid <= NO_TXID:
+                return False
+            self._last_txid = batch.newest_txid = txid
+        batch.has_rows = True
+        return True
 
     def submit(
-        self,
-        payload: bytes,
-        key: bytes | None,
-        txid: int | None,
-        timestamp_ms: int | None,
-        headers: bytes | None,
-        expected_offset: int | None,
+        self, record: bytes | Row, size: int, expected_offset: int | None
     ) -> tuple[Outcome, int]:
-        """Append one record; return the outcome it will have, sooner or later, and its slot. The
-        writer is not woken."""
-        size = len(payload) if key is None else len(payload) + len(key)
-        if headers is not None:
-            size += len(headers)
+        """As `append`, whatever is pending; the writer is not woken."""
+        txid = headers = None
+        if type(record) is tuple:
+            _, _, txid, _, headers = record
         refusal = self._refusal(size, txid, expected_offset)
         if refusal is None and headers is not None and are_paired(headers):
             refusal = self._pairs_refusal()
         if refusal is not None:
             return Outcome.refused(refusal, self._told), 0
+        self.next_offset += 1
+        batch = self.packer.add(record, size, self._now_ms)
         if txid is not None:
             self._last_txid = txid
-        self.next_offset += 1
-        group = self.packer.add(payload, key, txid, timestamp_ms, headers, self._now_ms)
-        return group.outcome, group.count - 1
+        return batch, len(batch.records) - 1
 
-    def submit_many(
-        self,
-        records: Columns,
-        expected_offset: int | None,
-    ) -> list[Part]:
+    def submit_batch(self, batch: PendingBatch) -> None:
+        """Append the records of *batch*, which threads have filled up to an entry's, each for
+        itself; the writer is not woken."""
+        if not batch.records:
+            return  # who began it was interrupted
+        expected = batch.expected_offset
+        if self._refusal_of_all(batch, expected) is None:
+            self._advance(batch)
+            self.packer.join(batch, self._now_ms)
+        else:
+            taken = [self.submit(record, size_of(record), expected) for record in batch.records]
+            batch.scatter(taken)
+
+    def submit_many(self, records: list[bytes | Row], expected_offset: int | None) -> list[Part]:
         """Append records behind each other, all or none; return where they went, in order.
 
         Raises why they are refused, and `TooManyPending`."""
-        self.settle()
         self._check_pending()
-        refusal = self._refusal_of_all(records, expected_offset)
-        if refusal is None and (size := records.total_bytes()) > APPEND_MANY_BYTES_MAX:
-            refusal = BatchTooLarge(self._log, size, APPEND_MANY_BYTES_MAX)
+        batch = PendingBatch(records)
+        refusal = self._refusal_of_all(batch, expected_offset)
+        if refusal is None and batch.size_bytes > APPEND_MANY_BYTES_MAX:
+            refusal = BatchTooLarge(self._log, batch.size_bytes, APPEND_MANY_BYTES_MAX)
         if refusal is not None:
             raise refusal
-        parts = self._take_all(records)
+        self._advance(batch)
+        parts = self.packer.add_many(batch, self._now_ms)
         self.wake_writer()
         return parts
 
@@ -204,7 +198,6 @@ class RecordAccumulator:
         batches = [decode_encoded(payload) for payload in payloads]
         assert sum(batch.header.records_bytes for batch in batches) <= UNIT_BYTES_MAX, "one entry"
         assert sum(batch.count for batch in batches) <= UNIT_RECORDS_MAX
-        self.settle()
         last_txid = self._last_txid
         for batch in batches:
             refusal = self._refusal_of_encoded(batch, last_txid)
@@ -213,11 +206,11 @@ class RecordAccumulator:
             if batch.header.first_txid != NO_TXID:
                 last_txid = batch.header.last_txid
         payload = payloads[0] if len(payloads) == 1 else joined(batches)
-        group = self.packer.add_encoded(payload, receipt)
+        pending = self.packer.add_encoded(payload, receipt)
         self._origin, self._last_txid = receipt.origin, last_txid
-        self.next_offset += group.count
+        self.next_offset += pending.count
         self.wake_writer()
-        return group.outcome
+        return pending
 
     def _refusal_of_encoded(self, batch: RecordBatch, last_txid: int) -> LogError | None:
         size = batch.header.records_bytes
@@ -244,27 +237,30 @@ class RecordAccumulator:
         if self.pending_bytes >= PENDING_BYTES_MAX:
             raise TooManyPending(self.pending_bytes, PENDING_BYTES_MAX)
 
-    def _take_all(self, records: Columns) -> list[Part]:
-        self._advance(records)
-        return self.packer.add_many(records, self._now_ms)
+    def _advance(self, batch: PendingBatch) -> None:
+        """Give the records of *batch*, which are not refused, their offsets."""
+        self.next_offset += batch.count
+        if batch.newest_txid != NO_TXID:
+            self._last_txid = batch.newest_txid
 
-    def _advance(self, records: Columns) -> None:
-        """Give *records*, which are not refused, their offsets."""
-        for txid in records.txids or ():
-            if txid is not None:
-                self._last_txid = txid
-        self.next_offset += records.count
-
-    def _refusal_of_all(self, records: Columns, expected_offset: int | None) -> LogError | None:
-        """Return why *records* are refused, as far as that is the fault of any of them."""
-        refusal = self._refusal(max(records.sizes()), None, expected_offset)
+    def _refusal_of_all(self, batch: PendingBatch, expected_offset: int | None) -> LogError | None:
+        """Return why the records of *batch* are refused, as far as that is the fault of any of
+        them; and put into it what was seen of them."""
+        records = batch.records
+        batch.has_rows = tuple in set(map(type, records))
+        sizes = list(map(size_of if batch.has_rows else len, records))
+        batch.size_bytes = sum(sizes)
+        refusal = self._refusal(max(sizes), None, expected_offset)
         last_txid = self._last_txid
-        for txid in records.txids or ():
+        for record in records if batch.has_rows else ():
+            if not isinstance(record, tuple):
+                continue
+            _, _, txid, _, headers = record
             if refusal is None and txid is not None:
                 refusal = self._txid_refusal(txid, last_txid)
-                last_txid = txid
-        if refusal is None and any(map(are_paired, records.headers or ())):
-            refusal = self._pairs_refusal()
+                last_txid = batch.newest_txid = txid
+            if refusal is None and headers is not None and are_paired(headers):
+                refusal = self._pairs_refusal()
         return refusal
 
     def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:

@@ -1,6 +1,6 @@
 """What the writer of one open log does: sends, rolls, heals, closes; and how each append ends.
 
-Groups of records (`protocol.packer`) pass through it, never single ones: those come in at
+Batches of records (`protocol.pending_batch`) pass through it, never single ones: those come in at
 `protocol.accumulator`. A takeover (`protocol.takeover`) has opened the log before a writer begins.
 
     appending   what gathers is sent as entries; the other steps of a roll go on beside
@@ -99,7 +99,7 @@ from dlog.protocol.log_writer_events import (
     WritingEffect,
     WritingEvent,
 )
-from dlog.protocol.packer import Group
+from dlog.protocol.pending_batch import PendingBatch
 from dlog.protocol.roll import Roll
 from dlog.receipts import Receipt
 from ledger.delays import Backoff
@@ -305,7 +305,6 @@ class Writing:
         """Apply *event*, return what to do."""
         before, name = self.phase, type(event).__name__
         assert (name, before) in TRANSITIONS, f"{name} while {before.value}"
-        self._accumulator.settle()
         effects = self._dispatch(event, now)
         self._check_step(name, before)
         return effects
@@ -325,7 +324,6 @@ class Writing:
     def gathered(self, _now: float) -> Sequence[WritingEffect]:
         """Records have come in since this was called last."""
         before = self.phase
-        self._accumulator.settle()
         self._accumulator.taken()
         effects = self._send()
         if CHECKS.costly:
@@ -338,7 +336,6 @@ class Writing:
         """The oldest entry in flight is kept, as *entry_id* of the ledger; *size_bytes*: of the
         encoded batch."""
         before = self.phase
-        self._accumulator.settle()
         if not self._hears(ledger_id):
             return ()
         assert entry_id == self._confirmed_entry + 1, "entries are confirmed in order"
@@ -424,15 +421,15 @@ class Writing:
         """Send what may be sent now."""
         if self.phase is not LogWriterPhase.APPENDING:
             return []
-        groups: list[Group] = []
-        while (group := self._packer.take()) is not None:
-            self._receipt = group.receipt or self._receipt
-            group.base_index = self._sent_offset - self._segment_first
-            group.previous_txid, group.carries = self._sent_txid, self._receipt
-            groups.append(group)
-            self._sent_offset += group.count
-            self._sent_txid = group.last_txid(self._sent_txid)
-        return [SendEntries(self._ledger_id, tuple(groups))] if groups else []
+        batches: list[PendingBatch] = []
+        while (batch := self._packer.take()) is not None:
+            self._receipt = batch.receipt or self._receipt
+            batch.base_index = self._sent_offset - self._segment_first
+            batch.previous_txid, batch.carries = self._sent_txid, self._receipt
+            batches.append(batch)
+            self._sent_offset += batch.count
+            self._sent_txid = batch.last_txid(self._sent_txid)
+        return [SendEntries(self._ledger_id, tuple(batches))] if batches else []
 
     def _hears(self, ledger_id: LedgerId) -> bool:
         """Whether answers of that ledger count: it is found out by healing how those before ended.
@@ -442,13 +439,13 @@ class Writing:
         return sends and ledger_id == self._ledger_id
 
     def _confirm(self) -> Confirm:
-        """Confirm the oldest group in flight, as the next entry of the present segment."""
-        group = self._packer.confirmed()
+        """Confirm the oldest batch in flight, as the next entry of the present segment."""
+        batch = self._packer.confirmed()
         offset = self.confirmed_offset
         self._confirmed_entry += 1
-        self.confirmed_offset = offset + group.count
-        self.confirmed_txid = group.last_txid(self.confirmed_txid)
-        return Confirm(group, offset, self.segment, self._confirmed_entry)
+        self.confirmed_offset = offset + batch.count
+        self.confirmed_txid = batch.last_txid(self.confirmed_txid)
+        return Confirm(batch, offset, self.segment, self._confirmed_entry)
 
     def _send_refused(self, event: SendRefused, now: float) -> list[WritingEffect]:
         if not self._hears(event.ledger_id):
@@ -681,13 +678,13 @@ class Writing:
         sent, unsent = self._packer.fail()
         effects: list[WritingEffect] = []
         offset = self.confirmed_offset
-        for group in sent:
+        for batch in sent:
             if _closed_empty(error):
-                effects.append(Refuse(group, ended))
+                effects.append(Refuse(batch, ended))
             else:
-                effects.append(LeaveUnknown(group, offset, str(error)))
-            offset += group.count
-        return effects + [Refuse(group, ended) for group in unsent]
+                effects.append(LeaveUnknown(batch, offset, str(error)))
+            offset += batch.count
+        return effects + [Refuse(batch, ended) for batch in unsent]
 
     def _leave(self, *own: LedgerId) -> list[WritingEffect]:
         self.phase = LogWriterPhase.LEAVING

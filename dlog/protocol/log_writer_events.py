@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dlog.manifest import Manifest
 from dlog.protocol import roll
-from dlog.protocol.packer import Group
+from dlog.protocol.pending_batch import PendingBatch
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 
@@ -163,14 +163,14 @@ class SendEntries(NamedTuple):
     Each one that was added is answered later by `Writing.confirmed` or `AddFailed`."""
 
     ledger_id: LedgerId
-    groups: tuple[Group, ...]
+    batches: tuple[PendingBatch, ...]
     """Each knows its place."""
 
 
 class Confirm(NamedTuple):
-    """The records of *group* are in the log, the first one at *offset*."""
+    """The records of *batch* are in the log, the first one at *offset*."""
 
-    group: Group
+    batch: PendingBatch
     offset: int
     segment: int
     entry_id: int
@@ -178,17 +178,17 @@ class Confirm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The records of *group* are certainly not in the log."""
+    """The records of *batch* are certainly not in the log."""
 
-    group: Group
+    batch: PendingBatch
     error: LogError
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveUnknown:
-    """Nobody here can know whether *group* is in the log; if so, its first record at *offset*."""
+    """Nobody here can know whether *batch* is in the log; if so, its first record at *offset*."""
 
-    group: Group
+    batch: PendingBatch
     offset: int
     reason: str
 

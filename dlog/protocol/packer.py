@@ -1,118 +1,43 @@
 """Which records go into which entry, and when an entry is sent.
 
-A record joins the open group; a group that is full is closed and a new one begins. A closed
-group may be sent as soon as the window has room. The open one is sent when nothing is in
+A record joins the open batch; a batch that is full is closed and a new one begins. A closed
+batch may be sent as soon as the window has room. The open one is sent when nothing is in
 flight, or when a slot of the small window is free: so a lone append leaves at once, and
 under load entries grow by themselves, without a timer.
 
-A group carries the outcome of its records, which the driver settles when the group's entry is
-confirmed. Hot path: no object per record beyond what the caller gave.
+A batch is the outcome of its records (`protocol.pending_batch`), which the driver settles when the
+batch's entry is confirmed. Hot path: no object per record beyond what the caller gave. All that is
+pending is counted here alone.
 
 Invariants (asserted by `check`):
-    pending_bytes is the sum over open, full and sent groups, a record's share included
-    at most sent_max groups are in flight, at most partial_max if the last was not full
+    pending_bytes is the sum over open, full and sent batches, a record's share included
+    at most sent_max batches are in flight, at most partial_max if the last was not full
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final
 
-from dlog.columns import Columns
-from dlog.encoded_batch import placed
-from dlog.outcome import Outcome
-from dlog.position import NO_TXID
+from dlog.columns import Row, size_of
+from dlog.protocol.pending_batch import PendingBatch
 from dlog.receipts import Receipt
-from dlog.recordbatch import BatchHeader, Codec, encode_batch, parse_header
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
 ENTRY_RECORDS_MAX: Final = 64 * 1024
 PARTIAL_MAX: Final = 4
-"""Groups in flight beyond which a group that is not full waits."""
+"""Batches in flight beyond which a batch that is not full waits."""
 SENT_MAX: Final = 32
-"""Groups in flight beyond which any group waits."""
+"""Batches in flight beyond which any batch waits."""
 SENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes in flight beyond which any group waits."""
-
-RECORD_CHARGE: Final = 128
-"""Bytes that a pending record counts beside its own: so much it costs however small it is."""
-
-
-_Value = TypeVar("_Value")
-
-
-@dataclass(slots=True, kw_only=True)
-class Group(Columns):
-    """The records of one entry, from the append to its confirmation. It grows until it is taken,
-    and has its place in the segment once it is sent; another one if it is sent again."""
-
-    values: list[bytes] = field(default_factory=list)
-    base_timestamp_ms: int
-    outcome: Outcome = field(default_factory=Outcome)
-    size_bytes: int = 0
-    receipt: Receipt | None = None
-    """Of the unit that these records are; None: they are none."""
-    base_index: int = 0
-    """Records of its segment before it."""
-    previous_txid: int = NO_TXID
-    """The last one before it in the log; `NO_TXID` if there is none."""
-    carries: Receipt | None = None
-    """Of the last unit in its segment, itself included."""
-
-    @property
-    def charge(self) -> int:
-        return self.size_bytes + RECORD_CHARGE * self.count
-
-    def last_txid(self, before: int) -> int:
-        """Return the last txid up to here, if that is *before* ahead of these records."""
-        if self.txids is None:
-            return before
-        return next((txid for txid in reversed(self.txids or ()) if txid is not None), before)
-
-    def encode(self, *, codec: Codec, codec_level: int) -> bytes:
-        """Return the entry of these records at its place."""
-        return encode_batch(
-            self,
-            base_index=self.base_index,
-            base_timestamp_ms=self.base_timestamp_ms,
-            previous_txid=self.previous_txid,
-            codec=codec,
-            codec_level=codec_level,
-            receipt=self.carries,
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class EncodedGroup(Group):
-    """Records that were encoded before they came in; there are no columns of them here."""
-
-    payload: bytes
-    header: BatchHeader
-
-    @property
-    def count(self) -> int:
-        return self.header.count
-
-    def last_txid(self, before: int) -> int:
-        return before if self.header.first_txid == NO_TXID else self.header.last_txid
-
-    def encode(self, *, codec: Codec, codec_level: int) -> bytes:
-        return placed(
-            self.payload,
-            base_index=self.base_index,
-            previous_txid=self.previous_txid,
-            codec=codec,
-            codec_level=codec_level,
-            receipt=self.carries,
-        )
+"""Bytes in flight beyond which any batch waits."""
 
 
 @dataclass(slots=True)
 class Part:
-    """Records that went into one group."""
+    """Records that went into one batch."""
 
-    group: Group
+    batch: PendingBatch
     slot: int
     count: int
 
@@ -126,157 +51,121 @@ class Packer:
         sent_max: int = SENT_MAX,
     ) -> None:
         assert 1 <= partial_max <= sent_max
-        self._entry_bytes_full = entry_bytes_full
+        self.entry_bytes_full = entry_bytes_full
         self._partial_max = partial_max
         self._sent_max = sent_max
-        self._open: Group | None = None
-        self._full: deque[Group] = deque()
-        self._sent: deque[Group] = deque()
+        self.open: PendingBatch | None = None
+        """What single records are put into."""
+        self._full: deque[PendingBatch] = deque()
+        self._sent: deque[PendingBatch] = deque()
         self._sent_bytes = 0
         self._newest_was_open = False
-        """Whether the group taken last was not full."""
-        self.pending_bytes = 0
+        """Whether the batch taken last was not full."""
+        self._closed_bytes = 0
+        """What the batches count that get nothing more."""
+
+    @property
+    def pending_bytes(self) -> int:
         """Bytes of all records that are not confirmed yet, with `RECORD_CHARGE` for each."""
+        batch = self.open
+        return self._closed_bytes if batch is None else self._closed_bytes + batch.charge
 
     @property
     def in_flight(self) -> int:
-        """How many groups are sent and not confirmed."""
+        """How many batches are sent and not confirmed."""
         return len(self._sent)
 
     @property
     def has_full(self) -> bool:
-        """Whether a group waits that gets nothing more."""
+        """Whether a batch waits that gets nothing more."""
         return bool(self._full)
 
     @property
     def has_open(self) -> bool:
-        """Whether a group waits that is not full."""
-        return self._open is not None
+        """Whether a batch waits that is not full."""
+        return self.open is not None
 
     @property
-    def oldest(self) -> Group:
+    def oldest(self) -> PendingBatch:
         """The one in flight that is confirmed next. Requires one."""
         return self._sent[0]
 
-    def add(
-        self,
-        value: bytes,
-        key: bytes | None,
-        txid: int | None,
-        timestamp_ms: int | None,
-        headers: bytes | None,
-        now_ms: Callable[[], int],
-    ) -> Group:
-        """Put one record behind those before, as the last of the group that is returned."""
-        group = self._open
-        size = len(value) if key is None else len(value) + len(key)
-        if headers is not None:
-            size += len(headers)
-        if group is None or group.size_bytes + size > self._entry_bytes_full:
-            group = self._begin(now_ms())
-        if key is not None or group.keys is not None:
-            if group.keys is None:
-                group.keys = [None] * len(group.values)
-            group.keys.append(key)
-        if txid is not None or group.txids is not None:
-            if group.txids is None:
-                group.txids = [None] * len(group.values)
-            group.txids.append(txid)
-        if timestamp_ms is not None or group.timestamps_ms is not None:
-            if group.timestamps_ms is None:
-                group.timestamps_ms = [group.base_timestamp_ms] * len(group.values)
-            group.timestamps_ms.append(now_ms() if timestamp_ms is None else timestamp_ms)
-        if headers is not None or group.headers is not None:
-            if group.headers is None:
-                group.headers = [None] * len(group.values)
-            group.headers.append(headers)
-        group.values.append(value)
-        group.size_bytes += size
-        self.pending_bytes += size + RECORD_CHARGE
-        if group.size_bytes >= self._entry_bytes_full or len(group.values) >= ENTRY_RECORDS_MAX:
-            self._full.append(group)
-            self._open = None
-        return group
+    def add(self, record: bytes | Row, size: int, now_ms: Callable[[], int]) -> PendingBatch:
+        """Put one record of *size* bytes behind those before, as the last of the batch that is
+        returned."""
+        batch = self.open
+        if batch is None or batch.size_bytes + size > self.entry_bytes_full:
+            batch = self._begin(PendingBatch(), now_ms)
+        if type(record) is tuple:
+            batch.has_rows = True
+            batch.newest_txid = batch.newest_txid if record[2] is None else record[2]
+        batch.records.append(record)
+        batch.size_bytes += size
+        self._close_if_full(batch)
+        return batch
 
-    def add_many(
-        self,
-        records: Columns,
-        now_ms: Callable[[], int],
-    ) -> list[Part]:
-        """Put records behind those before; return where they went, in order.
+    def add_many(self, batch: PendingBatch, now_ms: Callable[[], int]) -> list[Part]:
+        """Put the records of *batch* behind those before; return where they went, in order.
 
         They become one entry's, if all of them fit into one."""
-        size = records.total_bytes()
-        fits = size <= self._entry_bytes_full and records.count <= ENTRY_RECORDS_MAX
-        if fits and not self._has_room(size, records.count):
-            self._begin(now_ms())
-        if fits:
-            return [self._extend(records, size, now_ms)]
+        size, count = batch.size_bytes, batch.count
+        if size <= self.entry_bytes_full and count <= ENTRY_RECORDS_MAX:
+            return [self.join(batch, now_ms)]
         parts: list[Part] = []
-        for row in records.rows():
-            group = self.add(*row, now_ms)
-            if parts and parts[-1].group is group:
+        for record in batch.records:
+            taken = self.add(record, size_of(record), now_ms)
+            if parts and parts[-1].batch is taken:
                 parts[-1].count += 1
             else:
-                parts.append(Part(group, group.count - 1, 1))
+                parts.append(Part(taken, taken.count - 1, 1))
         return parts
 
-    def add_encoded(self, payload: bytes, receipt: Receipt | None) -> Group:
+    def join(self, batch: PendingBatch, now_ms: Callable[[], int]) -> Part:
+        """Put the records of *batch*, which fit into one entry, behind those before: they join the
+        open batch, or theirs is the open one from now on."""
+        joined, count = self.open, batch.count
+        if (
+            joined is None
+            or joined.size_bytes + batch.size_bytes > self.entry_bytes_full
+            or joined.count + count > ENTRY_RECORDS_MAX
+        ):
+            self._close_if_full(self._begin(batch, now_ms))
+            return Part(batch, 0, count)
+        slot = joined.count
+        joined.absorb(batch)
+        self._close_if_full(joined)
+        return Part(joined, slot, count)
+
+    def add_encoded(self, payload: bytes, receipt: Receipt | None) -> PendingBatch:
         """Put the records of an encoded batch without a place behind those before, as one entry
         that holds nothing else."""
-        if self._open is not None:
-            self._full.append(self._open)
-            self._open = None
-        header = parse_header(payload)
-        group = EncodedGroup(
-            payload=payload,
-            header=header,
-            base_timestamp_ms=header.base_timestamp_ms,
-            size_bytes=header.records_bytes,
-            receipt=receipt,
-        )
-        self.pending_bytes += group.charge
-        self._full.append(group)
-        return group
+        self._close_open()
+        batch = PendingBatch.of_encoded(payload, receipt)
+        self._full.append(batch)
+        self._closed_bytes += batch.charge
+        return batch
 
-    def _has_room(self, size: int, count: int) -> bool:
-        group = self._open
-        return group is None or (
-            group.size_bytes + size <= self._entry_bytes_full
-            and group.count + count <= ENTRY_RECORDS_MAX
-        )
+    def _begin(self, batch: PendingBatch, now_ms: Callable[[], int]) -> PendingBatch:
+        """Make *batch* the open one; the one before it, if there is one, gets nothing more."""
+        self._close_open()
+        batch.base_timestamp_ms = now_ms()
+        self.open = batch
+        return batch
 
-    def _extend(self, records: Columns, size: int, now_ms: Callable[[], int]) -> Part:
-        """Add records to the open group, which has room for all of them."""
-        group = self._open or self._begin(now_ms())
-        slot, count = group.count, records.count
-        group.keys = _joined(group.keys, records.keys, slot, count)
-        group.txids = _joined(group.txids, records.txids, slot, count)
-        group.headers = _joined(group.headers, records.headers, slot, count)
-        if records.timestamps_ms is not None or group.timestamps_ms is not None:
-            now = now_ms()
-            times = [now if t is None else t for t in records.timestamps_ms or repeat(None, count)]
-            if group.timestamps_ms is None:
-                group.timestamps_ms = [group.base_timestamp_ms] * slot
-            group.timestamps_ms.extend(times)
-        group.values.extend(records.values)
-        group.size_bytes += size
-        self.pending_bytes += size + RECORD_CHARGE * count
-        if group.size_bytes >= self._entry_bytes_full or group.count >= ENTRY_RECORDS_MAX:
-            self._full.append(group)
-            self._open = None
-        return Part(group, slot, count)
+    def _close_if_full(self, batch: PendingBatch) -> None:
+        if batch.size_bytes >= self.entry_bytes_full or len(batch.records) >= ENTRY_RECORDS_MAX:
+            self._close_open()
 
-    def _begin(self, now_ms: int) -> Group:
-        """Begin a group; the open one, if there is one, gets nothing more."""
-        if self._open is not None:
-            self._full.append(self._open)
-        self._open = Group(base_timestamp_ms=now_ms)
-        return self._open
+    def _close_open(self) -> None:
+        """Put nothing more into the open batch, if there is one."""
+        if self.open is not None:
+            self._closed_bytes += self.open.charge
+            self._full.append(self.open)
+            self.open = None
 
-    def take(self) -> Group | None:
-        """Return the group to send now, counted as in flight, or None to wait."""
-        if self._open is None and not self._full:
+    def take(self) -> PendingBatch | None:
+        """Return the batch to send now, counted as in flight, or None to wait."""
+        if self.open is None and not self._full:
             return None
         in_flight = len(self._sent)
         if in_flight and self._sent_bytes >= SENT_BYTES_MAX:
@@ -284,66 +173,53 @@ class Packer:
         if self._full:
             if in_flight >= self._sent_max:
                 return None
-            group, self._newest_was_open = self._full.popleft(), False
-        elif self._open is not None and in_flight < self._partial_max:
-            group, self._open, self._newest_was_open = self._open, None, True
+            batch, self._newest_was_open = self._full.popleft(), False
+        elif self.open is not None and in_flight < self._partial_max:
+            batch, self.open, self._newest_was_open = self.open, None, True
+            self._closed_bytes += batch.charge
         else:
             return None
-        self._sent.append(group)
-        self._sent_bytes += group.size_bytes
-        return group
+        self._sent.append(batch)
+        self._sent_bytes += batch.size_bytes
+        return batch
 
-    def put_back(self) -> Group:
+    def put_back(self) -> PendingBatch:
         """Undo the last `take` that is neither confirmed nor undone; return what it returned."""
-        group = self._sent.pop()
-        self._sent_bytes -= group.size_bytes
-        self._full.appendleft(group)
-        return group
+        batch = self._sent.pop()
+        self._sent_bytes -= batch.size_bytes
+        self._full.appendleft(batch)
+        return batch
 
     def put_all_back(self) -> None:
-        """Undo every `take` that is not confirmed: none of these groups was kept."""
+        """Undo every `take` that is not confirmed: none of these batches was kept."""
         self._full.extendleft(reversed(self._sent))
         self._sent.clear()
         self._sent_bytes = 0
 
-    def confirmed(self) -> Group:
-        """Return the oldest group in flight: its entry is confirmed. Requires one."""
-        group = self._sent.popleft()
-        self._sent_bytes -= group.size_bytes
-        self.pending_bytes -= group.charge
-        return group
+    def confirmed(self) -> PendingBatch:
+        """Return the oldest batch in flight: its entry is confirmed. Requires one."""
+        batch = self._sent.popleft()
+        self._sent_bytes -= batch.size_bytes
+        self._closed_bytes -= batch.charge
+        return batch
 
-    def fail(self) -> tuple[list[Group], list[Group]]:
-        """Give up everything; return the groups that were sent and those that were not."""
+    def fail(self) -> tuple[list[PendingBatch], list[PendingBatch]]:
+        """Give up everything; return the batches that were sent and those that were not."""
         sent, unsent = list(self._sent), list(self._full)
-        if self._open is not None:
-            unsent.append(self._open)
+        if self.open is not None:
+            unsent.append(self.open)
         self._sent.clear()
         self._full.clear()
-        self._open = None
-        self._sent_bytes = self.pending_bytes = 0
+        self.open = None
+        self._sent_bytes = self._closed_bytes = 0
         return sent, unsent
 
     def check(self) -> None:
-        groups = [*self._sent, *self._full]
-        if self._open is not None:
-            assert self._open.values, "an open group holds a record"
-            groups.append(self._open)
-        assert self.pending_bytes == sum(group.charge for group in groups)
-        assert self._sent_bytes == sum(group.size_bytes for group in self._sent)
+        batches = [*self._sent, *self._full]
+        if self.open is not None:
+            assert self.open.records, "an open batch holds a record"
+            batches.append(self.open)
+        assert self.pending_bytes == sum(batch.charge for batch in batches)
+        assert self._sent_bytes == sum(batch.size_bytes for batch in self._sent)
         assert len(self._sent) <= self._sent_max
         assert len(self._sent) <= self._partial_max or not self._newest_was_open
-
-
-def _joined(
-    before: list[_Value | None] | None,
-    column: list[_Value | None] | None,
-    slot: int,
-    count: int,
-) -> list[_Value | None] | None:
-    """Return an optional column of *slot* records and, behind them, of *count* more."""
-    if column is None and before is None:
-        return None
-    joined: list[_Value | None] = [None] * slot if before is None else before
-    joined.extend([None] * count if column is None else column)
-    return joined

@@ -1,7 +1,7 @@
 """Hands the appends of many threads to the loop of the writer, at one wake-up per batch.
 
-A thread puts its record behind those of the others, into the gathering that is open, and has its
-future; the loop takes what has gathered as fast as the writer has room. Nothing is lost between the
+A thread puts its record behind those of the others, into the batch that is open, and has its
+future; the loop takes the batches as fast as the writer has room. Nothing is lost between the
 two: what is in the queue when it ends is refused by the writer, which resolves it.
 
 Invariants:
@@ -11,10 +11,9 @@ Invariants:
 
 A future of one append is light enough to make one per record. `concurrent.futures.Future` makes a
 lock, a condition and two lists for each future, which costs more than appending the record. Here
-they are made when a thread really waits for this one record. Until then the future is a gathering
-and an index, which say its entry's outcome and a slot there (`dlog.protocol.pending_batch`,
-`dlog.outcome`). Everything else is inherited, so `concurrent.futures.wait` and
-`asyncio.wrap_future` work.
+they are made when a thread really waits for this one record. Until then the future is a batch and
+an index in it, which say its entry's outcome and a slot there (`dlog.protocol.pending_batch`).
+Everything else is inherited, so `concurrent.futures.wait` and `asyncio.wrap_future` work.
 
 Its twin in `dlog.aio.write.append_future` has the same name, as the two `Log` have: who changes
 from one API to the other changes an import. They share no base: what each inherits is its point.
@@ -33,17 +32,19 @@ from typing import Final, Self, TypeVar, final
 
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import Columns, Row
-from dlog.outcome import Outcome
+from dlog.columns import Row
 from dlog.position import RecordId, RecordIds
-from dlog.protocol.pending_batch import Gathering
+from dlog.protocol.packer import ENTRY_BYTES_FULL
+from dlog.protocol.pending_batch import RECORD_CHARGE, Outcome, PendingBatch
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending
 
 _LOCK: Final = threading.Lock()
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of appends that wait for the loop, beside those of the gathering that is open; beyond that
+"""Bytes of appends that wait for the loop, beside those of the batch that is open; beyond that
 the calling thread waits."""
+_BATCH_CHARGE_MAX: Final = ENTRY_BYTES_FULL
+"""What the records of a batch count at most, but for a first one that counts more."""
 _Result = TypeVar("_Result")
 
 
@@ -72,19 +73,19 @@ def _on_own_thread(call: Callable[[Future[_Result]], object], future: Future[_Re
 class AppendFuture(_LogOrder[RecordId]):
     """An append cannot be taken back, so it cannot be cancelled."""
 
-    __slots__ = ("_gathering", "_index")
+    __slots__ = ("_batch", "_index")
 
     _lazy: threading.Condition | None = None
 
-    def __init__(self, gathering: Gathering, index: int) -> None:
+    def __init__(self, batch: PendingBatch, index: int) -> None:
         # Instead of Future.__init__, whose work is done by `_condition`.
-        self._gathering = gathering
+        self._batch = batch
         self._index = index
 
     @classmethod
     def refused(cls, error: LogError) -> Self:
         """Return the future of a record that was never taken."""
-        return cls(Gathering.placed(Outcome.refused(error)), 0)
+        return cls(PendingBatch.refused(error), 0)
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -98,7 +99,7 @@ class AppendFuture(_LogOrder[RecordId]):
                     self._waiters = []
                     self._done_callbacks: list[Callable[[Future[RecordId]], object]] = []
                     self._lazy = threading.Condition()
-            self._gathering.watch(self._index, self._finish)
+            self._batch.watch_record(self._index, self._finish)
         return self._lazy
 
     def cancel(self) -> bool:
@@ -130,8 +131,8 @@ class AppendFuture(_LogOrder[RecordId]):
 
     def _found(self) -> tuple[Outcome, int] | None:
         """Return the outcome and the slot, once the outcome is known."""
-        found = self._gathering.find(self._index)
-        return found if found is not None and found[0].done else None
+        found = self._batch.find(self._index)
+        return found if found[0].done else None
 
     def _finish(self) -> None:
         found = self._found()
@@ -176,12 +177,12 @@ class ManyRecords:
     future: ManyFuture
     charge: int
     """Bytes that they count in the queue."""
-    records: Columns
+    records: list[bytes | Row]
     expected_offset: int | None
 
     @property
     def count(self) -> int:
-        return self.records.count
+        return len(self.records)
 
 
 class AppendQueue:
@@ -190,9 +191,11 @@ class AppendQueue:
         self._thread = thread
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._queue: deque[Gathering | ManyRecords] = deque()
-        self._open: Gathering | None = None
+        self._queue: deque[PendingBatch | ManyRecords] = deque()
+        self._open: PendingBatch | None = None
         """The last of the queue, while records may be put into it."""
+        self._open_room = 0
+        """What records may still count that are put into it."""
         self._queued_bytes = 0
         """Of the queue without the open one."""
         self._draining = False
@@ -201,26 +204,26 @@ class AppendQueue:
         self._closed = False
 
     def put(
-        self, record: bytes | Row, charge: int, expected_offset: int | None
+        self, record: bytes | Row, size: int, expected_offset: int | None
     ) -> AppendFuture | None:
-        """Hand one record to the loop, once there is room; return None if the queue is closed.
+        """Hand one record of *size* bytes to the loop, once there is room; return None if the queue
+        is closed.
 
         Raises `TooManyPending` instead of waiting on the loop, which makes the room."""
         with self._lock:
-            gathering = self._open
-            if (
-                gathering is None
-                or gathering.charge + charge > gathering.limit
-                or expected_offset is not None
-            ):
-                gathering = Gathering(expected_offset)
-                if not self._enqueue(gathering):
+            batch = self._open
+            charge = size + RECORD_CHARGE
+            if batch is None or charge > self._open_room or expected_offset is not None:
+                batch = PendingBatch(expected_offset=expected_offset)
+                if not self._enqueue(batch):
                     return None
-                self._open = gathering
-            gathering.charge += charge
+                self._open = batch
+                self._open_room = _BATCH_CHARGE_MAX if expected_offset is None else 0
+            self._open_room -= charge
+            batch.size_bytes += size
             # This appends it, in one step; whatever else there is to know follows from it.
-            gathering.records.append(record)
-            future = self._newest = AppendFuture(gathering, len(gathering.records) - 1)
+            batch.records.append(record)
+            future = self._newest = AppendFuture(batch, len(batch.records) - 1)
             return future
 
     def put_many(self, many: ManyRecords) -> bool:
@@ -270,7 +273,7 @@ class AppendQueue:
 
     # With the lock.
 
-    def _enqueue(self, queued: Gathering | ManyRecords) -> bool:
+    def _enqueue(self, queued: PendingBatch | ManyRecords) -> bool:
         self._shut()
         while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
             if self._thread.is_current():
@@ -286,12 +289,12 @@ class AppendQueue:
         return True
 
     def _shut(self) -> None:
-        """Put nothing more into the gathering that is open, if there is one."""
+        """Put nothing more into the batch that is open, if there is one."""
         if self._open is not None:
             self._queued_bytes += self._open.charge
             self._open = None
 
-    def _pop(self) -> Gathering | ManyRecords | None:
+    def _pop(self) -> PendingBatch | ManyRecords | None:
         with self._lock:
             if not self._queue:
                 return None
@@ -327,7 +330,7 @@ class AppendQueue:
             if isinstance(queued, ManyRecords):
                 self._append_many(queued)
             else:
-                self._writer.submit_gathered(queued)
+                self._writer.submit_batch(queued)
         if has_taken:
             self._writer.send()
         with self._lock:

@@ -25,13 +25,12 @@ from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.read.tails import BARRIER_S
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import Row, checked, checked_many
+from dlog.columns import Row, checked, checked_many, size_of, total_bytes
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.headers import HeadersGiven, Payload
 from dlog.position import BeyondEnd, Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S
-from dlog.protocol.packer import RECORD_CHARGE
-from dlog.protocol.pending_batch import charge_of
+from dlog.protocol.pending_batch import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync.append_queue import AppendFuture, AppendQueue, ManyFuture, ManyRecords
 from dlog.sync.loop_thread import BlockingHandle, LoopThread, forks
@@ -223,13 +222,13 @@ class Log(BlockingHandle[aio.Log]):
             and timestamp_ms is None
             and headers is None
         ):
-            record, charge = payload, len(payload) + RECORD_CHARGE
+            record, size = payload, len(payload)
         else:
             record = checked(payload, key, txid, timestamp_ms, headers)
-            charge = charge_of(record)
+            size = size_of(record)
         if self._thread.generation != forks.generation:  # as `_check_process`, without its calls
             raise UsedAfterFork(self.name)
-        future = self._queue.put(record, charge, expected_offset)
+        future = self._queue.put(record, size, expected_offset)
         return AppendFuture.refused(LogClosed(self.name)) if future is None else future
 
     def append_many(
@@ -267,7 +266,7 @@ class Log(BlockingHandle[aio.Log]):
         records = checked_many(payloads, keys, txids, timestamps_ms, headers)
         self._check_process()
         future = ManyFuture(self._inner.writer.tell)
-        charge = records.total_bytes() + RECORD_CHARGE * records.count
+        charge = total_bytes(records) + RECORD_CHARGE * len(records)
         if not self._queue.put_many(ManyRecords(future, charge, records, expected_offset)):
             future.set_exception(LogClosed(self.name))
         return future

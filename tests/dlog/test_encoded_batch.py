@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.columns import Columns, Row
+from dlog.columns import Columns, Row, size_of
 from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes, placed
 from dlog.errors import DamagedBatch
 from dlog.headers import HeadersGiven, encode_headers
@@ -67,7 +67,7 @@ def test_batches_that_are_joined_have_the_records_of_all_in_order(
     assert batch.header.last_txid == (txids[-1] if txids else NO_TXID)
     assert batch.header.base_index == 0
     assert batch.receipt is None
-    sizes = Columns.of([*rows]).sizes()
+    sizes = [*map(size_of, rows)]
     assert largest_record_bytes(decode_encoded(whole)) == max(sizes)
     assert batch.header.records_bytes == sum(sizes)
 

@@ -1,8 +1,9 @@
-"""The future of one append of the asynchronous API: a gathering, and an index in it.
+"""The future of one append of the asynchronous API: the outcome of its batch, and a slot in that.
 
 Cheaper to make than the standard library's, and nothing has to be done with it when its record is
-confirmed, unless somebody waits for it (`dlog.outcome`). It is one for asyncio: it can be
-awaited, gathered, shielded, waited for and cancelled. Cancelling ends the waiting, not the append.
+confirmed, unless somebody waits for it (`dlog.protocol.pending_batch`). It is one for asyncio: it
+can be awaited, gathered, shielded, waited for and cancelled. Cancelling ends the waiting, not the
+append.
 """
 
 import asyncio
@@ -18,10 +19,9 @@ from dlog.errors import (
     LogSealed,
     LostOwnership,
 )
-from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds, Span
 from dlog.protocol.packer import Part
-from dlog.protocol.pending_batch import Gathering
+from dlog.protocol.pending_batch import Outcome
 from ledger.errors import LogError
 
 
@@ -41,21 +41,21 @@ class _Waiting:
 class AppendFuture(asyncio.Future[RecordId]):
     """Used on the loop of its log only, as every future of asyncio."""
 
-    __slots__ = ("_gathering", "_home", "_index")
+    __slots__ = ("_home", "_outcome", "_slot")
 
     _waiting: _Waiting | None = None
 
-    def __init__(self, gathering: Gathering, index: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, outcome: Outcome, slot: int, loop: asyncio.AbstractEventLoop) -> None:
         # Instead of Future.__init__: nothing of the inherited state is used.
-        self._gathering = gathering
-        self._index = index
+        self._outcome = outcome
+        self._slot = slot
         self._home = loop
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._home
 
     def done(self) -> bool:
-        return self._found() is not None or self.cancelled()
+        return self._outcome.done or self.cancelled()
 
     def cancelled(self) -> bool:
         return self._waiting is not None and self._waiting.cancelled
@@ -70,12 +70,12 @@ class AppendFuture(asyncio.Future[RecordId]):
         return True
 
     def result(self) -> RecordId:
-        outcome, slot = self._checked()
-        return outcome.record_id(slot)
+        self._check()
+        return self._outcome.record_id(self._slot)
 
     def exception(self) -> BaseException | None:
-        outcome, slot = self._checked()
-        return outcome.tell(slot)
+        self._check()
+        return self._outcome.tell(self._slot)
 
     def add_done_callback(
         self,
@@ -91,7 +91,7 @@ class AppendFuture(asyncio.Future[RecordId]):
         waiting.calls.append((fn, context or contextvars.copy_context()))
         if not waiting.watched:
             waiting.watched = True
-            self._gathering.watch(self._index, self._notify)
+            self._outcome.watch(self._notify)
 
     def remove_done_callback(self, fn: Callable[[Self], object], /) -> int:
         if self._waiting is None:
@@ -125,19 +125,12 @@ class AppendFuture(asyncio.Future[RecordId]):
             self._waiting = _Waiting()
         return self._waiting
 
-    def _found(self) -> tuple[Outcome, int] | None:
-        """Return the outcome and the slot, once the outcome is known."""
-        found = self._gathering.find(self._index)
-        return found if found is not None and found[0].done else None
-
-    def _checked(self) -> tuple[Outcome, int]:
+    def _check(self) -> None:
         waiting = self._waiting
         if waiting is not None and waiting.cancelled:
             raise asyncio.CancelledError(*(() if waiting.message is None else (waiting.message,)))
-        found = self._found()
-        if found is None:
+        if not self._outcome.done:
             raise asyncio.InvalidStateError("the append is not resolved yet")
-        return found
 
     def _notify(self) -> None:
         waiting = self._rare()
@@ -182,7 +175,7 @@ def resolve_many(
     def resolve() -> None:
         if future.done():
             return
-        errors = [part.group.outcome.error(part.slot) for part in parts]
+        errors = [part.batch.error(part.slot) for part in parts]
         failed = [error for error in errors if error is not None]
         if not failed:
             future.set_result(RecordIds([_span(part) for part in parts]))
@@ -192,11 +185,11 @@ def resolve_many(
             unknown = next((e for e in failed if e.outcome_unknown), None)
             future.set_exception(unknown or _partly(parts, failed[0]))
 
-    parts[-1].group.outcome.watch(resolve)
+    parts[-1].batch.watch(resolve)
 
 
 def _partly(parts: Sequence[Part], error: LogError) -> LogError:
-    place = parts[0].group.outcome.place
+    place = parts[0].batch.place
     assert place is not None, "entries are confirmed in order"
     log = (
         error.log if isinstance(error, AppendFailed | LogClosed | LogSealed | LostOwnership) else ""
@@ -205,7 +198,7 @@ def _partly(parts: Sequence[Part], error: LogError) -> LogError:
 
 
 def _span(part: Part) -> Span:
-    place = part.group.outcome.place
+    place = part.batch.place
     assert place is not None
     first = place.first_offset + part.slot
     return Span(first, place.segment, place.entry, part.slot, part.count)

@@ -33,7 +33,6 @@ from dlog.position import NO_TXID
 from dlog.protocol import unit_commit
 from dlog.protocol.edits import Staged
 from dlog.protocol.orphans import StagedFor
-from dlog.protocol.pending_batch import Gathering
 from dlog.protocol.unit_commit import Committed, Inline, Tenure, Unit, commit
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, Flag, decode_batch, parse_header
@@ -317,9 +316,7 @@ class Sink:
             raise AppendFailed(self.log, "no segment is open")
         count = sum(parse_header(payload).count for payload in payloads)
         outcome = writer.submit_encoded(payloads, receipt)
-        first = (
-            await AppendFuture(Gathering.placed(outcome), 0, asyncio.get_running_loop())
-        ).offset
+        first = (await AppendFuture(outcome, 0, asyncio.get_running_loop())).offset
         last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
         return unit_commit.UnitAppended(first, first + count, last_txid)
 

@@ -1,7 +1,7 @@
 """The writer of one open log: carries out what `protocol.log_writer` says.
 
 It encodes and sends, resolves outcomes, takes the log over again, closes and lets go; records
-come in by `gather` and `submit_many`, callers of the rest wait for an answer of the machine.
+come in by `append` and `submit_many`, callers of the rest wait for an answer of the machine.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from dlog.columns import Row
 from dlog.encryption.ledgers import Sealer
 from dlog.errors import AppendOutcomeUnknown, LostOwnership
 from dlog.manifest import Manifest
-from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import log_writer_events as protocol
 from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.edits import seal_segment, taken_by_sibling, trim
 from dlog.protocol.log_writer import CLOSE_S, REOPEN_TIMEOUT_S, Writing
+from dlog.protocol.pending_batch import Outcome
 from dlog.recordbatch import Codec
 from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId
@@ -95,8 +95,8 @@ class LogWriter:
             level=lambda: ledgers.level,
             told=self.tell,
         )
-        self.gather = self._accumulator.gather
-        self.submit_gathered = self._accumulator.submit_gathered
+        self.append = self._accumulator.append
+        self.submit_batch = self._accumulator.submit_batch
         """Call `send` then."""
         self.submit_many = self._accumulator.submit_many
         self.submit_encoded = self._accumulator.submit_encoded
@@ -191,16 +191,18 @@ class LogWriter:
         """Of all that are not confirmed, nor failed."""
         if self._machine.error is not None:
             return 0
-        return self._accumulator.end_offset - self._machine.confirmed_offset
+        return self._accumulator.next_offset - self._machine.confirmed_offset
 
     @property
     def is_idle(self) -> bool:
         """Whether a record that is appended now may leave at once, by `append_lone`."""
         return self._machine.is_idle
 
-    def append_lone(self, record: Row, expected_offset: int | None) -> tuple[Outcome, int]:
+    def append_lone(
+        self, record: bytes | Row, size: int, expected_offset: int | None
+    ) -> tuple[Outcome, int]:
         """Append one record, and send it before this returns. Requires `is_idle`."""
-        outcome, slot = self._accumulator.submit(*record, expected_offset)
+        outcome, slot = self._accumulator.submit(record, size, expected_offset)
         if not outcome.done:
             self.send()
         return outcome, slot
@@ -309,12 +311,12 @@ class LogWriter:
                 self._send(effect)
             case protocol.Refuse():
                 error = effect.error
-                metrics.FAILED_RECORDS.add("refused", by=effect.group.count)
-                effect.group.outcome.fail(lambda _: error, self.tell)
+                metrics.FAILED_RECORDS.add("refused", by=effect.batch.count)
+                effect.batch.fail(lambda _: error, self.tell)
                 self._make_room()
             case protocol.LeaveUnknown():
-                metrics.FAILED_RECORDS.add("unknown", by=effect.group.count)
-                effect.group.outcome.fail(partial(self._unknown, effect), self.tell)
+                metrics.FAILED_RECORDS.add("unknown", by=effect.batch.count)
+                effect.batch.fail(partial(self._unknown, effect), self.tell)
                 self._make_room()
             case protocol.Answer():
                 self._resolve(effect)
@@ -347,10 +349,10 @@ class LogWriter:
                 assert_never(effect)
 
     def _confirm(self, effect: protocol.Confirm) -> None:
-        group = effect.group
-        group.outcome.confirm(effect.offset, effect.segment, effect.entry_id)
-        metrics.APPENDED_RECORDS.add(by=group.count)
-        metrics.APPENDED_BYTES.add(by=group.size_bytes)
+        batch = effect.batch
+        metrics.APPENDED_RECORDS.add(by=batch.count)
+        metrics.APPENDED_BYTES.add(by=batch.size_bytes)
+        batch.confirm(effect.offset, effect.segment, effect.entry_id)
         if self._room:
             self._make_room()
 
@@ -372,14 +374,14 @@ class LogWriter:
         entries: list[tuple[bytes, Callable[[EntryId | LogError], None]]] = []
         begun: list[spans.Span] = []
         sent_at = self._loop.time()
-        for group in effect.groups:
+        for batch in effect.batches:
             inner = codec if sealer is None else Codec.NONE
-            payload = group.encode(codec=inner, codec_level=codec_level)
+            payload = batch.encode(codec=inner, codec_level=codec_level)
             if sealer is not None:
                 payload = sealer.seal(payload, codec, codec_level)
                 sealer.added()
             if (span := spans.begin("dlog.append")) is not None:
-                facts = {"epoch": self.epoch, "ledger": ledger.ledger_id, "records": group.count}
+                facts = {"epoch": self.epoch, "ledger": ledger.ledger_id, "records": batch.count}
                 spans.describe(span, log=self.log, bytes=len(payload), **facts)
                 begun.append(span)
             settled = partial(self._on_settled, ledger, len(payload), sent_at, span)
@@ -392,8 +394,8 @@ class LogWriter:
             for span in begun:
                 spans.end(span, reason)
             return
-        for group, (payload, _) in zip(effect.groups, entries, strict=True):
-            metrics.BATCH_RECORDS.observe(group.count)
+        for batch, (payload, _) in zip(effect.batches, entries, strict=True):
+            metrics.BATCH_RECORDS.observe(batch.count)
             metrics.BATCH_BYTES.observe(len(payload))
 
     def _on_settled(

@@ -29,7 +29,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.position import DLSN, RecordId
 from dlog.protocol import accumulator
-from dlog.protocol.packer import RECORD_CHARGE
+from dlog.protocol.pending_batch import RECORD_CHARGE
 from dlog.recordbatch import Codec, decode_batch
 from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced, MetadataUnavailable, NotEnoughBookies, TooManyPending
@@ -209,9 +209,9 @@ async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -
     charge = 50 + RECORD_CHARGE
     monkeypatch.setattr(accumulator, "PENDING_BYTES_MAX", 2 * charge)
     monkeypatch.setattr(accumulator, "PENDING_BYTES_ROOM", charge)
-    monkeypatch.setattr("dlog.protocol.pending_batch.ENTRY_BYTES_FULL", 1)  # one record each
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
+        log.writer._accumulator.packer.entry_bytes_full = 1  # one record each
         cluster.hold()
         sent = [log.append_async(b"x" * 50), log.append_async(b"x" * 50)]
         with pytest.raises(TooManyPending) as caught:

@@ -182,7 +182,7 @@ async def test_what_nobody_foresaw_in_sending_ends_the_writer_and_leaves_nobody_
     def broken(*_: object, **__: object) -> bytes:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("dlog.protocol.packer.encode_batch", broken)
+    monkeypatch.setattr("dlog.protocol.pending_batch.encode_batch", broken)
     future = log.append_async(b"a")
     flushing = asyncio.create_task(log.flush())
     async with asyncio.timeout(PATIENCE_S):

@@ -6,7 +6,8 @@ import pytest
 
 from dlog.aio import Log
 from dlog.errors import InvalidHeaders, RecordTooLarge
-from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
+from dlog.protocol.packer import ENTRY_BYTES_FULL
+from dlog.protocol.pending_batch import RECORD_CHARGE
 from dlog.recordbatch import parse_header
 from dlog.settings import LogSettings
 from ledger.errors import LevelTooLow

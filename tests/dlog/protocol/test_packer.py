@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.columns import Columns
-from dlog.protocol.packer import ENTRY_RECORDS_MAX, RECORD_CHARGE, SENT_BYTES_MAX, Group, Packer
+from dlog.columns import Columns, Row, size_of, total_bytes
+from dlog.protocol.packer import ENTRY_RECORDS_MAX, SENT_BYTES_MAX, Packer, Part
+from dlog.protocol.pending_batch import RECORD_CHARGE, PendingBatch
 
 
 def add(
@@ -19,17 +20,38 @@ def add(
     """Add a record of *size* bytes that says *number*."""
     value = Numbered(bytes(size))
     value.number = number
-    group = packer.add(value, key, txid, timestamp_ms, headers, lambda: now_ms)
-    assert group.values[-1] is value
+    record: bytes | Row = value
+    if any(column is not None for column in (key, txid, timestamp_ms, headers)):
+        record = (value, key, txid, timestamp_ms, headers)
+    batch = packer.add(record, size_of(record), lambda: now_ms)
+    assert batch.records[-1] is record
     packer.check()
+
+
+def add_many(packer: Packer, *records: bytes | Row) -> list[Part]:
+    batch = PendingBatch(list(records))
+    batch.has_rows = True
+    batch.size_bytes = total_bytes(batch.records)
+    parts = packer.add_many(batch, lambda: 100)
+    packer.check()
+    return parts
+
+
+def columns_of(batch: PendingBatch | None) -> Columns:
+    assert batch is not None
+    return Columns.of(batch.records)
+
+
+def with_txid(value: bytes, txid: int | None) -> Row:
+    return value, None, txid, None, None
 
 
 class Numbered(bytes):
     number: int
 
 
-def numbers(group: Group | None) -> list[int] | None:
-    return None if group is None else [v.number for v in group.values if isinstance(v, Numbered)]
+def numbers(batch: PendingBatch | None) -> list[int] | None:
+    return None if batch is None else [v.number for v in columns_of(batch).values]  # type: ignore[attr-defined]
 
 
 def test_with_nothing_in_flight_a_lone_record_leaves_at_once() -> None:
@@ -90,24 +112,25 @@ def test_columns_appear_with_the_first_record_that_needs_them() -> None:
     add(packer, 1)
     add(packer, 2, key=b"k", txid=5, timestamp_ms=7, headers=b"encoded")
     add(packer, 3, now_ms=150)
-    group = packer.take()
-    assert group is not None
-    assert group.keys == [None, b"k", None]
-    assert group.txids == [None, 5, None]
-    assert group.timestamps_ms == [100, 7, 150]
-    assert group.headers == [None, b"encoded", None]
-    assert group.base_timestamp_ms == 100
+    batch = packer.take()
+    assert batch is not None
+    columns = columns_of(batch)
+    assert columns.keys == [None, b"k", None]
+    assert columns.txids == [None, 5, None]
+    assert columns.timestamps_ms == [None, 7, None]
+    assert columns.headers == [None, b"encoded", None]
+    assert batch.base_timestamp_ms == 100
 
 
 def test_a_group_that_could_not_be_sent_is_the_next_to_be_taken() -> None:
     packer: Packer = Packer(entry_bytes_full=1)
     add(packer, 1)
     add(packer, 2)
-    group = packer.take()
-    assert group is not None
-    assert packer.put_back() is group
+    batch = packer.take()
+    assert batch is not None
+    assert packer.put_back() is batch
     packer.check()
-    assert packer.take() is group
+    assert packer.take() is batch
 
 
 def test_failing_tells_what_was_sent_from_what_was_not() -> None:
@@ -117,8 +140,8 @@ def test_failing_tells_what_was_sent_from_what_was_not() -> None:
     add(packer, 2, 2)
     add(packer, 3)
     sent, unsent = packer.fail()
-    assert [numbers(group) for group in sent] == [[1]]
-    assert [numbers(group) for group in unsent] == [[2], [3]]
+    assert [numbers(batch) for batch in sent] == [[1]]
+    assert [numbers(batch) for batch in unsent] == [[2], [3]]
     assert packer.take() is None
     assert packer.pending_bytes == 0
 
@@ -133,57 +156,51 @@ def test_every_record_leaves_once_and_in_order(steps: list[int | str]) -> None:
             added += 1
         elif step == "confirm" and packer.in_flight:
             packer.confirmed()
-        elif (group := packer.take()) is not None:
-            left += numbers(group) or []
+        elif (batch := packer.take()) is not None:
+            left += numbers(batch) or []
         packer.check()
     while packer.pending_bytes:
-        if (group := packer.take()) is not None:
-            left += numbers(group) or []
+        if (batch := packer.take()) is not None:
+            left += numbers(batch) or []
         else:
             packer.confirmed()
     assert left == list(range(added))
 
 
-def now_ms() -> int:
-    return 100
-
-
 def test_many_plain_records_join_the_open_group_if_they_fit() -> None:
     packer = Packer(entry_bytes_full=10, partial_max=1)
     add(packer, 1, 4, txid=7)
-    (part,) = packer.add_many(Columns([b"aa", b"bb"]), now_ms)
-    packer.check()
+    (part,) = add_many(packer, b"aa", b"bb")
     assert (part.slot, part.count) == (1, 2)
-    assert part.group.values[1:] == [b"aa", b"bb"]
-    assert part.group.txids == [7, None, None]
+    columns = columns_of(part.batch)
+    assert columns.values[1:] == [b"aa", b"bb"]
+    assert columns.txids == [7, None, None]
 
 
 def test_many_records_that_fit_one_entry_are_not_torn_apart() -> None:
     packer = Packer(entry_bytes_full=10)
     add(packer, 1, 4)
     for parts in (
-        packer.add_many(Columns([b"aaa", b"bbbb"]), now_ms),
-        packer.add_many(Columns([b"aaa", b"bbbb"], keys=[b"k", None]), now_ms),
+        add_many(packer, b"aaa", b"bbbb"),
+        add_many(packer, (b"aaa", b"k", None, None, None), b"bbbb"),
     ):
-        packer.check()
         assert [(part.slot, part.count) for part in parts] == [(0, 2)]
 
 
 def test_more_than_an_entry_holds_is_cut() -> None:
     packer = Packer(entry_bytes_full=10)
-    parts = packer.add_many(Columns([b"x" * 4] * 5, txids=[1, 2, None, 4, 5]), now_ms)
-    packer.check()
+    parts = add_many(packer, *(with_txid(b"x" * 4, txid) for txid in (1, 2, None, 4, 5)))
     assert [(part.slot, part.count) for part in parts] == [(0, 2), (0, 2), (0, 1)]
-    assert [part.group.txids for part in parts] == [[1, 2], [None, 4], [5]]
-    parts = packer.add_many(Columns([b""] * (ENTRY_RECORDS_MAX + 1)), now_ms)
-    packer.check()
+    assert [columns_of(part.batch).txids for part in parts] == [[1, 2], [None, 4], [5]]
+    assert [part.batch.newest_txid for part in parts] == [2, 4, 5]
+    parts = add_many(packer, *([b""] * (ENTRY_RECORDS_MAX + 1)))
     assert sum(part.count for part in parts) == ENTRY_RECORDS_MAX + 1
 
 
 def test_empty_records_count_too() -> None:
     packer = Packer()
     add(packer, 1, 0)
-    packer.add_many(Columns([b""] * 9), now_ms)
+    add_many(packer, *([b""] * 9))
     assert packer.pending_bytes == 10 * RECORD_CHARGE
 
 

@@ -94,11 +94,11 @@ def without_notes(effects: list[Effect]) -> list[Effect]:
 
 def test_records_that_gathered_are_sent_as_one_entry() -> None:
     rig = Rig()
-    group = rig.append(b"a", b"b")
+    batch = rig.append(b"a", b"b")
     rig.append(b"c")
     assert rig.woken == 1
-    assert rig.step(RecordsGathered()) == [Sends(FIRST, (Entry(group, 0, NO_TXID),))]
-    assert group.count == 3
+    assert rig.step(RecordsGathered()) == [Sends(FIRST, (Entry(batch, 0, NO_TXID),))]
+    assert batch.count == 3
     assert rig.step(RecordsGathered()) == []
 
 
@@ -276,12 +276,12 @@ def test_nothing_is_sent_while_a_roll_holds() -> None:
 
 def test_a_roll_switches_when_the_last_entry_in_flight_is_confirmed_and_sends_what_waited() -> None:
     rig = Rig()
-    groups = rig.holding()
+    batches = rig.holding()
     late = rig.append(b"d")
     rig.step(RecordsGathered())
-    assert rig.confirm(1) == [Confirm(groups[0], 1, 1, 1)]
+    assert rig.confirm(1) == [Confirm(batches[0], 1, 1, 1)]
     assert rig.confirm(2) == [
-        Confirm(groups[1], 2, 1, 2),
+        Confirm(batches[1], 2, 1, 2),
         Sends(NEXT, (Entry(late, 0, NO_TXID),)),
         TakeRollStep(1, roll.CloseLedger(recover=False), FIRST, NO_TXID),
     ]
@@ -400,9 +400,9 @@ def test_what_is_sent_again_is_behind_the_txid_that_was_kept() -> None:
 
 def test_what_the_ledger_refused_is_sent_again_with_its_offset() -> None:
     rig = Rig()
-    (group,) = rig.sent(b"a")
+    (batch,) = rig.sent(b"a")
     _heals(rig, SendRefused(FIRST, 1, TROUBLE))
-    assert without_notes(rig.step(healed(0))) == [Sends(NEXT, (Entry(group, 0, NO_TXID),))]
+    assert without_notes(rig.step(healed(0))) == [Sends(NEXT, (Entry(batch, 0, NO_TXID),))]
 
 
 def test_a_roll_that_was_under_way_is_done_by_healing() -> None:
@@ -447,7 +447,7 @@ def test_a_takeover_that_meets_trouble_is_tried_again_after_a_while() -> None:
 
 def test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> None:
     rig = Rig(reopen_timeout_s=7)
-    (group,) = rig.sent(b"a")
+    (batch,) = rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(HealFailed(MetadataUnavailable("x", "get", 1)))
     rig.now = HEAL_BACKOFF_S
@@ -458,7 +458,7 @@ def test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> 
     assert effects[0] == StopWork()
     (unknown,) = of(LeaveUnknown, effects)
     assert isinstance(unknown, LeaveUnknown)
-    assert unknown.group is group
+    assert unknown.batch is batch
     assert "did not answer" in unknown.reason
     assert isinstance(rig.machine.error, AppendFailed)
     assert effects[-2:] == [LetGo(()), Lost()]
@@ -514,13 +514,13 @@ def test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_i
 
 def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_once() -> None:
     rig = Rig(reopen_timeout_s=7)
-    (group,) = rig.sent(b"a")
+    (batch,) = rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
     rig.now = 7.0
     assert rig.machine.deadline() is None, "the new ledger may still confirm it"
     effects = rig.step(AddFailed(NEXT, TROUBLE))
-    assert of(LeaveUnknown, effects) == [LeaveUnknown(group, 0, str(TROUBLE))]
+    assert of(LeaveUnknown, effects) == [LeaveUnknown(batch, 0, str(TROUBLE))]
     assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
@@ -576,26 +576,26 @@ def test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new() -> N
 
 def test_ledgers_that_strangers_had_are_replaced_at_once_a_bounded_number_of_times() -> None:
     rig = Rig()
-    (group,) = rig.sent(b"a")
+    (batch,) = rig.sent(b"a")
     own = FIRST
     for number in range(EMPTY_CLOSES_MAX):
         _heals(rig, AddFailed(own, STRANGER))
         own = LedgerId(10 + number)
         rig.step(healed(0, own))
     effects = rig.step(AddFailed(own, STRANGER))
-    assert of(Refuse, effects) == [Refuse(group, _error(rig))]
+    assert of(Refuse, effects) == [Refuse(batch, _error(rig))]
     assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
 def test_a_log_that_ends_within_a_group_is_damaged_and_nothing_of_it_is_acknowledged() -> None:
     rig = Rig()
-    group = rig.append(b"a", b"b")
+    batch = rig.append(b"a", b"b")
     rig.step(RecordsGathered())
     _heals(rig, AddFailed(FIRST, TROUBLE))
     effects = rig.step(healed(1))
     (unknown,) = of(LeaveUnknown, effects)
     reason = str(DamagedLog("log", "it ends at 1 where its writer has 0"))
-    assert unknown == LeaveUnknown(group, 0, reason)
+    assert unknown == LeaveUnknown(batch, 0, reason)
     assert of(Confirm, effects) == []
     assert LetGo((NEXT,)) in effects
 
@@ -627,7 +627,7 @@ def test_what_was_in_flight_is_unknown_by_its_offset_and_the_rest_certainly_not_
     reason = str(LedgerFenced(1))
     assert effects == [
         StopWork(),
-        *[LeaveUnknown(group, offset, reason) for offset, group in enumerate(sent)],
+        *[LeaveUnknown(batch, offset, reason) for offset, batch in enumerate(sent)],
         Refuse(rest, _error(rig)),
         LetGo((FIRST,)),
         Lost(),

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlog.columns import Columns
+from dlog.columns import Row
 from dlog.manifest import Manifest, Sealed, Segment
-from dlog.outcome import Outcome
 from dlog.position import NO_TXID
 from dlog.protocol import roll
 from dlog.protocol.accumulator import RecordAccumulator
@@ -18,7 +17,7 @@ from dlog.protocol.log_writer_events import (
     WritingEffect,
     WritingEvent,
 )
-from dlog.protocol.packer import Group
+from dlog.protocol.pending_batch import Outcome, PendingBatch
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
 from ledger.feature_level import LEVEL_MAX
@@ -56,9 +55,9 @@ class EntryConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A group at the place that it was sent to."""
+    """A batch at the place that it was sent to."""
 
-    group: Group
+    batch: PendingBatch
     base_index: int
     previous_txid: int
     receipt: Receipt | None = None
@@ -79,8 +78,8 @@ def fixed(effect: WritingEffect) -> Effect:
     if not isinstance(effect, SendEntries):
         return effect
     entries = (
-        Entry(group, group.base_index, group.previous_txid, group.carries)
-        for group in effect.groups
+        Entry(batch, batch.base_index, batch.previous_txid, batch.carries)
+        for batch in effect.batches
     )
     return Sends(effect.ledger_id, tuple(entries))
 
@@ -139,30 +138,26 @@ class Rig:
         self.accumulator.packer.check()
         return list(map(fixed, effects))
 
-    def append(self, *values: bytes, txid: int | None = None) -> Group:
-        """Take *values* into one group; return it."""
-        txids: list[int | None] | None = None if txid is None else [txid] * len(values)
-        (part,) = self.accumulator.submit_many(Columns(list(values), txids=txids), None)
-        return part.group
+    def append(self, *values: bytes, txid: int | None = None) -> PendingBatch:
+        """Take *values* into one batch; return it."""
+        records: list[bytes | Row] = [*values]
+        if txid is not None:
+            records = [(value, None, txid, None, None) for value in values]
+        (part,) = self.accumulator.submit_many(records, None)
+        return part.batch
 
     def submit(self, value: bytes, *, txid: int | None = None) -> tuple[Outcome, int]:
         """Take one record, or refuse it; return its outcome and its slot."""
-        gathering, index = self.accumulator.gather(
-            (value, None, txid, None, None), len(value), None
-        )
-        self.accumulator.settle()
-        found = gathering.find(index)
-        assert found is not None
-        return found
+        return self.accumulator.append((value, None, txid, None, None), len(value), None)
 
-    def sent(self, *values: bytes, txid: int | None = None) -> list[Group]:
+    def sent(self, *values: bytes, txid: int | None = None) -> list[PendingBatch]:
         """Send *values* as an entry each."""
-        groups = []
+        batches = []
         for value in values:
-            groups.append(self.append(value, txid=txid))
+            batches.append(self.append(value, txid=txid))
             (send,) = self.step(RecordsGathered())
             assert isinstance(send, Sends)
-        return groups
+        return batches
 
     def confirm(self, entry: int = 0, ledger_id: LedgerId = FIRST) -> list[Effect]:
         return self.step(EntryConfirmed(ledger_id, EntryId(entry), 100))
@@ -171,12 +166,12 @@ class Rig:
         """A step of the first roll machine ends."""
         return self.step(RollStepped(1, event))
 
-    def holding(self) -> list[Group]:
+    def holding(self) -> list[PendingBatch]:
         """Hold, with one record confirmed and two entries in flight; return these."""
         self.sent(b"a")
         self.confirm()
         self.step(RollRequested(1))
         self.rolled(roll.LedgerCreated(NEXT))
-        groups = self.sent(b"b", b"c")
+        batches = self.sent(b"b", b"c")
         assert self.rolled(roll.SegmentListed()) == []
-        return groups
+        return batches

@@ -1,7 +1,7 @@
 """Everything around a log's writer, in any order: its ledgers, what they keep, who heals, callers.
 
 `step` does one thing that can happen now, by lot; what the writer then asks for is checked against
-what the world knows: where each group belongs, and whether it is kept.
+what the world knows: where each batch belongs, and whether it is kept.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ from dlog.protocol.log_writer_events import (
     WritingEffect,
     WritingEvent,
 )
-from dlog.protocol.packer import Group
+from dlog.protocol.pending_batch import PendingBatch
 from ledger.errors import KeyDiffers, LogError, NotEnoughBookies, WriterFailed
 from ledger.ids import EntryId, LedgerId
 from tests.dlog.protocol.writing_rig import (
@@ -75,7 +75,7 @@ Transition = tuple[str, LogWriterPhase, LogWriterPhase]
 
 @dataclass
 class Ledger:
-    unconfirmed: deque[Group] = field(default_factory=deque)
+    unconfirmed: deque[PendingBatch] = field(default_factory=deque)
     confirmed: int = 0
     failed: bool = False
 
@@ -93,8 +93,8 @@ class World:
         self.machine = self.rig.machine
         self.seen: set[Transition] = set()
         self.offsets: dict[int, int] = {}
-        """Of the first record, by the id of its group."""
-        self.groups: dict[int, Group] = {}
+        """Of the first record, by the id of its batch."""
+        self.batches: dict[int, PendingBatch] = {}
         self.outcomes: dict[int, WritingEffect] = {}
         self.tickets: set[int] = set()
         self.ledgers: dict[LedgerId, Ledger] = {FIRST: Ledger()}
@@ -148,7 +148,7 @@ class World:
         while self.letting_go:
             self._let_go()
         assert self.closed
-        assert self.outcomes.keys() == self.groups.keys(), "each group has its outcome"
+        assert self.outcomes.keys() == self.batches.keys(), "each batch has its outcome"
         assert not self.tickets, "everybody was answered"
         assert not self.held, "every ledger was let go of"
 
@@ -156,9 +156,9 @@ class World:
         if self.machine.error is not None or self.machine.closing:
             return
         offset = self.rig.accumulator.next_offset
-        group = self.rig.append(*[b"x"] * self.pick([1, 1, 2, 3]))
-        self.offsets.setdefault(id(group), offset)
-        self.groups[id(group)] = group
+        batch = self.rig.append(*[b"x"] * self.pick([1, 1, 2, 3]))
+        self.offsets.setdefault(id(batch), offset)
+        self.batches[id(batch)] = batch
 
     def _turn(self) -> None:
         self.rig.woken = 0
@@ -285,9 +285,9 @@ class World:
         """Recovery keeps some of what was in flight: the first ones."""
         unconfirmed = [g for ledger in self.ledgers.values() for g in ledger.unconfirmed]
         end = self.machine.confirmed_offset
-        for group in unconfirmed[: self.pick(range(len(unconfirmed) + 1))]:
-            if self.offsets[id(group)] == end:
-                end += group.count
+        for batch in unconfirmed[: self.pick(range(len(unconfirmed) + 1))]:
+            if self.offsets[id(batch)] == end:
+                end += batch.count
         for own_id, ledger in self.ledgers.items():
             ledger.failed = True
             self._late += [own_id] * len(ledger.unconfirmed)
@@ -324,15 +324,15 @@ class World:
                 assert phase is LogWriterPhase.APPENDING, f"nothing is sent while {phase.value}"
                 self._send(effect)
             case Confirm():
-                assert effect.offset == self.offsets[id(effect.group)]
-                self._settle(effect.group, effect)
+                assert effect.offset == self.offsets[id(effect.batch)]
+                self._settle(effect.batch, effect)
             case LeaveUnknown():
-                assert effect.offset == self.offsets[id(effect.group)]
-                self._settle(effect.group, effect)
+                assert effect.offset == self.offsets[id(effect.batch)]
+                self._settle(effect.batch, effect)
             case Refuse():
                 in_doubt = [g for ledger in self.ledgers.values() for g in ledger.unconfirmed]
-                assert not any(effect.group is g for g in in_doubt), "it may be in the log"
-                self._settle(effect.group, effect)
+                assert not any(effect.batch is g for g in in_doubt), "it may be in the log"
+                self._settle(effect.batch, effect)
             case Answer():
                 self.tickets.remove(effect.ticket)
             case TakeRollStep() | TakeOver() | CloseSegment():
@@ -359,7 +359,7 @@ class World:
     def _send(self, effect: Sends) -> None:
         assert effect.ledger_id in self.held
         for sent, entry in enumerate(effect.entries):
-            group = entry.group
+            batch = entry.batch
             ledger = self.ledgers[effect.ledger_id]
             if self._refuses or ledger.failed:
                 self._refuses = False
@@ -369,9 +369,9 @@ class World:
                     self._events.append(TroubleMet(self.pick([TROUBLE, FINAL])))
                 self._events.append(SendRefused(effect.ledger_id, left, error))
                 return
-            ledger.unconfirmed.append(group)
+            ledger.unconfirmed.append(batch)
             assert entry.previous_txid == NO_TXID
 
-    def _settle(self, group: Group, effect: WritingEffect) -> None:
-        assert id(group) not in self.outcomes, "one outcome each"
-        self.outcomes[id(group)] = effect
+    def _settle(self, batch: PendingBatch, effect: WritingEffect) -> None:
+        assert id(batch) not in self.outcomes, "one outcome each"
+        self.outcomes[id(batch)] = effect

@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from dlog.errors import LogClosed
-from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
-from dlog.protocol.pending_batch import Gathering
+from dlog.protocol.pending_batch import PendingBatch
 from dlog.sync.append_queue import AppendFuture
 from dlog.sync.loop_thread import LoopThread
 from tests.waiting import PATIENCE_S, wait_until
@@ -17,29 +16,29 @@ from tests.waiting import PATIENCE_S, wait_until
 ID = RecordId(7, DLSN(1, 2, 3))
 
 
-def waiting() -> tuple[AppendFuture, Gathering]:
-    """Return the future of a record that the loop has not seen yet, and its gathering."""
-    gathering = Gathering(None)
-    return AppendFuture(gathering, 1), gathering
+def waiting() -> tuple[AppendFuture, PendingBatch]:
+    """Return the future of a record that the loop has not seen yet, and its batch."""
+    batch = PendingBatch()
+    return AppendFuture(batch, 1), batch
 
 
-def pending() -> tuple[AppendFuture, Outcome]:
-    future, gathering = waiting()
-    outcome = Outcome()
-    gathering.place(outcome, 2)
+def pending() -> tuple[AppendFuture, PendingBatch]:
+    future, batch = waiting()
+    outcome = PendingBatch()
+    batch.moved_to(outcome, 2)
     return future, outcome
 
 
-def resolve(outcome: Outcome) -> None:
+def resolve(outcome: PendingBatch) -> None:
     outcome.confirm(4, 1, 2)
 
 
-def resolved_from_another_thread(gathering: Gathering) -> threading.Thread:
+def resolved_from_another_thread(batch: PendingBatch) -> threading.Thread:
     """Place and settle, in any order with what the caller does meanwhile."""
 
     def work() -> None:
-        outcome = Outcome()
-        gathering.place(outcome, 2)
+        outcome = PendingBatch()
+        batch.moved_to(outcome, 2)
         resolve(outcome)
 
     thread = threading.Thread(target=work)
@@ -57,8 +56,8 @@ def test_a_result_set_before_is_returned_at_once() -> None:
 
 
 def test_a_thread_that_waits_is_woken() -> None:
-    future, gathering = waiting()
-    thread = resolved_from_another_thread(gathering)
+    future, batch = waiting()
+    thread = resolved_from_another_thread(batch)
     assert future.result(timeout=PATIENCE_S) == ID
     thread.join()
 
@@ -77,12 +76,12 @@ def test_callbacks_run_on_one_thread_in_the_order_of_the_log() -> None:
         called.append(("second", threading.current_thread().name))
         done.set()
 
-    gathering, outcome = Gathering(None), Outcome()
-    AppendFuture(gathering, 0).add_done_callback(first)
-    gathering.place(outcome, 0)
+    batch, outcome = PendingBatch(), PendingBatch()
+    AppendFuture(batch, 0).add_done_callback(first)
+    batch.moved_to(outcome, 0)
     LoopThread.get().loop.call_soon_threadsafe(outcome.confirm, 4, 1, 2)
     assert first_runs.wait(PATIENCE_S)
-    later = AppendFuture(gathering, 1)
+    later = AppendFuture(batch, 1)
     assert later.done()
     later.add_done_callback(second)
     may_end.set()
@@ -122,10 +121,10 @@ def test_callbacks_added_before_and_after_are_called_once() -> None:
 
 def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
     called: list[str] = []
-    future, gathering = waiting()
-    outcome = Outcome()
+    future, batch = waiting()
+    outcome = PendingBatch()
     future.add_done_callback(lambda _: called.append("before"))
-    gathering.place(outcome, 2)
+    batch.moved_to(outcome, 2)
     assert called == []
     resolve(outcome)
     wait_until(lambda: called == ["before"], "it is called")
@@ -134,7 +133,7 @@ def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
 
 def test_the_standard_library_can_wait_for_many() -> None:
     pairs = [waiting() for _ in range(50)]
-    threads = [resolved_from_another_thread(gathering) for _, gathering in pairs]
+    threads = [resolved_from_another_thread(batch) for _, batch in pairs]
     found = concurrent.futures.wait([future for future, _ in pairs], timeout=PATIENCE_S)
     assert (len(found.done), len(found.not_done)) == (50, 0)
     for thread in threads:
@@ -142,8 +141,8 @@ def test_the_standard_library_can_wait_for_many() -> None:
 
 
 async def test_asyncio_can_await_one() -> None:
-    future, gathering = waiting()
-    thread = resolved_from_another_thread(gathering)
+    future, batch = waiting()
+    thread = resolved_from_another_thread(batch)
     async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.wrap_future(future) == ID
     thread.join()
@@ -152,7 +151,7 @@ async def test_asyncio_can_await_one() -> None:
 @pytest.mark.slow
 def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
     for _ in range(2000):
-        future, gathering = waiting()
-        thread = resolved_from_another_thread(gathering)
+        future, batch = waiting()
+        thread = resolved_from_another_thread(batch)
         assert future.result(timeout=PATIENCE_S) == ID
         thread.join()

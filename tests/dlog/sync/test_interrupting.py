@@ -67,7 +67,7 @@ def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queue
     interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr("dlog.protocol.pending_batch.ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr("dlog.sync.append_queue._BATCH_CHARGE_MAX", 1)  # one record each
     log = Log.open("queued")
     log.append(b"a")
     thread = LoopThread.get()

@@ -24,7 +24,7 @@ from dlog.errors import (
 )
 from dlog.position import DLSN, Place
 from dlog.protocol import pending_batch
-from dlog.protocol.packer import RECORD_CHARGE
+from dlog.protocol.pending_batch import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync import append_queue
 from dlog.sync.loop_thread import LoopThread
@@ -75,7 +75,7 @@ def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> 
 
 
 def test_futures_resolve_in_order(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
+    monkeypatch.setattr(append_queue, "_BATCH_CHARGE_MAX", 3 * RECORD_CHARGE)
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(1000)]
         log.flush()
@@ -87,7 +87,7 @@ def test_a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr(append_queue, "_BATCH_CHARGE_MAX", 1)  # one record each
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(100)]
         log.flush()
@@ -111,7 +111,7 @@ def test_records_that_gather_while_others_wait_get_the_ids_of_their_places(
 ) -> None:
     with filled(cluster, monkeypatch) as log:
         monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 10_000)
-        monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
+        monkeypatch.setattr(append_queue, "_BATCH_CHARGE_MAX", 3 * RECORD_CHARGE)
         futures = [log.append_async(b"%d" % i) for i in range(3)]
         futures.append(log.append_async(b"3", key=b"k", txid=9))
         futures += [log.append_async(b"%d" % i) for i in range(4, 7)]
@@ -160,7 +160,7 @@ def test_the_queue_goes_on_after_a_thread_that_was_interrupted_on_its_way_throug
                 log.append_async(b"0")  # it was put
         assert log.append(b"1").offset == 1
         with log._queue._lock:
-            log._queue._enqueue(pending_batch.Gathering(None))  # it was about to be put
+            log._queue._enqueue(pending_batch.PendingBatch())  # it was about to be put
         assert log.append(b"2").offset == 2
 
 
@@ -202,7 +202,7 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
     bound = 2 * (50 + RECORD_CHARGE)
     monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
     monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", bound)
-    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr(append_queue, "_BATCH_CHARGE_MAX", 1)  # one record each
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
@@ -315,7 +315,7 @@ def test_what_is_queued_is_appended_before_the_log_is_closed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.accumulator.PENDING_BYTES_ROOM", 1)
-    monkeypatch.setattr(pending_batch, "ENTRY_BYTES_FULL", 1)  # one record each
+    monkeypatch.setattr(append_queue, "_BATCH_CHARGE_MAX", 1)  # one record each
     log = Log.open("log")
     futures = [log.append_async(b"%d" % i) for i in range(100)]
     log.close()

@@ -7,7 +7,7 @@ from dlog.aio import admin, store
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
 from dlog.aio.write import segment_roll
-from dlog.columns import Columns
+from dlog.columns import total_bytes
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol import consumer_steps, lifecycle
@@ -15,6 +15,7 @@ from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.packer import Packer, Part
+from dlog.protocol.pending_batch import PendingBatch
 from dlog.settings import LogSettings
 from ledger.errors import LogError
 from ledger.metastore.ops import CheckOp
@@ -81,15 +82,18 @@ def spreads_one_call_over_two_entries(patch: Patch) -> None:
 
     def add_many(
         self: Packer,
-        records: Columns,
+        batch: PendingBatch,
         now_ms: Callable[[], int],
     ) -> list[Part]:
-        values, txids, middle = records.values, records.txids, records.count // 2
+        middle = batch.count // 2
         if not middle:
-            return honest(self, records, now_ms)
-        parts = honest(self, Columns(values[:middle], txids=txids and txids[:middle]), now_ms)
-        self._begin(now_ms())
-        rest = Columns(values[middle:], txids=txids and txids[middle:])
+            return honest(self, batch, now_ms)
+        first, rest = PendingBatch(batch.records[:middle]), PendingBatch(batch.records[middle:])
+        for half in (first, rest):
+            half.size_bytes, half.has_rows = total_bytes(half.records), batch.has_rows
+        rest.newest_txid = batch.newest_txid
+        parts = honest(self, first, now_ms)
+        self._close_open()
         return parts + honest(self, rest, now_ms)
 
     patch.set(Packer, "add_many", add_many)

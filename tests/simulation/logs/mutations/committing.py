@@ -315,8 +315,8 @@ def sends_units_without_their_receipt_after_healing(patch: Patch) -> None:
         effects = honest(self)
         for effect in effects:
             if self._healed_offset >= 0 and isinstance(effect, SendEntries):
-                for group in effect.groups:
-                    group.carries = None
+                for batch in effect.batches:
+                    batch.carries = None
         return effects
 
     patch.set(log_writer.Writing, "_send", send)

@@ -14,7 +14,8 @@ from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation
 from dlog.protocol.log_writer import LogWriterPhase, Writing
 from dlog.protocol.log_writer_events import Healed, LeaveUnknown, SendEntries, WritingEffect
-from dlog.protocol.packer import Group, Packer
+from dlog.protocol.packer import Packer
+from dlog.protocol.pending_batch import PendingBatch
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.protocol.procedure import Action
@@ -161,8 +162,8 @@ def heals_without_the_old_txid(patch: Patch) -> None:
         effects = honest(self, event, now)
         for effect in effects:
             if isinstance(effect, SendEntries):
-                for group in effect.groups:
-                    group.previous_txid = max(sent, group.previous_txid)
+                for batch in effect.batches:
+                    batch.previous_txid = max(sent, batch.previous_txid)
         return effects
 
     patch.set(Writing, "_healed", healed)
@@ -174,7 +175,7 @@ def heals_without_the_old_txid(patch: Patch) -> None:
     test=f"{_KEEPS}::test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was_kept",
 )
 def names_one_offset_for_all_unknown_outcomes(patch: Patch) -> None:
-    """That of the first group in flight, for the records of every one."""
+    """That of the first batch in flight, for the records of every one."""
 
     def unknown(self: LogWriter, effect: LeaveUnknown, slot: int) -> LogError:
         return AppendOutcomeUnknown(self.log, self.last_offset + 1 + slot, effect.reason)
@@ -209,4 +210,4 @@ def listens_to_the_ledger_of_before(patch: Patch) -> None:
 def acknowledges_a_group_that_was_cut(patch: Patch) -> None:
     """Entries are kept whole or not at all, so only a log that was changed behind everybody's
     back can show it; nothing that is simulated does that with a right digest."""
-    patch.set(Packer, "oldest", property(lambda _: Group(base_timestamp_ms=0, values=[b""])))
+    patch.set(Packer, "oldest", property(lambda _: PendingBatch([b""])))

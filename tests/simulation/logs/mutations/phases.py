@@ -185,7 +185,7 @@ def calls_certainly_lost_what_may_be_kept(patch: Patch) -> None:
 
     def outcomes(self: Writing, error: LogError, ended: LogError) -> list[WritingEffect]:
         return [
-            Refuse(effect.group, ended) if isinstance(effect, LeaveUnknown) else effect
+            Refuse(effect.batch, ended) if isinstance(effect, LeaveUnknown) else effect
             for effect in honest(self, error, ended)
         ]
 

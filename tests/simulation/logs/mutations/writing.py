@@ -38,10 +38,10 @@ def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
     def send(self: Writing) -> list[WritingEffect]:
         offset, entry = self._sent_offset, self._confirmed_entry + self._packer.in_flight
         effects = honest(self)
-        for group in [g for s in effects if isinstance(s, SendEntries) for g in s.groups]:
+        for batch in [g for s in effects if isinstance(s, SendEntries) for g in s.batches]:
             entry += 1
-            effects.append(Confirm(group, offset, self.segment, entry))
-            offset += group.count
+            effects.append(Confirm(batch, offset, self.segment, entry))
+            offset += batch.count
         return effects
 
     patch.set(Writing, "_send", send)
