@@ -99,6 +99,23 @@ def spreads_one_call_over_two_entries(patch: Patch) -> None:
     patch.set(Packer, "add_many", add_many)
 
 
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/sync/test_sync_log.py"
+    "::test_records_that_gather_while_others_wait_get_the_ids_of_their_places",
+)
+def finds_records_of_threads_at_the_start_of_the_batch_that_they_joined(patch: Patch) -> None:
+    """The simulator appends on the loop alone."""
+    honest = PendingBatch.moved_to
+
+    def moved_to(self: PendingBatch, batch: PendingBatch, _slot: int) -> None:
+        honest(self, batch, 0)
+
+    patch.set(PendingBatch, "moved_to", moved_to)
+
+
 @mutation("", logs=True)
 def takes_every_other_setting_back_to_its_default(patch: Patch) -> None:
     """To what it was when the log was made, whatever others changed meanwhile."""
