@@ -17,6 +17,7 @@ from ledger.nodes import parse_node
 from ledger.wire import metadata_pb2 as pb
 
 STAMP_LOG: Final = "dlog.sync.log"
+"""A stored key, which every ledger of a log has: it stays, whatever modules are called."""
 STAMP_INCARNATION: Final = "dlog.incarnation"
 RENAMED_PATH: Final = "/renamed"
 """Its version counts the renames of the namespace."""

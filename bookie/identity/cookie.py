@@ -17,7 +17,6 @@ from bookie.errors import CookieDamaged, StorageFailed
 from ledger.wire import metadata_pb2 as pb
 
 VERSION: Final = 2
-VERSIONS_READ: Final = (1, 2)
 PATH: Final = "cookie"
 _NEW_PATH: Final = "cookie.tmp"
 _MAGIC: Final = b"DLOGCOOK"
@@ -96,8 +95,8 @@ class Cookie:
             node = pb.CookieNode.FromString(value)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        if node.version not in VERSIONS_READ or not node.cookie:
-            raise ValueError(f"not a cookie of a version up to {VERSION}")
+        if node.version != VERSION or not node.cookie:
+            raise ValueError(f"not a cookie of version {VERSION}")
         return cls(
             bookie=node.bookie,
             instance=node.instance,

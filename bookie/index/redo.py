@@ -52,11 +52,6 @@ _LENGTH_BITS: Final = 12
 _LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
 _COPY_BYTES: Final = 1024 * 1024
 
-_VERSION_1: Final = 1
-_HEADER_1: Final = Struct("<8sIII")  # magic, version, images, CRC32C of the images
-_HEADER_1_BYTES: Final = _HEADER_1.size + _CRC.size
-_IMAGE_1: Final = Struct("<qq")
-
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -87,7 +82,7 @@ class Redo:
         self._end = 0
         self._first, self._last, self._chain = 1, 0, 0
         self._is_spent = False
-        """Whether nothing may be appended: the file is of version 1, or damaged."""
+        """Whether nothing may be appended: the file is damaged."""
         self._waiting: dict[int, dict[int, int]] = {}
         """Of each ledger, oldest first: where each of its blocks lies in this file, and its
         length in the lower bits."""
@@ -257,9 +252,7 @@ class Redo:
         except FileNotFoundError:
             return None
         data = self._file.read(_HEADER_BYTES, 0)
-        if _is_whole(data, _HEADER_1_BYTES, _VERSION_1):
-            return self._load_version_1(data)
-        if not _is_whole(data, _HEADER_BYTES, VERSION):
+        if not _is_whole(data):
             self.close()
             return None
         first = _HEADER.unpack_from(data)[3]
@@ -296,21 +289,6 @@ class Redo:
                 self._keep(ledger_id, offset, (begin + at) << _LENGTH_BITS | length)
         self._end, self._last, self._chain = begin + body_bytes, number, chain
         return True
-
-    def _load_version_1(self, data: bytes) -> int | None:
-        assert self._file is not None
-        _, _, count, crc = _HEADER_1.unpack_from(data)
-        step = _IMAGE_1.size + PAGE_BYTES
-        body = self._file.read(count * step, _HEADER_1_BYTES)
-        if len(body) != count * step or crc32c(body) != crc:
-            self.close()
-            return None
-        for at in range(0, len(body), step):
-            ledger_id, offset = _IMAGE_1.unpack_from(body, at)
-            position = _HEADER_1_BYTES + at + _IMAGE_1.size
-            self._keep(ledger_id, offset, position << _LENGTH_BITS | PAGE_BYTES)
-        self._end, self._is_spent = _HEADER_1_BYTES + len(body), True
-        return 0
 
     def _read(self, position: int) -> bytes:
         assert self._file is not None
@@ -354,10 +332,10 @@ def is_all(ledger_id: int, block: Callable[[int], bytes | None]) -> bool:
     )
 
 
-def _is_whole(data: bytes, size_bytes: int, version: int) -> bool:
-    """Whether *data* begins with a whole header of this version."""
-    header = data[: size_bytes - _CRC.size]
-    if len(data) < size_bytes or not header.startswith(_MAGIC + _CRC.pack(version)):
+def _is_whole(data: bytes) -> bool:
+    """Whether *data* is a whole header."""
+    header = data[: _HEADER.size]
+    if len(data) < _HEADER_BYTES or not header.startswith(_MAGIC + _CRC.pack(VERSION)):
         return False
     return bool(_CRC.unpack_from(data, len(header))[0] == crc32c(header))
 

@@ -21,8 +21,6 @@ from bookie.errors import JournalDamaged, MarkDamaged
 
 VERSION: Final = 1
 MARK_VERSION: Final = 2
-"""Programs of before do not know that what is before a mark may be in redo files (`bookie.index`)
-alone; they refuse this version, and read nothing wrong."""
 DIRECTORY: Final = "journal"
 MARK_PATH: Final = f"{DIRECTORY}/mark"
 FILE_SUFFIX: Final = ".journal"
@@ -242,8 +240,8 @@ def decode_mark(data: bytes, path: str) -> tuple[JournalMark, int]:
     magic, version, tag, journal_id, offset = _MARK.unpack(body)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32c(body):
         raise MarkDamaged(path, 0, "the checksum differs")
-    if magic != _MARK_MAGIC or version not in (VERSION, MARK_VERSION):
-        raise MarkDamaged(path, 0, f"not a mark of version {VERSION} or {MARK_VERSION}")
+    if magic != _MARK_MAGIC or version != MARK_VERSION:
+        raise MarkDamaged(path, 0, f"not a mark of version {MARK_VERSION}")
     return JournalMark(journal_id, offset), tag
 
 

@@ -59,16 +59,14 @@ _JOURNAL: Final = Struct("<qqq")  # newest file, end of its records, its size
 _CRC: Final = Struct("<I")
 _ROLL_MAGIC: Final = b"DLOGROLL"
 _ROLL_HEADER: Final = Struct("<8sIIQ")  # magic, version, 0, number of the first batch
-_BATCH_1: Final = Struct("<III")  # chain, removed?, ids
-_BATCH_2: Final = Struct("<IIIQQI")  # and of the redo file: first, last, chain
+_BATCH_2: Final = Struct("<IIIQQI")  # chain, removed?, ids; of the redo file: first, last, chain
 _BATCH: Final = Struct("<IIIQQIQIQII")  # and of tombstones, fences: number, checksum; logs
 _ID_BYTES: Final = 8
 _EDITION_BYTES: Final = 8
 _LEDGER_BYTES: Final = _ID_BYTES + _EDITION_BYTES
 _LOG_BYTES: Final = 16  # id, end
-_BATCHES: Final = {1: _BATCH_1, 2: _BATCH_2, 3: _BATCH, 4: _BATCH}
 _ROLL_VERSION: Final = 4
-_EDITIONS_SINCE: Final = 4
+_BATCHES: Final = {2: _BATCH_2, _ROLL_VERSION: _BATCH}
 _SLACK_BYTES: Final = 1024 * 1024
 """A roll that is longer than twice what it has to say, and this, is rewritten."""
 LIMBO_PATH: Final = "limbo"
@@ -351,7 +349,7 @@ class Roll:
     ) -> tuple[str, RollPlace]:
         """Take the batches of *data* up to the first that is not whole."""
         layout = _BATCHES[version]
-        ledger_bytes = _LEDGER_BYTES if version >= _EDITIONS_SINCE else _ID_BYTES
+        ledger_bytes = _LEDGER_BYTES if layout is _BATCH else _ID_BYTES
         problem = ""
         at, number, before = _ROLL_HEADER.size, first, crc32c(data[: _ROLL_HEADER.size])
         seen = RollPlace()

@@ -20,14 +20,13 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Collection
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from ledger.errors import CallerError, DamagedMetadata, MetadataDenied
 from ledger.metastore.sqlite_format import (
-    FORMAT_WITHOUT_CHECKSUMS,
     FORMAT_WITHOUT_NAMES,
     check_format,
     check_place,
@@ -48,13 +47,10 @@ from ledger.process import make_private
 DATABASE: Final = "metadata.sqlite"
 USER_ADVICE: Final = "run this as the user that the directory belongs to, or give its group rights"
 _SESSIONS: Final = "sessions"
-_LOCK_BEFORE: Final = "prepare.lock"
-"""Of programs that know format 1."""
 _BEAT: Final = struct.Struct("<d")
 _WAL_KEPT_BYTES: Final = 4 << 20
-_NEVER_FIRST: Final = (f"{DATABASE}-wal", _SESSIONS, _LOCK_BEFORE)
+_NEVER_FIRST: Final = (f"{DATABASE}-wal", _SESSIONS)
 """Made after the database, or after the first mark: they are left of one that was there."""
-_LOCK_POLL_S: Final = 0.01
 _Identity = tuple[int, int]
 
 
@@ -179,7 +175,7 @@ class Database:
         A crash may have torn a first mark; nothing followed from that one."""
         if not file_is_empty(self.path):
             with closing(self.connection("ro", timeout_s)) as connection:
-                if format_of(connection, where) > FORMAT_WITHOUT_CHECKSUMS:
+                if format_of(connection, where):
                     raise no_mark(witness)
         elif any((self.directory / name).exists() for name in _NEVER_FIRST):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
@@ -191,14 +187,8 @@ class Database:
         self.path.touch(mode=0o600)  # what SQLite makes beside it is for the same readers
         # "rwc" is used here only: a database that is gone later must not come back empty.
         with closing(self.connection("rwc", timeout_s)) as connection:
-            match format_of(connection, where):
-                case 0:
-                    make(connection, mark)
-                case version if version == FORMAT_WITHOUT_CHECKSUMS:
-                    with _locked(self.directory / _LOCK_BEFORE, timeout_s):
-                        # It would go on writing without checksums.
-                        self.check_unused("by an earlier version")
-                        upgrade(connection, where, mark)
+            if format_of(connection, where) == 0:
+                make(connection, mark)
         _sync_directory(self.directory)
 
     def _upgrade(self, mark: CommitMarker, where: str, timeout_s: float) -> None:
@@ -348,24 +338,6 @@ def _abandon_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_after_fork)
-
-
-@contextmanager
-def _locked(path: Path, timeout_s: float) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"{path} is held by another process") from None
-                time.sleep(_LOCK_POLL_S)
-        yield
-    finally:
-        os.close(fd)
 
 
 class NothingLost(CallerError):

@@ -35,8 +35,7 @@ from ledger.metastore.sqlite_witness import (
 FORMAT_VERSION: Final = 3
 FORMAT_WITHOUT_NAMES: Final = 2
 """Its rows have digests, and nothing proves a list of children."""
-FORMAT_WITHOUT_CHECKSUMS: Final = 1
-_KNOWN: Final = f"format {FORMAT_WITHOUT_CHECKSUMS} to {FORMAT_VERSION}"
+_KNOWN: Final = f"format {FORMAT_WITHOUT_NAMES} or {FORMAT_VERSION}"
 _APPLICATION_ID: Final = 0x646C6F67  # "dlog"
 _SCHEMA: Final = (
     """CREATE TABLE node (
@@ -116,7 +115,7 @@ def format_of(connection: sqlite3.Connection, where: str) -> int:
         return 0
     if application != _APPLICATION_ID:
         raise NamespaceMismatch(f"another program's database at {where}", "one of dlog")
-    if version != FORMAT_WITHOUT_CHECKSUMS and version not in _SCHEMAS:
+    if version not in _SCHEMAS:
         raise NamespaceMismatch(f"a database of format {version} at {where}", _KNOWN)
     return int(version)
 
@@ -132,13 +131,13 @@ def make(connection: sqlite3.Connection, mark: CommitMarker) -> None:
 
 
 def upgrade(connection: sqlite3.Connection, where: str, mark: CommitMarker) -> None:
-    """Give a database of an earlier format what it has no checksums of, as the commit after *mark*.
+    """Give a database of the format before proofs of its lists, as the commit after *mark*.
 
     Requires that nobody else uses it. Raises `DamagedMetadata`."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     _check_structure(connection, where)
-    connection.execute("DROP TABLE IF EXISTS state")
+    connection.execute("DROP TABLE state")
     connection.execute("DROP INDEX node_by_parent")
     connection.execute("DROP INDEX node_by_owner")
     connection.execute("ALTER TABLE node RENAME TO node_before")

@@ -5,11 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from google_crc32c import value as crc32c
 
 from bookie.disk.port import DiskFull
 from bookie.errors import IndexDamaged
-from bookie.index import redo as redo_module
 from bookie.index.format import PAGE_BYTES, PAGE_ENTRIES, LedgerHeader, path_of
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.redo import PATH, Image, Redo, RedoPlace
@@ -268,37 +266,6 @@ def test_a_start_makes_no_lost_file_again_of_a_part_of_it() -> None:
     assert IndexFiles(disk, None).ledgers() == [], (
         "the check before a start sees what the start will"
     )
-
-
-def test_a_redo_file_of_version_1_is_put_in_place_at_once() -> None:
-    disk = SimDisk(0)
-    index = new_index(disk)
-    header = put(index, LedgerHeader(1, KEY), 64, 0, 200)
-    index.flush()
-    images = index.redo.images(1)
-    write_version_1(disk, images)
-    again = new_index(disk)
-    assert again.recover() == [1]
-    assert ids(again, header) == [0, 200]
-    assert not again.redo
-    assert disk.content(path_of(1))[: 2 * PAGE_BYTES] == images[0].data + images[1].data
-    put(again, header, 900, 1)
-    again.flush()
-    assert ids(new_index(disk), header) == [0, 1, 200]
-    write_version_1(disk, images)
-    disk.damage(PATH, 100, b"\xff")
-    assert new_index(disk).recover() == [1]
-    assert not new_index(disk).redo, "it is not whole, so it was never acted upon"
-
-
-def write_version_1(disk: SimDisk, images: list[Image]) -> None:
-    """As programs of before wrote it."""
-    body = b"".join(
-        redo_module._IMAGE_1.pack(image.ledger_id, image.offset) + image.data for image in images
-    )
-    header = redo_module._HEADER_1.pack(b"DLOGREDO", 1, len(images), crc32c(body))
-    disk.cut(PATH, 0)
-    disk.damage(PATH, 0, header + redo_module._CRC.pack(crc32c(header)) + body)
 
 
 def test_an_end_of_another_kind_is_refused_by_nobody_but_a_start() -> None:

@@ -10,6 +10,15 @@ from ledger.errors import DamagedMetadata, NamespaceMismatch
 from ledger.metastore.port import ANY_VERSION, Versioned
 from ledger.metastore.sqlite_files import Database
 from ledger.metastore.sqlite_tree import SqlTree
+from ledger.metastore.sqlite_witness import (
+    EMPTY_TOTAL,
+    CommitMarker,
+    Witness,
+    added,
+    next_chain,
+    node_digest,
+    row_digest,
+)
 from tests.waiting import PATIENCE_S, eventually
 
 DATABASE: Final = "metadata.sqlite"
@@ -112,43 +121,54 @@ def used(tree: SqlTree) -> None:
     tree.delete("/logs/l2", ANY_VERSION)
 
 
-def make_version_1(directory: Path) -> None:
-    """Make a store as it was made before there were checksums."""
-    (directory / "sessions").mkdir(parents=True)
-    (directory / "prepare.lock").touch()
-    connection = sqlite3.connect(directory / DATABASE, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(_VERSION_1)
-    connection.close()
+def to_format_2(directory: Path) -> None:
+    """Make the store in *directory* one of before lists of children were proven."""
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as connection:
+        rows = connection.execute(
+            "SELECT path, parent, name, version, made, owner, value FROM node"
+        ).fetchall()
+        connection.execute("BEGIN")
+        connection.execute("DROP TABLE node")
+        connection.execute("ALTER TABLE session RENAME TO session_now")
+        for statement in _BEFORE:
+            connection.execute(statement)
+        total = EMPTY_TOTAL
+        for *head, value in rows:
+            digest = node_digest(tuple(head), value)
+            connection.execute(
+                "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*head, value, digest)
+            )
+            total = added(total, digest)
+        connection.execute("INSERT INTO session SELECT id, boot, timeout_s FROM session_now")
+        connection.execute("DROP TABLE session_now")
+        others = [("session", row) for row in connection.execute("SELECT * FROM session")]
+        others += [("change", row) for row in connection.execute("SELECT * FROM change")]
+        for table, row in others:
+            total = added(total, row_digest(table, row))
+        chain = next_chain(bytes(16), 7, total)
+        connection.execute(
+            "UPDATE state SET generation = 7, total = ?, before = ?, chain = ?",
+            (total, bytes(16), chain),
+        )
+        connection.execute("PRAGMA user_version = 2")
+        connection.execute("COMMIT")
+    with closing(Witness(directory / WITNESS)) as witness:
+        witness.begin(CommitMarker(7, chain))
 
 
-_VERSION_1: Final = """
-BEGIN IMMEDIATE;
-CREATE TABLE node (
+_BEFORE: Final = (
+    "CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL,"
+    " timeout_s REAL NOT NULL)",
+    """CREATE TABLE node (
     path TEXT NOT NULL PRIMARY KEY,
     parent TEXT,
     name TEXT NOT NULL,
-    value BLOB NOT NULL,
     version INTEGER NOT NULL,
     made INTEGER NOT NULL,
-    owner TEXT
-);
-CREATE UNIQUE INDEX node_by_parent ON node (parent, name);
-CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL;
-CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL, timeout_s REAL NOT NULL);
-CREATE TABLE change (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
-INSERT INTO node VALUES ('/', NULL, '', x'', 0, 2, NULL);
-INSERT INTO node VALUES ('/logs', '/', 'logs', x'', 0, 1, NULL);
-INSERT INTO node VALUES ('/logs/l0', '/logs', 'l0', x'0102', 5, 0, NULL);
-INSERT INTO node VALUES ('/held', '/', 'held', x'03', 0, 0, 's');
-INSERT INTO session VALUES ('s', 'an-earlier-boot', 10);
-INSERT INTO change VALUES (41, '/held');
-PRAGMA application_id = 0x646C6F67;
-PRAGMA user_version = 1;
-COMMIT;
-"""
-VERSION_1_CONTENT: Final = {
-    "/logs": Versioned(b"", 0),
-    "/logs/l0": Versioned(b"\1\2", 5),
-    "/held": Versioned(b"\3", 0),
-}
+    owner TEXT,
+    value BLOB NOT NULL,
+    digest BLOB NOT NULL
+)""",
+    "CREATE UNIQUE INDEX node_by_parent ON node (parent, name)",
+    "CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL",
+)

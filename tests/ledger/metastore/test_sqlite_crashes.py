@@ -8,17 +8,19 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from ledger.errors import MetadataUnavailable, NodeExists
-from ledger.metastore import MetadataStore, sqlite_tree
+from ledger.metastore import MetadataStore, sqlite_files, sqlite_format, sqlite_tree
 from ledger.metastore.port import ANY_VERSION
 from ledger.metastore.sqlite_files import Database
 from ledger.metastore.sqlite_witness import CommitMarker, Witness
@@ -26,16 +28,17 @@ from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
     VALUE,
-    VERSION_1_CONTENT,
     WAL,
     WITNESS,
+    Content,
     Files,
     content_of,
     found_in,
-    make_version_1,
     opened,
     put,
     taken,
+    to_format_2,
+    used,
 )
 from tests.waiting import PATIENCE_S, eventually
 
@@ -146,14 +149,35 @@ def test_a_power_loss_while_a_store_is_made_leaves_one_that_can_be_made(
         opened(directory).close()
 
 
-def test_a_store_of_before_checksums_is_upgraded(tmp_path: Path) -> None:
-    make_version_1(tmp_path)
-    assert found_in(tmp_path) == VERSION_1_CONTENT
-    tree = opened(tmp_path)
-    assert tree.create("/logs/n-", b"", owner=None, sequential=True) == "/logs/n-0000000001"
-    assert tree.changes_after(41)[0] == (42, "/logs/n-0000000001")
-    assert tree.sessions() == [("s", "an-earlier-boot", 10.0)]
+def made_before(directory: Path) -> Content:
+    """Make a store of the format before this one; return what is in it."""
+    tree = opened(directory)
+    used(tree)
+    content = content_of(tree)
     tree.close()
+    to_format_2(directory)
+    return content
+
+
+def test_a_store_of_the_format_before_is_upgraded(tmp_path: Path) -> None:
+    content = made_before(tmp_path)
+    assert found_in(tmp_path) == content
+    tree = opened(tmp_path)
+    assert tree.create("/queue/n-", b"", owner=None, sequential=True) == "/queue/n-0000000001"
+    assert [session for session, _, _ in tree.sessions()] == ["s"]
+    tree.close()
+
+
+def test_a_store_of_a_format_that_no_release_wrote_is_refused(tmp_path: Path) -> None:
+    made_before(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    before = taken(tmp_path)
+    found = found_in(tmp_path)
+    assert isinstance(found, str)
+    assert "a database of format 1" in found
+    assert "format 2 or 3" in found
+    assert taken(tmp_path)[DATABASE] == before[DATABASE]
 
 
 @pytest.mark.slow
@@ -161,27 +185,28 @@ def test_a_power_loss_during_an_upgrade_leaves_a_store_that_can_be_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(0)
-    make_version_1(tmp_path / "whole")
+    content = made_before(tmp_path / "whole")
     before = taken(tmp_path / "whole")
-    crashes = Crashes(tmp_path / "whole", monkeypatch)
+    committed: Files = {}
+
+    def upgrade(*arguments: Any) -> None:
+        sqlite_format.upgrade(*arguments)
+        committed.update(taken(tmp_path / "whole"))  # closing it empties the write-ahead log
+
+    monkeypatch.setattr(sqlite_files, "upgrade", upgrade)
     opened(tmp_path / "whole").close()
-    committed = crashes.committed
-    states = [committed | {DATABASE: before[DATABASE], WITNESS: bytes(99)}]
-    states += [
-        committed | {DATABASE: before[DATABASE], WAL: wal}
-        for wal in partly(b"", committed[WAL], rng, 40)
-    ]
-    for files in states:
-        put(tmp_path / "copy", files)
-        assert found_in(tmp_path / "copy") == VERSION_1_CONTENT
-        assert found_in(tmp_path / "copy") == VERSION_1_CONTENT
+    assert committed[WAL], "the upgrade is one commit"
+    for wal in partly(b"", committed[WAL], rng, 40):
+        put(tmp_path / "copy", before | {WAL: wal})
+        assert found_in(tmp_path / "copy") == content
+        assert found_in(tmp_path / "copy") == content
 
 
 @pytest.mark.integration
 def test_a_store_that_an_earlier_version_has_open_is_not_upgraded(
     sqlite: Backend, tmp_path: Path
 ) -> None:
-    make_version_1(tmp_path / "namespace")
+    made_before(tmp_path / "namespace")
     session = tmp_path / "namespace" / "sessions" / "held"
     with subprocess.Popen(
         [sys.executable, "-c", _FLOCK, str(session)], stdout=subprocess.PIPE, text=True

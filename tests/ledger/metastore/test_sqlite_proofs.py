@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import random
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,15 +22,6 @@ from ledger.metastore.port import ANY_VERSION, Versioned
 from ledger.metastore.sqlite_files import Database
 from ledger.metastore.sqlite_format import reporting_damage
 from ledger.metastore.sqlite_tree import SqlTree
-from ledger.metastore.sqlite_witness import (
-    EMPTY_TOTAL,
-    CommitMarker,
-    Witness,
-    added,
-    next_chain,
-    node_digest,
-    row_digest,
-)
 from ledger.metrics import METADATA_DAMAGE
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
@@ -39,7 +29,6 @@ from tests.ledger.metastore.sqlite_stores import (
     LASTING,
     PAGE_BYTES,
     VALUE,
-    WITNESS,
     Files,
     content_of,
     emptied,
@@ -49,6 +38,7 @@ from tests.ledger.metastore.sqlite_stores import (
     place_of,
     put,
     taken,
+    to_format_2,
     used,
 )
 from tests.waiting import PATIENCE_S
@@ -291,56 +281,8 @@ async def test_others_read_and_write_while_everything_is_verified(
 def made_before(directory: Path) -> Content:
     """Make a store as it was made before lists of children were proven."""
     whole = made(directory)
-    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as connection:
-        rows = connection.execute(
-            "SELECT path, parent, name, version, made, owner, value FROM node"
-        ).fetchall()
-        connection.execute("BEGIN")
-        connection.execute("DROP TABLE node")
-        connection.execute("ALTER TABLE session RENAME TO session_now")
-        for statement in _BEFORE:
-            connection.execute(statement)
-        total = EMPTY_TOTAL
-        for *head, value in rows:
-            digest = node_digest(tuple(head), value)
-            connection.execute(
-                "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*head, value, digest)
-            )
-            total = added(total, digest)
-        connection.execute("INSERT INTO session SELECT id, boot, timeout_s FROM session_now")
-        connection.execute("DROP TABLE session_now")
-        others = [("session", row) for row in connection.execute("SELECT * FROM session")]
-        others += [("change", row) for row in connection.execute("SELECT * FROM change")]
-        for table, row in others:
-            total = added(total, row_digest(table, row))
-        chain = next_chain(bytes(16), 7, total)
-        connection.execute(
-            "UPDATE state SET generation = 7, total = ?, before = ?, chain = ?",
-            (total, bytes(16), chain),
-        )
-        connection.execute("PRAGMA user_version = 2")
-        connection.execute("COMMIT")
-    with closing(Witness(directory / WITNESS)) as witness:
-        witness.begin(CommitMarker(7, chain))
+    to_format_2(directory)
     return whole
-
-
-_BEFORE: Final = (
-    "CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL,"
-    " timeout_s REAL NOT NULL)",
-    """CREATE TABLE node (
-    path TEXT NOT NULL PRIMARY KEY,
-    parent TEXT,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    made INTEGER NOT NULL,
-    owner TEXT,
-    value BLOB NOT NULL,
-    digest BLOB NOT NULL
-)""",
-    "CREATE UNIQUE INDEX node_by_parent ON node (parent, name)",
-    "CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL",
-)
 
 
 def test_a_store_of_before_lists_were_proven_is_upgraded_in_place(tmp_path: Path) -> None:

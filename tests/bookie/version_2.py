@@ -1,7 +1,6 @@
 """Writes `version_2.zip`: the files of a bookie as the first release leaves them when it is killed.
-`version_1.zip` was written by the same program, before the redo file and marks had a version 2.
 
-    python -m tests.bookie.version_1
+    python -m tests.bookie.version_2
 
 The file is kept for ever: every later version must be able to read it. It is made again only while
 nothing was released; later versions get files of their own.
@@ -22,9 +21,7 @@ from ledger.entry import encode_lac
 from ledger.requests import AddRun, Status
 from tests.bookie.promises import KEY, entries_of, run_of
 
-KEPT: Final = Path(__file__).with_name("version_1.zip")
-KEPT_2: Final = Path(__file__).with_name("version_2.zip")
-"""With a mark of version 2 and an empty redo file of version 2."""
+KEPT: Final = Path(__file__).with_name("version_2.zip")
 EXPECTED: Final = "expected.json"
 CONFIG: Final = StorageConfig(
     journal_file_bytes_max=20_000, journal_preallocate_bytes=1024, entry_log_bytes_max=20_000
@@ -36,7 +33,7 @@ def main() -> None:
     with TemporaryDirectory() as name:
         root = Path(name)
         expected = _write(root)
-        with zipfile.ZipFile(KEPT_2, "w", zipfile.ZIP_DEFLATED) as kept:
+        with zipfile.ZipFile(KEPT, "w", zipfile.ZIP_DEFLATED) as kept:
             for path in sorted(root.rglob("*")):
                 if path.is_file() and path.name != "LOCK":
                     _put(kept, str(path.relative_to(root)), path.read_bytes())

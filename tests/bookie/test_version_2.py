@@ -1,17 +1,15 @@
-"""The files that earlier versions, and the first release, have written are read by this version."""
+"""The files that the first release has written are read by this version."""
 
 import json
 import zipfile
 from pathlib import Path
-
-import pytest
 
 from bookie.disk.port import Directories, RealDisk
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from ledger.requests import Status
 from tests.bookie.promises import KEY, run_of
-from tests.bookie.version_1 import CONFIG, EXPECTED, KEPT, KEPT_2, told
+from tests.bookie.version_2 import CONFIG, EXPECTED, KEPT, told
 
 
 def unpack(kept_as: Path, into: Path) -> dict[str, dict[str, object]]:
@@ -21,9 +19,8 @@ def unpack(kept_as: Path, into: Path) -> dict[str, dict[str, object]]:
     return expected
 
 
-@pytest.mark.parametrize("kept", [KEPT, KEPT_2], ids=["1", "2"])
-def test_a_bookie_that_was_killed_is_started_by_this_version(kept: Path, tmp_path: Path) -> None:
-    expected = unpack(kept, tmp_path)
+def test_a_bookie_that_was_killed_is_started_by_this_version(tmp_path: Path) -> None:
+    expected = unpack(KEPT, tmp_path)
     assert len(expected) == 7
     for _ in range(2):
         storage = BookieStorage.open(RealDisk(tmp_path), CONFIG)
@@ -34,9 +31,8 @@ def test_a_bookie_that_was_killed_is_started_by_this_version(kept: Path, tmp_pat
         storage.close()
 
 
-@pytest.mark.parametrize("kept", [KEPT, KEPT_2], ids=["1", "2"])
-def test_the_offline_check_finds_nothing_wrong_with_it(kept: Path, tmp_path: Path) -> None:
-    unpack(kept, tmp_path)
+def test_the_offline_check_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+    unpack(KEPT, tmp_path)
     report = check(Directories.single(RealDisk(tmp_path)))
     assert report.is_whole
     assert report.counts.index_entries > 600
