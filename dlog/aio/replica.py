@@ -38,6 +38,7 @@ from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read import handles
 from dlog.aio.read.tails import acknowledged_end
+from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.standby import Standby, lease_of
 from dlog.aio.store import ManifestNode
@@ -193,11 +194,7 @@ class Replica(Generic[M]):
         self._changed = asyncio.Event()
         """Set, and replaced, whenever something was applied or the role changed."""
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
-        self._readers: list[asyncio.Future[None]] = []
-        """Linearizable reads that wait for the next barrier."""
-        self._barriers: asyncio.Task[None] | None = None
-        self._complete_at = -math.inf
-        """When everything acknowledged until then was known to be applied here."""
+        self._barrier = ReadBarrier(name, self._reach_end)
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
@@ -306,7 +303,7 @@ class Replica(Generic[M]):
         """Return how old the state is at most: it has all that was acknowledged to anybody until so
         many seconds ago, by this machine's monotonic clock. Infinite before the first proof, which
         is a linearizable read, or a command that was submitted here and confirmed."""
-        return self._loop.time() - self._complete_at
+        return self._barrier.age_s()
 
     async def submit(
         self,
@@ -369,7 +366,7 @@ class Replica(Generic[M]):
         if consistency == "linearizable":
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._completed()
+                    await self._barrier.wait()
             except TimeoutError:
                 raise NotCaughtUp(self.name, self.applied, wait_s) from None
         return await self._on_state(partial(self._ask, query))
@@ -612,7 +609,7 @@ class Replica(Generic[M]):
     async def _apply_confirmed(self, term: _Term) -> None:
         """Apply what is confirmed, in order, as far as that is known without a wait."""
         queue, confirmed = term.queue, list[StoredCommand]()
-        at_s = self._complete_at
+        at_s = -math.inf
         while queue and queue[0].future.done() and len(confirmed) < APPLY_RECORDS_MAX:
             appended = queue.popleft()
             term.queue_bytes -= _charge(appended.value)
@@ -631,7 +628,7 @@ class Replica(Generic[M]):
                 self._refuse(appended.origin, error)
         await self._apply(confirmed)
         # No other leader had acknowledged anything by then.
-        self._complete_at = max(self._complete_at, at_s)
+        self._barrier.prove(at_s)
 
     def _refuse(self, origin: Origin, error: LogError) -> None:
         """Report that the command is certainly not in the log."""
@@ -729,53 +726,12 @@ class Replica(Generic[M]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # Reading.
-
-    async def _completed(self) -> None:
+    async def _reach_end(self) -> None:
         """Return once all that was acknowledged to anybody before this call is applied here."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._readers.append(waiter)
-        if self._barriers is None:
-            self._barriers = asyncio.create_task(self._pass_barriers(), name="barriers")
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            with suppress(ValueError):  # unless its barrier is under way
-                self._readers.remove(waiter)
-            raise
-
-    async def _pass_barriers(self) -> None:
-        """One barrier after the other, each for all reads that came before it began."""
-        readers: list[asyncio.Future[None]] = []
-        try:
-            while self._readers:
-                readers, self._readers = self._readers, []
-                began = self._loop.time()
-                error = await self._pass_barrier()
-                if error is None:
-                    self._complete_at = max(self._complete_at, began)
-                for reader in readers:
-                    if reader.done():
-                        continue
-                    if error is None:
-                        reader.set_result(None)
-                    else:
-                        reader.set_exception(error)
-        finally:
-            self._barriers = None
-            for reader in (*readers, *self._readers):
-                if not reader.done():  # cancelled by `close`
-                    reader.set_exception(LogClosed(self.name))
-
-    async def _pass_barrier(self) -> BaseException | None:
-        try:
-            end = await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
-            while self.applied < end:
-                self._check()
-                await self._changed.wait()
-        except Exception as error:  # noqa: BLE001 - the reads raise it
-            return error
-        return None
+        end = await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
+        while self.applied < end:
+            self._check()
+            await self._changed.wait()
 
     # Ending.
 
@@ -795,9 +751,7 @@ class Replica(Generic[M]):
             await asyncio.wait({self._running})
         if self._keeper is not None:
             await self._keeper.close()
-        if self._barriers is not None:
-            self._barriers.cancel()
-            await asyncio.wait({self._barriers})
+        await self._barrier.close()
         async with self._turn:
             pass  # a read that was under way
         if self._owns_ledgers:

@@ -364,9 +364,9 @@ async def test_what_is_no_command_is_refused_and_the_leader_continues() -> None:
             await leader.submit(bytes(1001))
         with pytest.raises(InvalidValue, match="payload"):
             await leader.submit(3)  # type: ignore[arg-type]
-        leader._complete_at = later = asyncio.get_running_loop().time() + PATIENCE_S
+        leader._barrier._complete_at = later = asyncio.get_running_loop().time() + PATIENCE_S
         assert await leader.submit(bytearray(b"x 1")) == 1
-        assert leader._complete_at == later, "a barrier proved more than that command"
+        assert leader._barrier._complete_at == later, "a barrier proved more than that command"
 
 
 async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
@@ -539,7 +539,7 @@ async def test_reads_that_wait_when_a_replica_is_closed_are_told_so(
                 await settled()
             with pytest.raises(NotCaughtUp):
                 await leader.read(history, timeout_s=0.001)
-            assert len(leader._readers) == 1, "one that gave up is not kept"
+            assert len(leader._barrier._readers) == 1, "one that gave up is not kept"
         for read in reads:
             with pytest.raises(LogClosed):
                 await ended(read)
