@@ -178,6 +178,14 @@ REPLICA_SNAPSHOTS: Final = METRICS.tally(
     known=[("written",), ("restored",), ("failed",)],
 )
 
+REPLICA_SNAPSHOT_BYTES: Final = METRICS.tally(
+    "dlog_replica_snapshot_bytes_total",
+    "Bytes of snapshots of replicas, counted while work on them proceeds: writing, checking (read "
+    "back or read before use), restoring.",
+    "phase",
+    known=[("writing",), ("checking",), ("restoring",)],
+)
+
 # The janitor.
 
 JANITOR_PASS_S: Final = METRICS.spread(

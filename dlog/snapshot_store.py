@@ -23,9 +23,11 @@ from urllib.parse import unquote, urlsplit
 
 from dlog.errors import DamagedSnapshot, SnapshotsUnusable, SnapshotTooNew
 from dlog.protocol.snapshot import (
+    OnProgress,
     SnapshotHeader,
     WriteState,
     check_snapshot,
+    no_progress,
     write_snapshot,
 )
 from ledger.log_events import get_logger
@@ -105,7 +107,9 @@ class SnapshotStore:
         source.close()
         return file
 
-    def open_newest(self, above: int) -> tuple[SnapshotFile, SnapshotHeader, BinaryIO] | None:
+    def open_newest(
+        self, above: int, on_progress: OnProgress = no_progress
+    ) -> tuple[SnapshotFile, SnapshotHeader, BinaryIO] | None:
         """Return `newest_whole` with its header, and open: to be read when it was removed, too."""
         for file in self.files():
             if file.offset <= above:
@@ -113,7 +117,7 @@ class SnapshotStore:
             with ExitStack() as stack:
                 try:
                     source = stack.enter_context(file.path.open("rb"))
-                    header = self._check(file, source)
+                    header = self._check(file, source, on_progress)
                 except FileNotFoundError:
                     continue  # a newer one took its place
                 except DamagedSnapshot as error:
@@ -123,20 +127,26 @@ class SnapshotStore:
                 return file, header, source
         return None
 
-    def check(self, file: SnapshotFile) -> SnapshotHeader:
+    def check(self, file: SnapshotFile, on_progress: OnProgress = no_progress) -> SnapshotHeader:
         """Read *file* as a whole; return its header. Raises `DamagedSnapshot`, `SnapshotTooNew`,
         `OSError`."""
         with file.path.open("rb") as source:
-            return self._check(file, source)
+            return self._check(file, source, on_progress)
 
-    def _check(self, file: SnapshotFile, source: BinaryIO) -> SnapshotHeader:
-        header = check_snapshot(source, os.fstat(source.fileno()).st_size)
+    def _check(
+        self, file: SnapshotFile, source: BinaryIO, on_progress: OnProgress
+    ) -> SnapshotHeader:
+        header = check_snapshot(source, os.fstat(source.fileno()).st_size, on_progress)
         if (header.incarnation, header.offset) != (self.incarnation, file.offset):
             raise DamagedSnapshot(f"it is one of log {header.log!r} at offset {header.offset}")
         return header
 
     def write(
-        self, header: SnapshotHeader, table: Iterable[bytes], write_state: WriteState
+        self,
+        header: SnapshotHeader,
+        table: Iterable[bytes],
+        write_state: WriteState,
+        on_progress: OnProgress = no_progress,
     ) -> SnapshotFile:
         """Write a snapshot; it is durable and was read back when this returns. Raises `OSError`,
         `DamagedSnapshot`, what *write_state* raises; then there is none."""
@@ -145,11 +155,11 @@ class SnapshotStore:
         partial = self.directory / f"{name}.{secrets.token_hex(8)}{_TEMPORARY}"
         try:
             with partial.open("xb") as out:
-                write_snapshot(out, header, table, write_state)
+                write_snapshot(out, header, table, write_state, on_progress)
                 out.flush()
                 os.fsync(out.fileno())
             with partial.open("rb") as source:
-                check_snapshot(source, partial.stat().st_size)
+                check_snapshot(source, partial.stat().st_size, on_progress)
             file = SnapshotFile(self.directory / f"{name}{_SUFFIX}", header.offset)
             partial.replace(file.path)
         except BaseException:

@@ -12,7 +12,9 @@ Invariants:
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
@@ -27,12 +29,19 @@ from dlog.position import Start
 from dlog.protocol.consumer_steps import Stored
 from dlog.protocol.edits import trim
 from dlog.protocol.replicated_state import ReplicatedState
-from dlog.protocol.snapshot import SnapshotHeader, SnapshotPolicy, read_snapshot
+from dlog.protocol.snapshot import (
+    SnapshotHeader,
+    SnapshotPhase,
+    SnapshotPolicy,
+    read_snapshot,
+)
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from ledger.errors import RemoteError
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 
+PROGRESS_S: Final = 10.0
+"""How often the log says how far a large snapshot is."""
 CONSUMER_PREFIX: Final = "snapshots-"
 """Names of the consumers that stores are registered as; the id of the store follows."""
 RESTORES_MAX: Final = 3
@@ -50,6 +59,16 @@ class OnState(Protocol):
 _log = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far the snapshot is that is being written, checked or restored."""
+
+    phase: SnapshotPhase
+    done_bytes: int
+    total_bytes: int | None
+    """None: not known yet, as while it is written."""
+
+
 class SnapshotKeeper:
     """Made and owned by `dlog.aio.replica`."""
 
@@ -62,6 +81,11 @@ class SnapshotKeeper:
         state: ReplicatedState[Any],
         on_state: OnState,
     ) -> None:
+        self.progress: SnapshotProgress | None = None
+        """None: no snapshot is under way."""
+        self.newest = 0
+        """Offset of the newest snapshot that this replica wrote, restored or found; 0: none."""
+        self._reported_s = 0.0
         self._store, self._policy = store, policy
         self._ledgers, self._node = ledgers, node
         self._state, self._on_state = state, on_state
@@ -81,9 +105,15 @@ class SnapshotKeeper:
         was one. Raises `SnapshotTooNew`, `SnapshotAhead`, `OSError`, what bookies and metadata
         store raise, and what the state machine raises; `DamagedSnapshot` if one was damaged while
         it was restored and none before it is whole."""
+        with self._under_way():
+            return await self._restore_newest()
+
+    async def _restore_newest(self) -> bool:
         damage: DamagedSnapshot | None = None
         for _ in range(RESTORES_MAX):
-            opened = await asyncio.to_thread(self._store.open_newest, self._state.offset)
+            opened = await asyncio.to_thread(
+                self._store.open_newest, self._state.offset, self._advance
+            )
             if opened is None:
                 break
             file, header, source = opened
@@ -129,8 +159,10 @@ class SnapshotKeeper:
 
     def _restore(self, file: SnapshotFile, source: BinaryIO) -> None:
         source.seek(0)
-        header, table, state = read_snapshot(source, os.fstat(source.fileno()).st_size)
+        size_bytes = os.fstat(source.fileno()).st_size
+        header, table, state = read_snapshot(source, size_bytes, self._advance)
         self._state.restore(header, table, state)
+        self.newest = file.offset
         self._restart(file.offset)
         metrics.REPLICA_SNAPSHOTS.add("restored")
         _log.info("snapshot_restored", log=header.log, offset=file.offset, path=file.path)
@@ -191,6 +223,7 @@ class SnapshotKeeper:
             newest = await asyncio.to_thread(self._store.newest_whole, self._offset)
             if newest is not None:
                 self._bytes = 0
+                self.newest = newest.offset
                 self._restart(newest.offset)  # another replica wrote it
             else:
                 await self._take()
@@ -216,11 +249,17 @@ class SnapshotKeeper:
         file = await asyncio.to_thread(self._store.newest_whole, captured.header.offset - 1)
         if file is None:
             write = partial(
-                self._store.write, captured.header, captured.table, captured.write_state
+                self._store.write,
+                captured.header,
+                captured.table,
+                captured.write_state,
+                self._advance,
             )
-            file = await asyncio.to_thread(write)
+            with self._under_way():
+                file = await asyncio.to_thread(write)
             metrics.REPLICA_SNAPSHOTS.add("written")
             _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=file.path)
+        self.newest = file.offset
         self._restart(file.offset)
         kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep, file)
         if kept:  # else all were damaged since they were written
@@ -271,3 +310,29 @@ class SnapshotKeeper:
     def _restart(self, offset: int) -> None:
         """Count from the snapshot at *offset* on."""
         self._offset, self._since_s = offset, time.monotonic()
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        self._reported_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.progress = None
+
+    def _advance(self, phase: SnapshotPhase, done_bytes: int, total_bytes: int | None) -> None:
+        """Called on the thread that works."""
+        before = self.progress
+        begun_bytes = before.done_bytes if before is not None and before.phase == phase else 0
+        self.progress = SnapshotProgress(phase, done_bytes, total_bytes)
+        if done_bytes > begun_bytes:  # else this is another file
+            metrics.REPLICA_SNAPSHOT_BYTES.add(phase, by=done_bytes - begun_bytes)
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= PROGRESS_S:
+            self._reported_s = now_s
+            _log.info(
+                "snapshot_progress",
+                log=self._node.log,
+                phase=phase,
+                done_bytes=done_bytes,
+                total_bytes=total_bytes,
+            )

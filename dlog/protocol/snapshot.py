@@ -22,7 +22,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self
 
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
@@ -50,6 +50,10 @@ LEADER_PATIENCE: Final = 2
 
 WriteState = Callable[[BinaryIO], object]
 """Writes the state as it was when this was made."""
+SnapshotPhase = Literal["writing", "checking", "restoring"]
+OnProgress = Callable[[SnapshotPhase, int, int | None], object]
+"""Called for each piece, on the thread that works: the phase, bytes done, and of how many (None:
+not known yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +130,22 @@ class SnapshotHeader:
         return header
 
 
+def no_progress(_phase: SnapshotPhase, _done_bytes: int, _total_bytes: int | None) -> None:
+    """Nobody wants to know."""
+
+
 def write_snapshot(
-    out: BinaryIO, header: SnapshotHeader, table: Iterable[bytes], write_state: WriteState
+    out: BinaryIO,
+    header: SnapshotHeader,
+    table: Iterable[bytes],
+    write_state: WriteState,
+    on_progress: OnProgress = no_progress,
 ) -> None:
     encoded = header.encode()
     assert len(encoded) <= HEADER_BYTES_MAX, "names and addresses are short"
     out.write(_HEAD.pack(_MAGIC, FORMAT_VERSION, len(encoded), crc32c(encoded)))
     out.write(encoded)
-    checked = _CheckedWriter(out)
+    checked = _CheckedWriter(out, on_progress)
     whole = b"".join(table)
     checked.write(_SIZE.pack(len(whole)))
     checked.write(whole)
@@ -165,7 +177,9 @@ def read_header(source: BinaryIO) -> SnapshotHeader:
     return SnapshotHeader.decode(encoded)
 
 
-def check_snapshot(source: BinaryIO, size_bytes: int) -> SnapshotHeader:
+def check_snapshot(
+    source: BinaryIO, size_bytes: int, on_progress: OnProgress = no_progress
+) -> SnapshotHeader:
     """Return the header of *source*, which has *size_bytes* and is read as a whole. Raises
     `DamagedSnapshot`, `SnapshotTooNew`."""
     header = read_header(source)
@@ -178,12 +192,15 @@ def check_snapshot(source: BinaryIO, size_bytes: int) -> SnapshotHeader:
             raise DamagedSnapshot("it is cut off")
         crc = crc32c_extend(crc, piece)
         left -= len(piece)
+        on_progress("checking", size_bytes - left, size_bytes)
     if source.read(_FOOT.size) != _FOOT.pack(crc, _END):
         raise DamagedSnapshot("its end is missing, or it has another checksum")
     return header
 
 
-def read_snapshot(source: BinaryIO, size_bytes: int) -> tuple[SnapshotHeader, bytes, BinaryIO]:
+def read_snapshot(
+    source: BinaryIO, size_bytes: int, on_progress: OnProgress = no_progress
+) -> tuple[SnapshotHeader, bytes, BinaryIO]:
     """Return header, table and state of *source*, which `check_snapshot` found whole.
 
     It may have been damaged since: reading the state to its end raises `DamagedSnapshot` then, and
@@ -195,15 +212,15 @@ def read_snapshot(source: BinaryIO, size_bytes: int) -> tuple[SnapshotHeader, by
     if table_bytes > TABLE_BYTES_MAX or state_bytes < 0:
         raise DamagedSnapshot(f"a table of {table_bytes} bytes")
     table = source.read(table_bytes)
-    section = _Section(source, state_bytes, crc32c(size + table))
+    section = _Section(source, state_bytes, crc32c(size + table), on_progress)
     return header, table, io.BufferedReader(section, PIECE_BYTES)
 
 
 class _CheckedWriter(io.RawIOBase):
     """Counts what is written, and its checksum."""
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
+    def __init__(self, out: BinaryIO, on_progress: OnProgress) -> None:
+        self._out, self._on_progress = out, on_progress
         self.size_bytes = 0
         self.crc = 0
 
@@ -211,21 +228,26 @@ class _CheckedWriter(io.RawIOBase):
         return True
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        piece = bytes(data)
-        self._out.write(piece)
-        self.crc = crc32c_extend(self.crc, piece)
-        self.size_bytes += len(piece)
-        return len(piece)
+        view = memoryview(data).cast("B")
+        for at in range(0, len(view), PIECE_BYTES):
+            piece = bytes(view[at : at + PIECE_BYTES])
+            self._out.write(piece)
+            self.crc = crc32c_extend(self.crc, piece)
+            self.size_bytes += len(piece)
+            self._on_progress("writing", self.size_bytes, None)
+        return len(view)
 
 
 class _Section(io.RawIOBase):
     """The next *size_bytes* of a file, whose checksum is compared before its last piece is
     given."""
 
-    def __init__(self, source: BinaryIO, size_bytes: int, crc: int) -> None:
+    def __init__(
+        self, source: BinaryIO, size_bytes: int, crc: int, on_progress: OnProgress
+    ) -> None:
         """*crc*: of what the checksum at the end includes before this."""
-        self._source = source
-        self._left = size_bytes
+        self._source, self._on_progress = source, on_progress
+        self._left = self._size_bytes = size_bytes
         self._crc = crc
         if not size_bytes:
             self._compare()
@@ -244,6 +266,7 @@ class _Section(io.RawIOBase):
         room[: len(piece)] = piece
         self._left -= len(piece)
         self._crc = crc32c_extend(self._crc, piece)
+        self._on_progress("restoring", self._size_bytes - self._left, self._size_bytes)
         if not self._left:
             self._compare()
         return len(piece)

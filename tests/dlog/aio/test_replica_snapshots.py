@@ -39,6 +39,7 @@ from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import read_consumers
 from dlog.protocol.client_table import ClientTable
 from dlog.protocol.snapshot import (
+    PIECE_BYTES,
     SnapshotHeader,
     WriteState,
     check_snapshot,
@@ -144,6 +145,28 @@ def test_a_snapshot_is_read_as_it_was_written(state: bytes) -> None:
     assert check_snapshot(BytesIO(encoded), len(encoded)) == HEADER
     header, table, source = read_snapshot(BytesIO(encoded), len(encoded))
     assert (header, table, source.read()) == (HEADER, b"table", state)
+
+
+def test_a_large_snapshot_says_how_far_it_is(tmp_path: Path) -> None:
+    said: list[tuple[str, int, int | None]] = []
+
+    def note(phase: str, done_bytes: int, total_bytes: int | None) -> None:
+        said.append((phase, done_bytes, total_bytes))
+
+    store = SnapshotStore(str(tmp_path), LOG, HEADER.incarnation)
+    state = bytes(3 * PIECE_BYTES)
+    file = store.write(HEADER, [b"table"], lambda out: out.write(state), note)
+    size_bytes = file.path.stat().st_size
+    written = [done for phase, done, _ in said if phase == "writing"]
+    assert len(written) >= 3
+    assert written == sorted(written)
+    assert said[-1] == ("checking", size_bytes, size_bytes)
+    said.clear()
+    with file.path.open("rb") as source:
+        _, _, restored = read_snapshot(source, size_bytes, note)
+        assert restored.read() == state
+    assert said[-1] == ("restoring", len(state), len(state))
+    assert len(said) >= 3
 
 
 def test_a_snapshot_that_was_cut_off_or_changed_anywhere_is_not_whole() -> None:
@@ -400,6 +423,7 @@ async def test_requests_are_done_once_across_a_snapshot_and_a_truncation(tmp_pat
 async def test_replicas_and_their_snapshots_are_counted(tmp_path: Path) -> None:
     snapshots, records = metrics.REPLICA_SNAPSHOTS.values, metrics.REPLICA_RECORDS.values
     written, restored, applied = snapshots["written",], snapshots["restored",], records[()]
+    before = dict(metrics.REPLICA_SNAPSHOT_BYTES.values)
     async with dlog.testing.cluster() as cluster:
         async with opened(cluster, tmp_path) as replica:
             await submitted(replica, 5)
@@ -410,6 +434,8 @@ async def test_replicas_and_their_snapshots_are_counted(tmp_path: Path) -> None:
             pass
     assert (snapshots["written",], snapshots["restored",]) == (written + 1, restored + 1)
     assert records[()] >= applied + 6
+    for phase, size_bytes in metrics.REPLICA_SNAPSHOT_BYTES.values.items():
+        assert size_bytes > before[phase]
 
 
 async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(

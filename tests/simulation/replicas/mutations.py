@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
 from dlog.aio.read.tails import acknowledged_end
+from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica import Replica
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.errors import NotLeader
@@ -115,22 +116,22 @@ def knows_its_commands_by_their_number_alone(patch: Patch) -> None:
     test=f"{_REPLICAS}::test_a_read_sees_what_was_acknowledged_to_anybody_also_on_a_follower",
 )
 def reads_without_a_barrier(patch: Patch) -> None:
-    async def completed(_: Replica[Any]) -> None:
+    async def wait(_: ReadBarrier) -> None:
         return
 
-    patch.set(Replica, "_completed", completed)
+    patch.set(ReadBarrier, "wait", wait)
 
 
 @mutation("", replicas=True)
 def reads_at_a_leader_by_its_lease(patch: Patch) -> None:
     """A clock says that it leads; another may have led since, and acknowledged."""
-    honest = Replica._completed
+    honest = Replica._reach_end
 
-    async def completed(self: Replica[Any]) -> None:
+    async def reach_end(self: Replica[Any]) -> None:
         if self._term is None or not self._term.serves:
             await honest(self)
 
-    patch.set(Replica, "_completed", completed)
+    patch.set(Replica, "_reach_end", reach_end)
 
 
 @mutation(
@@ -139,10 +140,14 @@ def reads_at_a_leader_by_its_lease(patch: Patch) -> None:
     test=f"{_REPLICAS}::test_a_read_that_began_during_a_barrier_waits_for_the_next_one",
 )
 def joins_the_barrier_that_is_under_way(patch: Patch) -> None:
-    async def pass_barriers(self: Replica[Any]) -> None:
-        error = await self._pass_barrier()
+    async def passing(self: ReadBarrier) -> None:
+        error: Exception | None = None
+        try:
+            await self._reach_end()
+        except LogError as raised:
+            error = raised
         readers, self._readers = self._readers, []
-        self._barriers = None
+        self._passing = None
         for reader in readers:
             if not reader.done():
                 if error is None:
@@ -150,7 +155,7 @@ def joins_the_barrier_that_is_under_way(patch: Patch) -> None:
                 else:
                     reader.set_exception(error)
 
-    patch.set(Replica, "_pass_barriers", pass_barriers)
+    patch.set(ReadBarrier, "_pass", passing)
 
 
 @mutation(
@@ -159,14 +164,10 @@ def joins_the_barrier_that_is_under_way(patch: Patch) -> None:
     test=f"{_REPLICAS}::test_a_read_of_a_replica_that_lags_behind_fails_in_time",
 )
 def reads_before_it_has_applied_the_barrier(patch: Patch) -> None:
-    async def pass_barrier(self: Replica[Any]) -> BaseException | None:
-        try:
-            await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
-        except LogError as error:
-            return error
-        return None
+    async def reach_end(self: Replica[Any]) -> None:
+        await acknowledged_end(self._ledgers, self._node, incarnation=self._incarnation)
 
-    patch.set(Replica, "_pass_barrier", pass_barrier)
+    patch.set(Replica, "_reach_end", reach_end)
 
 
 @mutation(
@@ -220,7 +221,9 @@ def continues_behind_the_snapshot(patch: Patch) -> None:
 def restores_what_is_damaged(patch: Patch) -> None:
     """Not drawn: few damages change what is restored."""
 
-    def check(_: SnapshotStore, _file: SnapshotFile, source: BinaryIO) -> SnapshotHeader:
+    def check(
+        _: SnapshotStore, _file: SnapshotFile, source: BinaryIO, _progress: object
+    ) -> SnapshotHeader:
         return read_header(source)
 
     patch.set(SnapshotStore, "_check", check)
