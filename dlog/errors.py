@@ -521,6 +521,19 @@ class CommandOutcomeUnknown(RemoteError):
         self.log, self.reason = log, reason
 
 
+class SnapshotRequestFailed(RemoteError):
+    """A running replica did not write the snapshot that was requested."""
+
+    retryable = True
+
+    def __init__(self, log: str, replica: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: replica {replica} did not write the snapshot: {reason}. Correct that, "
+            "or request it of another replica ('dlog replica list' lists them)"
+        )
+        self.log, self.replica, self.reason = log, replica, reason
+
+
 class NotCaughtUp(RemoteError):
     retryable = True
 

@@ -50,8 +50,9 @@ class SnapshotFile:
 class SnapshotStore:
     """Of one life of one log."""
 
-    def __init__(self, uri: str, log: str, incarnation: str) -> None:
-        """*uri*: ``file:///directory``, or its path. Raises `SnapshotsUnusable`."""
+    def __init__(self, uri: str, log: str, incarnation: str, *, create: bool = True) -> None:
+        """*uri*: ``file:///directory``, or its path. *create* False: to look, it must be there.
+        Raises `SnapshotsUnusable`."""
         self.log, self.incarnation = log, incarnation
         parts = urlsplit(uri)
         if parts.scheme not in ("", "file") or parts.netloc:
@@ -59,7 +60,12 @@ class SnapshotStore:
         root = unquote(parts.path) if parts.scheme else uri
         if not Path(root).is_absolute():
             raise SnapshotsUnusable(uri, "the path is not absolute")
+        self.uri = Path(root).as_uri()
         self.directory = Path(root) / incarnation
+        if not create:
+            if not Path(root).is_dir():
+                raise SnapshotsUnusable(uri, "there is no such directory on this machine")
+            return
         try:
             _make_directory(self.directory)
         except OSError as error:
@@ -137,9 +143,13 @@ class SnapshotStore:
         self, file: SnapshotFile, source: BinaryIO, on_progress: OnProgress
     ) -> SnapshotHeader:
         header = check_snapshot(source, os.fstat(source.fileno()).st_size, on_progress)
+        self.check_place(file, header)
+        return header
+
+    def check_place(self, file: SnapshotFile, header: SnapshotHeader) -> None:
+        """Raise `DamagedSnapshot` if *file*, which has *header*, has the name of another one."""
         if (header.incarnation, header.offset) != (self.incarnation, file.offset):
             raise DamagedSnapshot(f"it is one of log {header.log!r} at offset {header.offset}")
-        return header
 
     def write(
         self,

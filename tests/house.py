@@ -16,9 +16,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 459,
-    "product lines": 94_250,
-    "test lines": 126_200,
+    "product files": 460,
+    "product lines": 95_400,
+    "test lines": 126_700,
     "class names twice in a package": 11,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

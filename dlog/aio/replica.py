@@ -39,6 +39,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read import handles
 from dlog.aio.read.tails import acknowledged_end
 from dlog.aio.read_barrier import ReadBarrier
+from dlog.aio.replica_registry import ReplicaRegistration
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.standby import Standby, lease_of
 from dlog.aio.store import ManifestNode
@@ -69,6 +70,7 @@ from dlog.protocol.command import (
     encode_mark,
 )
 from dlog.protocol.proposals import Proposals
+from dlog.protocol.replica_record import ReplicaRecord, ReplicaRole
 from dlog.protocol.replicated_state import (
     Applied,
     ReplicatedState,
@@ -83,6 +85,7 @@ from leader import Candidate
 from ledger.delays import Backoff
 from ledger.errors import CallerError, InvalidValue, LogError, TooManyPending
 from ledger.log_events import get_logger, now_ms
+from ledger.process import this_process
 from ledger.values import Duration, count_of, duration_or_none, duration_s
 
 APPLY_RECORDS_MAX: Final = 256
@@ -99,7 +102,6 @@ COMMAND_CHARGE: Final = 1000
 READ_S: Final = 10.0
 """How long a read waits until this replica has applied what it must see."""
 
-ReplicaRole = Literal["standby", "leader", "stopped"]
 Consistency = Literal["linearizable", "local"]
 M = TypeVar("M", bound=StateMachine)
 R = TypeVar("R")
@@ -185,6 +187,10 @@ class Replica(Generic[M]):
             self._keeper = SnapshotKeeper(
                 snapshots, policy, ledgers, self._node, self._state, self._on_state
             )
+        self._since_ms = now_ms()
+        self._registration = ReplicaRegistration(
+            ledgers.store, incarnation, self._describe, self.snapshot
+        )
         self._proposals: Proposals[asyncio.Future[_Outcome]] = Proposals(
             secrets.token_bytes(PROPOSER_BYTES)
         )
@@ -492,12 +498,40 @@ class Replica(Generic[M]):
         term.queue_bytes += _charge(value)
         term.news.set()
 
+    def _describe(self) -> ReplicaRecord:
+        """Return what this replica reports of itself."""
+        keeper, progress = self._keeper, None
+        if keeper is not None:
+            progress = keeper.progress
+        return ReplicaRecord(
+            log=self._node.log,
+            candidate=self._candidate.name,
+            address=self._candidate.address,
+            process=this_process(),
+            role=self.role,
+            epoch=self.epoch or 0,
+            applied=self.applied,
+            version=self._state.machine.version,
+            since_ms=self._since_ms,
+            snapshots="" if keeper is None else keeper.uri,
+            newest_snapshot=0 if keeper is None else keeper.newest,
+            phase=None if progress is None else progress.phase,
+            done_bytes=0 if progress is None else progress.done_bytes,
+            total_bytes=None if progress is None else progress.total_bytes,
+            error="" if self.error is None else text_of(self.error),
+        )
+
     # Following and leading in turn.
 
     async def _start(self) -> None:
-        if self._keeper is not None:
-            await self._keeper.restore_newest()
-            await self._keeper.register()
+        await self._registration.start()
+        try:
+            if self._keeper is not None:
+                await self._keeper.restore_newest()
+                await self._keeper.register()
+        except BaseException:
+            await self._registration.close()
+            raise
         self._running = asyncio.create_task(self._run(), name=f"replica of {self.name}")
 
     async def _run(self) -> None:
@@ -749,6 +783,7 @@ class Replica(Generic[M]):
         self._notify()
         if self._running is not None:
             await asyncio.wait({self._running})
+        await self._registration.close()
         if self._keeper is not None:
             await self._keeper.close()
         await self._barrier.close()

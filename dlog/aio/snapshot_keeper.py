@@ -19,9 +19,10 @@ from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from dlog import metrics
+from dlog.aio.maintain.snapshot_check import end_below
 from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
-from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
+from dlog.aio.replica_registry import read_replicas
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
 from dlog.errors import DamagedSnapshot, LogClosed, SnapshotAhead
 from dlog.manifest import Manifest
@@ -36,7 +37,6 @@ from dlog.protocol.snapshot import (
     read_snapshot,
 )
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
-from ledger.errors import RemoteError
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 
@@ -100,6 +100,11 @@ class SnapshotKeeper:
         self._timer: asyncio.TimerHandle | None = None
         """Set while something was applied, and its snapshot is due by time alone."""
 
+    @property
+    def uri(self) -> str:
+        """Of the store."""
+        return self._store.uri
+
     async def restore_newest(self) -> bool:
         """Continue the state from the newest whole snapshot that is further; return whether there
         was one. Raises `SnapshotTooNew`, `SnapshotAhead`, `OSError`, what bookies and metadata
@@ -130,30 +135,15 @@ class SnapshotKeeper:
         return False
 
     async def _check_reached(self, header: SnapshotHeader) -> None:
-        """Raises `SnapshotAhead` if the log certainly ends below *header*.
-
-        Where nobody can tell, as its writer died or bookies are unavailable, a takeover decides it
-        (`dlog.aio.replica`)."""
+        """Raises `SnapshotAhead` if the log certainly ends below *header*."""
         manifest, _ = await self._node.read()
         if header.epoch > manifest.epoch:
             raise SnapshotAhead(
                 self._node.log, f"records of epoch {header.epoch}", f"in epoch {manifest.epoch}"
             )
-        try:
-            end = (await tail_of(self._ledgers, self._node.log)).next_offset
-            if header.offset > end:
-                end = await acknowledged_end(
-                    self._ledgers,
-                    self._node,
-                    timeout_s=END_GRACE_S,
-                    incarnation=self._store.incarnation,
-                )
-        except RemoteError as error:
-            if not error.retryable:
-                raise
-            _log.warning("end_is_not_certain", log=self._node.log, error=str(error))
-            return
-        if header.offset > end:
+        incarnation = self._store.incarnation
+        end = await end_below(self._ledgers, self._node, header.offset, incarnation)
+        if end is not None:
             records = f"the records below offset {header.offset}"
             raise SnapshotAhead(self._node.log, records, f"which ends at {end}")
 
@@ -269,13 +259,25 @@ class SnapshotKeeper:
         return file.offset
 
     async def _truncate(self, oldest: SnapshotFile) -> None:
-        """Truncate the log below *oldest*, or less if a consumer needs more.
+        """Truncate the log below *oldest*, or less if a consumer needs more, or a running replica
+        without snapshots.
 
         Consumers go with a log that gets another name. So if that happened since they were listed,
         nothing is truncated; the next snapshot does it."""
         seen, _ = await self._node.read()
         consumers = await read_consumers(self._ledgers.store, self._node.log, seen)
         target = min([oldest.offset, *(state.position for _, state in consumers)])
+        replicas = await read_replicas(self._ledgers.store, self._store.incarnation)
+        for _, replica in replicas:
+            needed = replica.needed_offset
+            if needed is not None and needed < target:
+                target = needed
+                _log.info(
+                    "truncation_waits_for_replica",
+                    log=self._node.log,
+                    replica=replica.candidate,
+                    offset=needed,
+                )
         if target <= seen.trim_offset:
             return
         trimmed = trim(self._node.log, target, incarnation=self._store.incarnation)

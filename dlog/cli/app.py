@@ -38,6 +38,10 @@ _GROUPS: Final = {
     "log": ("log.app", "Create, read, write, inspect, maintain and delete logs."),
     "consumer": ("consumer", "Named consumers of a log: list, show, reset, delete."),
     "leader": ("leader", "Elections: who leads a log, and which candidates wait."),
+    "replica": (
+        "replica",
+        "Running replicas of state machines, and their snapshots: list, show, write, verify.",
+    ),
     "janitor": (
         "janitor",
         "Apply retention, finish deletions, remove leaked ledgers.",

@@ -198,6 +198,18 @@ def check_snapshot(
     return header
 
 
+def glance_at_snapshot(source: BinaryIO, size_bytes: int) -> SnapshotHeader:
+    """Return the header of *source*, whose beginning and end are read, and nothing between. Raises
+    `DamagedSnapshot`, `SnapshotTooNew`."""
+    header = read_header(source)
+    if size_bytes - source.tell() < 2 * _SIZE.size + _FOOT.size:
+        raise DamagedSnapshot("it is cut off")
+    source.seek(size_bytes - len(_END))
+    if source.read(len(_END)) != _END:
+        raise DamagedSnapshot("its end is missing")
+    return header
+
+
 def read_snapshot(
     source: BinaryIO, size_bytes: int, on_progress: OnProgress = no_progress
 ) -> tuple[SnapshotHeader, bytes, BinaryIO]:

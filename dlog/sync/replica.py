@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar
 
 from dlog import aio
-from dlog.aio.replica import READ_S, SUBMIT_S, Consistency, ReplicaRole
+from dlog.aio.replica import READ_S, SUBMIT_S, Consistency
 from dlog.headers import Payload
 from dlog.protocol.command import LeaderMark, RequestId
+from dlog.protocol.replica_record import ReplicaRole
 from dlog.protocol.replicated_state import StateMachine
 from dlog.protocol.snapshot import SnapshotPolicy
 from dlog.settings import LogSettings

@@ -84,6 +84,7 @@ NODES: Final[Mapping[str, tuple[int, int]]] = {
     "/deletions": (_CHANGE, _CHANGE),
     LOGS: (_READ, _CHANGE),
     "/leaders": (_CHANGE, _CHANGE),
+    "/replicas": (_CHANGE, _CHANGE),
 }
 
 

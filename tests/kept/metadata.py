@@ -15,6 +15,7 @@ from typing import Final
 from bookie.identity.cookie import Cookie
 from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
 from dlog.position import NO_TXID
+from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest
 from dlog.settings import LogSettings
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
@@ -95,6 +96,28 @@ REGISTRATION: Final = BookieRegistration(
 )
 OWNER: Final = LedgerOwner("orders", "a" * 32)
 
+REPLICA: Final = ReplicaRecord(
+    log="orders",
+    candidate="app-1",
+    address="http://app-1:8000",
+    process="app-1:17",
+    role="leader",
+    epoch=3,
+    applied=700,
+    version=2,
+    since_ms=1_764_000_000_000,
+    snapshots="file:///srv/snapshots",
+    newest_snapshot=400,
+    phase="checking",
+    done_bytes=10,
+    total_bytes=20,
+    error="of the application",
+    updated_ms=1_764_000_000_001,
+)
+SNAPSHOT_REQUEST: Final = SnapshotRequest(
+    asked_by="op:9", asked_ms=1_764_000_000_000, begun=True, offset=700, error="none"
+)
+
 
 def values() -> Mapping[str, bytes]:
     """Return what this version writes."""
@@ -114,6 +137,8 @@ def values() -> Mapping[str, bytes]:
         "registration": REGISTRATION.encode(),
         "owner": owner_value(OWNER),
         "owner, of no log": owner_value(None),
+        "replica": REPLICA.encode(),
+        "requested snapshot": SNAPSHOT_REQUEST.encode(),
     }
 
 
@@ -139,6 +164,8 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         ),
         "owner": owner_in(kept["owner"], "/owners/7"),
         "owner, of no log": owner_in(kept["owner, of no log"], "/owners/7"),
+        "replica": ReplicaRecord.decode(kept["replica"], path="/kept"),
+        "requested snapshot": SnapshotRequest.decode(kept["requested snapshot"], path="/kept"),
     }
 
 

@@ -15,8 +15,10 @@ from tests.kept.metadata import (
     OWNER,
     QUOTAS,
     REGISTRATION,
+    REPLICA,
     RISING,
     RULES,
+    SNAPSHOT_REQUEST,
     WITH_PASSWORD,
     read,
     values,
@@ -41,6 +43,8 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "registration": REGISTRATION,
         "owner": OWNER,
         "owner, of no log": None,
+        "replica": REPLICA,
+        "requested snapshot": SNAPSHOT_REQUEST,
     }
 
 

@@ -34,6 +34,7 @@ from dlog import (
 )
 from dlog.aio import Replica, snapshot_keeper
 from dlog.aio.admin import list_consumers, log_info, rename_log, truncate_log
+from dlog.aio.maintain import snapshot_check
 from dlog.aio.read.handles import consumer
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import read_consumers
@@ -701,7 +702,7 @@ async def test_a_snapshot_that_is_ahead_of_its_log_is_refused(
                 write_snapshot(out, wrong, ClientTable().encode(), lambda to: to.write(b"{}"))
             with pytest.raises(SnapshotAhead, match="older backup"):
                 await Replica.open(LOG, Sums(), uri=cluster.uri, snapshots=str(tmp_path))
-        monkeypatch.setattr(snapshot_keeper, "tail_of", unknown)
+        monkeypatch.setattr(snapshot_check, "tail_of", unknown)
         async with opened(cluster, tmp_path, leads=False) as late:
             assert late.applied == ahead.offset
             await replica.close()

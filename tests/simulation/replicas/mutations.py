@@ -298,3 +298,19 @@ def passes_over_what_apply_raises(patch: Patch) -> None:
         return None
 
     patch.set(replicated_state, "ApplyFailed", failed)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test="tests/dlog/aio/test_replica_registry.py"
+    "::test_the_log_keeps_what_a_running_replica_without_snapshots_has_not_applied",
+)
+def truncates_what_a_replica_without_snapshots_needs(patch: Patch) -> None:
+    """Not drawn: all replicas of a world have a store of snapshots."""
+
+    async def nobody(*_: object) -> list[object]:
+        return []
+
+    patch.set(snapshot_keeper, "read_replicas", nobody)
