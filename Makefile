@@ -34,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -58,11 +58,13 @@ help:
 	@echo '                       with TLS and roles, certificates are renewed every 30 s'
 	@echo 'make chaos-jepsen [CHAOS_S=600] [SEED=n] [ZK=1]   power failures with lost page caches, flipped bits,'
 	@echo '                       pauses, partitions, clock jumps, membership changes; a table of what became of records'
-	@echo 'make linearizable [SEEDS=0:400] [CHAOS_S=60] [SEED=n]   histories of simulated logs and of real'
-	@echo '                       processes, judged by Porcupine; then bugs that it has to find. Needs Go'
+	@echo 'make linearizable [SEEDS=0:400] [CHAOS_S=60] [SEED=n]   histories of simulated logs, of real'
+	@echo '                       processes and of replicas of a bank, judged by Porcupine; then bugs that it has to find. Needs Go'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
 	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
 	@echo '                       the load; then every bookie restarted in turn'
+	@echo 'make chaos-replica [CHAOS_S=600] [SEED=n] [ZK=3|1|0]   replicas of a bank are killed and stopped, bookies'
+	@echo '                       and ZooKeepers too, snapshots damaged; then the history is judged by Porcupine (Go)'
 	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
 	@echo 'make dist              wheel and source archive, in build/dist'
@@ -293,6 +295,9 @@ chaos-repair: $(STAMP)
 	$(PY) -m tests.integration.chaos --repair --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
 	$(PY) -m pytest -s tests/integration/test_rolling_restart.py
+
+chaos-replica: $(STAMP)
+	@exec $(PY) -m tests.linearizable --only bank --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) --zookeepers $(or $(ZK),3)
 
 # First metadata store and bookies are away for 30 s each; then anything is killed for CHAOS_S.
 chaos-spark: $(STAMP)

@@ -1,13 +1,13 @@
 """Is what dlog answers linearizable? `make linearizable`: histories, judged by Porcupine.
 
 Histories come from the simulator of logs, one or two a seed, and from a run of `make chaos`, real
-processes under real trouble; both with observers. Then known bugs are put in one at a time: each
-has to be found, else a checker that finds nothing in honest histories says nothing. The exit
-status is 1 if a history is not linearizable, was not decided in time, or if a bug is not found; 2
-without Go.
+processes under real trouble; both with observers. A third is that of a replicated bank, under the
+same trouble. Then known bugs are put in one at a time: each has to be found, else a checker that
+finds nothing in honest histories says nothing. The exit status is 1 if a history is not
+linearizable, was not decided in time, or if a bug is not found; 2 without Go.
 
 Call: python -m tests.linearizable [--seeds 0:400] [--seconds 60] [--seed 1]
-                                   [--only simulator|chaos|mutations]
+                                   [--only simulator|chaos|bank|mutations]
 """
 
 import argparse
@@ -26,6 +26,7 @@ from tests.linearizable.simulation import simulate
 
 SIMULATOR: Final = "simulator"
 CHAOS: Final = "chaos"
+BANK: Final = "bank"
 MUTATIONS: Final = "mutations"
 _SEEDS_AT_ONCE: Final = 50
 
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parts: dict[str, Callable[[], bool]] = {
         SIMULATOR: lambda: _judge_simulations(options.seeds, options.jobs),
         CHAOS: lambda: _judge_chaos(options.seconds, options.seed, options.zookeepers),
+        BANK: lambda: _judge_chaos(options.seconds, options.seed, options.zookeepers, "--bank"),
         MUTATIONS: lambda: _judge_mutations(options.jobs),
     }
     broken = [name for name, part in parts.items() if options.only in {None, name} and not part()]
@@ -71,17 +73,18 @@ def _simulated(seeds: range, jobs: int) -> Iterator[tuple[list[str], str]]:
         yield from pool.map(simulate, seeds)
 
 
-def _judge_chaos(seconds: float, seed: str, zookeepers: int) -> bool:
+def _judge_chaos(seconds: float, seed: str, zookeepers: int, *kind: str) -> bool:
     began = time.monotonic()
-    record = BUILT / f"chaos-{seed}.jsonl"
+    record = BUILT / f"{kind[0][2:] if kind else CHAOS}-{seed}.jsonl"
     record.unlink(missing_ok=True)
     module = [sys.executable, "-m", "tests.integration.chaos", "--record", str(record)]
     options = ["--seconds", str(seconds), "--seed", seed, "--zookeepers", str(zookeepers)]
-    done = subprocess.run([*module, *options], cwd=ROOT, check=False)
+    done = subprocess.run([*module, *kind, *options], cwd=ROOT, check=False)
     if done.returncode:
         print(f"chaos: the run itself failed, with status {done.returncode}")
         return False
-    return _report(f"real processes, seed {seed}", _judged(record.read_text().splitlines()), began)
+    what = "replicas of a bank" if kind else "real processes"
+    return _report(f"{what}, seed {seed}", _judged(record.read_text().splitlines()), began)
 
 
 def _judge_mutations(jobs: int) -> bool:
@@ -133,7 +136,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="of the real processes")
     parser.add_argument("--seed", default="1", help="of the real processes")
     parser.add_argument("--zookeepers", type=int, choices=(0, 1, 3), default=0)
-    parser.add_argument("--only", choices=(SIMULATOR, CHAOS, MUTATIONS))
+    parser.add_argument("--only", choices=(SIMULATOR, CHAOS, BANK, MUTATIONS))
     parser.add_argument("--jobs", type=int, default=cpu_count() or 1)
     return parser.parse_args(arguments)
 

@@ -1,11 +1,12 @@
 """Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
 --repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load;
-with --jepsen, `make chaos-jepsen`, power fails, bits flip, clocks jump; with --record the run is
-written down for `make linearizable`.
+with --jepsen, `make chaos-jepsen`, power fails, bits flip, clocks jump; with --bank, `make
+chaos-replica`, replicas of a bank are at work; with --record the run is written down for `make
+linearizable`.
 
-Call: python -m tests.integration.chaos [--repair | --tls | --jepsen | --record FILE]
-                                        [--seconds 600] [--seed 1] [--zookeepers 3|1|0]
-                                        [--only NEMESIS ...]
+Call: python -m tests.integration.chaos [--repair | --tls | --jepsen | --bank [--bug NAME]]
+                                        [--record FILE] [--seconds 600] [--seed 1]
+                                        [--zookeepers 3|1|0] [--only NEMESIS ...]
 """
 
 import argparse
@@ -15,10 +16,13 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
+from tests.integration.chaos.bank_stage import BankStage
 from tests.integration.chaos.jepsen_stage import JepsenStage
 from tests.integration.chaos.places import Places, entering
 from tests.integration.chaos.recording import RecordedStage
@@ -42,7 +46,9 @@ def main() -> int:
     kinds.add_argument("--tls", action="store_true")
     kinds.add_argument("--jepsen", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="nemeses, of --jepsen")
-    kinds.add_argument("--record", type=Path, help="add its operations to this file")
+    kinds.add_argument("--bank", action="store_true")
+    parser.add_argument("--bug", default="", help="a mutation, of --bank")
+    parser.add_argument("--record", type=Path, help="add its operations to this file")
     options = parser.parse_args()
     parent = os.environ.get(_INSIDE)
     why_not_apart = "not asked for"
@@ -70,9 +76,11 @@ def main() -> int:
         nemeses=tuple(options.only),
         tls=options.tls,
     )
-    kind: type[Stage] = Stage
+    kind: Callable[[Plan, Path, Places, str], Stage] = Stage
     if options.jepsen:
         kind = JepsenStage
+    elif options.bank:
+        kind = partial(BankStage, bug=options.bug)
     elif options.repair or options.record is not None:
         kind = RepairStage if options.repair else RecordedStage
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
@@ -82,10 +90,14 @@ def main() -> int:
         except (JavaMissing, ZooKeeperMissing) as error:
             print(f"skipped: {error}")
             return 5
+        lines: Iterable[str] = ()
         if isinstance(stage, RecordedStage):
+            lines = (each.line(f"chaos-{options.seed}") for each in stage.operations)
+        elif isinstance(stage, BankStage):
+            lines = stage.bank.lines(f"bank-{options.seed}", stage.end)
+        if options.record is not None:
             with options.record.open("a") as file:
-                for operation in stage.operations:
-                    file.write(operation.line(f"chaos-{options.seed}") + "\n")
+                file.writelines(f"{line}\n" for line in lines)
     return 0
 
 

@@ -232,7 +232,7 @@ class Stage:
         async with asyncio.TaskGroup() as group:
             truncating = group.create_task(self._truncate()) if self._plan.truncates else None
             lines = [group.create_task(line) for line in self._lines()]
-            await asyncio.sleep(self._plan.seconds)
+            await self._pause(self._plan.seconds)
             self._stop.set()
             await asyncio.wait(lines)
             if truncating is not None:

@@ -100,6 +100,9 @@ func judge(name string, all []*operation, directory string, limit time.Duration)
 	}
 	intoLanes(history)
 	log := model()
+	if isOfBank(all[0]) {
+		log = bankModel()
+	}
 	result, info := porcupine.CheckOperationsVerbose(log, history, limit)
 	found.Result = string(result)
 	found.Seconds = time.Since(began).Seconds()

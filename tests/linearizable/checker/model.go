@@ -57,6 +57,8 @@ func (o *operation) String() string {
 		what = fmt.Sprintf("epoch %d takes the log over at %d", o.Epoch, o.Offset)
 	case "end":
 		what = fmt.Sprintf("is told that the log ends at %d", o.Offset)
+	case "deposit", "transfer", "balances":
+		what = o.ofBank()
 	default:
 		what = fmt.Sprintf("reads %d records, up to %s", len(o.Values), last(o.Values))
 		if !o.Certain {
