@@ -49,9 +49,12 @@ class Accounts(StateMachine):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the replica in the process that serves, once its event loop runs."""
-    async with Replica.open("accounts", Accounts(), address=app.state.address) as replica:
+    address, snapshots = app.state.address, app.state.snapshots
+    async with Replica.open(
+        "accounts", Accounts(), address=address, snapshots=snapshots
+    ) as replica:
         app.state.replica = replica
-        print(f"serves {app.state.address}", flush=True)
+        print(f"serves {address}", flush=True)
         yield
 
 
@@ -114,8 +117,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
-    config = uvicorn.Config(app, port=parser.parse_args().port, log_level="warning")
+    parser.add_argument("--snapshots", help="a directory, which the processes may share")
+    arguments = parser.parse_args()
+    config = uvicorn.Config(app, port=arguments.port, log_level="warning")
     listener = config.bind_socket()
+    app.state.snapshots = arguments.snapshots
     app.state.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     uvicorn.Server(config).run([listener])
 

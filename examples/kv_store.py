@@ -1,32 +1,27 @@
-"""A replicated key-value store with failover, in two minutes of reading.
-
-Every process holds the whole store in memory. One leads and takes changes; all apply them in
-the order of the log. When the leader dies, another one has everything already, and leads.
+"""A replicated key-value store with failover, in a minute of reading.
 
     dlog up                                          # a cluster, in another terminal
     python -m examples.kv_store --name a --port 7001
     python -m examples.kv_store --name b --port 7002 # follows; kill a, and b leads
     nc 127.0.0.1 7001
 
-Requests are lines: ``get KEY``, ``set KEY VALUE ID``, ``add KEY NUMBER ID``. Answers:
-``ok VALUE``, ``none``, ``elsewhere`` (ask another process), ``retry`` (ask again, whoever leads
-then; it may have been done), ``bad``. ID is a number that grows with each change; a change that
-was done already is not done again, so a client that got no answer asks again with the same ID.
-(One numbering for all clients keeps the example short; with many, each has a name of its own.)
+Requests: ``get KEY``, ``set KEY VALUE ID``, ``add KEY NUMBER ID``. Answers: ``ok VALUE``, ``none``,
+``bad``, ``elsewhere`` (ask another process), ``retry`` (it may have been done). ID grows with each
+change: a client without an answer repeats the request with the same ID, and it has one effect.
 """
 
 import argparse
 import asyncio
-import json
 import sys
 from contextlib import suppress
-from typing import BinaryIO
 
 from dlog import Command, LogError, NotLeader, RequestForgotten, StateMachine
 from dlog.aio import Replica
 
 
 class Store(StateMachine):
+    """The same in every process. For snapshots it would define `snapshot` and `restore`."""
+
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
 
@@ -39,12 +34,6 @@ class Store(StateMachine):
                 return None  # a result, not an error, which would stop every replica
         self.values[key] = value
         return value
-
-    def snapshot(self, out: BinaryIO) -> None:
-        out.write(json.dumps(self.values).encode())
-
-    def restore(self, source: BinaryIO) -> None:
-        self.values = json.load(source)
 
 
 async def answer(request: str, replica: Replica[Store]) -> str:
@@ -63,13 +52,12 @@ async def answer(request: str, replica: Replica[Store]) -> str:
         return "elsewhere"
     except (ValueError, RequestForgotten):
         return "bad"
-    except LogError as error:
-        print(error, file=sys.stderr)
+    except LogError:
         return "retry"
 
 
-async def serve(name: str, log: str, uri: str | None, port: int, snapshots: str | None) -> None:
-    async with Replica.open(log, Store(), uri=uri, candidate=name, snapshots=snapshots) as replica:
+async def serve(name: str, port: int) -> None:
+    async with Replica.open("kv-store", Store(), candidate=name) as replica:
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(ConnectionError):
@@ -78,33 +66,21 @@ async def serve(name: str, log: str, uri: str | None, port: int, snapshots: str 
             writer.close()
 
         server = await asyncio.start_server(talk, "127.0.0.1", port)
-        port = server.sockets[0].getsockname()[1]
-        print(f"{name} follows, on port {port}", flush=True)
-        while True:  # Ctrl-C ends it, and hands leadership over
-            await replica.wait_role("leader")
+        print(f"{name} follows, on port {server.sockets[0].getsockname()[1]}", flush=True)
+        while await replica.wait_role("leader"):  # until Ctrl-C, which hands leadership over
             print(f"{name} leads, epoch {replica.epoch}", flush=True)
             await replica.wait_role("standby")
             print(f"{name} follows again", flush=True)
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--name", required=True, help="of this process, for people")
-    parser.add_argument("--log", default="kv-store")
-    parser.add_argument("--uri", help="of the namespace; default: DLOG_URI, else the local one")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
-    parser.add_argument("--snapshots", help="a directory, which the processes may share")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        asyncio.run(serve(given.name, given.log, given.uri, given.port, given.snapshots))
+        asyncio.run(serve(arguments.name, arguments.port))
     except KeyboardInterrupt:
-        return 130
-    except LogError as error:
-        print(f"{given.name}: {error}", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(130)

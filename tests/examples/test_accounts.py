@@ -64,7 +64,11 @@ async def test_a_repeated_post_has_one_effect_when_the_leading_service_is_killed
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
         services = {}
         for _ in range(3):
-            service = await stack.enter_async_context(program("accounts_service", uri=cluster.uri))
+            service = await stack.enter_async_context(
+                program(
+                    "accounts_service", "--snapshots", str(tmp_path / "snapshots"), uri=cluster.uri
+                )
+            )
             services[(await service.hear("serves http")).split()[-1]] = service
         client = Client(list(services))
         stack.push_async_callback(client.close)
