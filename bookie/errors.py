@@ -167,8 +167,8 @@ class DataOutdated(WrongDirectory):
 class DataCopied(WrongDirectory):
     def __init__(self, directory: str, bookie: str) -> None:
         super().__init__(
-            f"{directory} holds a copy of the data of bookie {bookie}: they are other files than "
-            "those that it used last, and it was not stopped cleanly before they were copied, or "
+            f"{directory} holds a copy of the data of bookie {bookie}: these are not the files "
+            "that it used last, and it was not stopped cleanly before they were copied, or "
             "was used since, so something may be missing. Copies are for bookies that were "
             f"stopped with SIGTERM. {_NEWEST}"
         )
@@ -247,7 +247,7 @@ class DirectoryMisplaced(WrongDirectory):
 class DirectoriesMixed(WrongDirectory):
     def __init__(self, directory: str, other: str) -> None:
         super().__init__(
-            f"{directory} and {other} hold data of one bookie, but from two first starts; "
+            f"{directory} and {other} hold data of one bookie from two initializations; "
             "they do not belong together. Give the directories that do, or empty ones"
         )
         self.directory, self.other = directory, other

@@ -59,17 +59,17 @@ OF_THE_PROCESS: Final[Mapping[str, object]] = {
 
 _MIB: Final = 1024 * 1024
 _DIRECTORIES: Final = "Directories: the same at every start, in the same order"
-_SPACE: Final = "Disk space: with too little of it on any disk the bookie is read-only"
-_TLS: Final = "TLS: who may connect, and who listens in"
-_CLIENTS: Final = "Clients: what each may take, and all together; who goes beyond is ended"
+_SPACE: Final = "Disk space: with too little on any disk, the bookie is read-only"
+_TLS: Final = "TLS: encryption, and certificates on both ends"
+_CLIENTS: Final = "Clients: limits for each and for all; connections beyond them are closed"
 _COLLECTION: Final = "Garbage collection of deleted ledgers, and compaction of entry logs"
 
 _ABOUT: Final = """\
 Run one bookie in the foreground until SIGTERM or Ctrl-C.
 
-A bookie keeps entries of ledgers on its disks, and acknowledges them only when they are there to
-stay. It keeps its identity in its directory: start it there again and it is the same one, with the
-same data. It refuses the directory of another bookie or cluster.
+A bookie stores entries of ledgers, and acknowledges them once they are synced to disk. Its identity
+is in its directory: restarted there, it is the same bookie with the same data. It refuses the
+directory of another bookie or cluster.
 
 Exit status: 0 after a clean stop, 1 if it could not start or its disk failed, 2 for wrong options.
 """
@@ -164,45 +164,45 @@ OPTIONS: Final = (
         ("--port",),
         "port",
         int,
-        "Port to listen on; 0: the one of the last start, at first any free one.",
+        "Port to listen on; 0: the port of the last start, or any free one at the first start.",
     ),
     Option(
         ("--operator-port",),
         "operator_port",
         int,
-        "Port for operators (gRPC): status, collections, read-only; 0: any free one. Who reaches "
-        "it can give orders: let a firewall keep clients away from it.",
+        "Port for operators' commands: status, garbage collection, read-only; 0: any free port. "
+        "Without TLS anyone who reaches it can use them: keep clients away with a firewall.",
     ),
     Option(
         ("--advertise",),
         "advertise",
         str | None,
-        "Host that clients connect to, if it is not --host; with a port if that is another one "
-        "than it listens on. Operators connect to --operator-port there.",
+        "Host that clients connect to, if it differs from --host; with a port if that differs, "
+        "too. Operators connect to --operator-port there.",
         metavar="HOST[:PORT]",
     ),
     Option(
         ("--id", "--bookie"),
         "bookie",
         str | None,
-        "Name for the life of the data. Default: the one in the directory, at first the host and "
-        "a random part.",
+        "Name of the bookie, for as long as its data live. Default: the name in the directory; at "
+        "the first start the host name and a random part.",
         metavar="NAME",
     ),
     Option(
         ("--id-prefix",),
         "bookie_prefix",
         str | None,
-        "How the name begins that a first start makes; a random part follows, so that it never "
-        "comes back. Later starts take the name in the directory.",
+        "Start of the name that a first start creates; a random part follows, so that no name is "
+        "used twice. Later starts use the name in the directory.",
         metavar="PREFIX",
     ),
-    Option(("--rack",), "rack", str | None, "Where this bookie stands, for placement."),
+    Option(("--rack",), "rack", str | None, "Rack of this bookie, for placement."),
     Option(
         ("--unmade-ledgers",),
         "unmade_ledgers_max",
         int,
-        "Take so many ledgers that the metadata store does not know; for tests.",
+        "Accept at most this many ledgers that the metadata store does not know; for tests.",
         hidden=True,
     ),
     Option(("--die-with-parent",), DIE_WITH_PARENT, bool, "Stop when the parent process ends."),
@@ -210,13 +210,13 @@ OPTIONS: Final = (
         ("--autorecovery",),
         AUTORECOVERY,
         bool,
-        "Run a process of repair beside the bookie, as 'dlog autorecovery start' does.",
+        "Also run an autorecovery process, as 'dlog autorecovery start' does.",
     ),
     Option(
         ("--metrics-port",),
         METRICS_PORT,
         int | None,
-        f"{PORT_HELP} The process of repair that --autorecovery runs has the next one.",
+        f"{PORT_HELP} The process of --autorecovery uses the next port.",
         metavar="PORT",
         variable=PORT_VARIABLE,
     ),
@@ -246,8 +246,8 @@ OPTIONS: Final = (
         ("--dir",),
         "directory",
         Path,
-        "Main directory of this bookie; made if it is not there. Everything is in it unless "
-        "other directories are named.",
+        "Main directory of this bookie; created if it does not exist. It has everything for which "
+        "no other directory is named.",
         panel=_DIRECTORIES,
         kind=_DIRECTORY,
     ),
@@ -255,8 +255,8 @@ OPTIONS: Final = (
         ("--journal-dir",),
         "journal_directories",
         list[Path] | None,
-        "Directory with a journal; repeat it for several. An add is acknowledged when it is in "
-        "one: on a disk of its own it waits for nothing else that is written. Default: --dir.",
+        "Directory with a journal; repeat it for several. An add is acknowledged once it is in a "
+        "journal; on a disk of its own, it does not wait for other writes. Default: --dir.",
         panel=_DIRECTORIES,
         kind=_DIRECTORY,
     ),
@@ -264,7 +264,7 @@ OPTIONS: Final = (
         ("--ledger-dir",),
         "ledger_directories",
         list[Path] | None,
-        "Directory with entry logs and index; repeat it for several, ledgers are shared out by "
+        "Directory with entry logs and index; repeat it for several: ledgers are distributed by "
         "their ids. Default: --dir.",
         panel=_DIRECTORIES,
         kind=_DIRECTORY,
@@ -273,7 +273,7 @@ OPTIONS: Final = (
         ("--disk-warn",),
         "disk_limits.warn_share",
         float,
-        "Share of a disk in use from which a warning is logged.",
+        "Share of a disk in use above which a warning is logged.",
         panel=_SPACE,
         kind=_SHARE,
     ),
@@ -281,7 +281,7 @@ OPTIONS: Final = (
         ("--disk-high",),
         "disk_limits.high_share",
         float,
-        "Share of a disk in use from which the bookie is read-only: it serves reads, fences and "
+        "Share of a disk in use above which the bookie is read-only: it serves reads, fencing and "
         "recovery, and refuses new entries.",
         panel=_SPACE,
         kind=_SHARE,
@@ -290,7 +290,7 @@ OPTIONS: Final = (
         ("--disk-low",),
         "disk_limits.low_share",
         float,
-        "Share of a disk in use below which it is not any more.",
+        "Share of a disk in use below which it is writable again.",
         panel=_SPACE,
         kind=_SHARE,
     ),
@@ -298,7 +298,7 @@ OPTIONS: Final = (
         ("--disk-reserve",),
         "disk_limits.reserve_bytes",
         int,
-        "MiB (or 512M, 2G) that stay free in any case; twice as many to be writable again.",
+        "MiB (or 512M, 2G) to keep free in any case; it is writable again with twice as much.",
         panel=_SPACE,
         kind=_MEBIBYTES,
     ),
@@ -306,9 +306,9 @@ OPTIONS: Final = (
         ("--entry-log-size",),
         "storage.entry_log_bytes_max",
         int | None,
-        "Begin a new entry log after so much, as 256M. Space comes back by whole entry logs, so "
-        "small ones keep less of what was deleted, and large ones are fewer files. Default: "
-        f"{ENTRY_LOG_SHARE:.1%} of the smallest disk of ledgers, from "
+        "Start a new entry log at this size, as 256M. Space is freed by whole entry logs: small "
+        "ones hold on to less deleted data, large ones are fewer files. Default: "
+        f"{ENTRY_LOG_SHARE:.1%} of the smallest disk with ledgers, from "
         f"{shown_size(ENTRY_LOG_BYTES_MIN)} to {shown_size(ENTRY_LOG_BYTES_MAX)}.",
         panel=_SPACE,
         kind=_SIZE,
@@ -317,7 +317,7 @@ OPTIONS: Final = (
         ("--connections",),
         "clients.connections_max",
         int,
-        "Connections of all clients; fewer if the system lets the process open fewer files.",
+        "Connections of all clients; fewer if the process may open only fewer files.",
         metavar="NUMBER",
         panel=_CLIENTS,
     ),
@@ -325,17 +325,17 @@ OPTIONS: Final = (
         ("--connections-per-address",),
         "clients.connections_per_address_max",
         int,
-        "Connections from one address (IPv6: one /64). A process has two; more are needed where "
-        "many share one, as behind a NAT.",
+        "Connections from one address (IPv6: one /64). A process has two; allow more where many "
+        "processes share an address, as behind a NAT.",
         metavar="NUMBER",
         panel=_CLIENTS,
     ),
     Option(
-        ("--strangers",),
+        ("--pending-handshakes", "--strangers"),
         "clients.strangers_max",
         int,
-        "Connections that have not said yet what they want; a quarter of them from one address. "
-        "Beyond that the oldest is ended.",
+        "Connections before their handshake is complete; a quarter of them from one address. "
+        "Beyond that the oldest is closed.",
         metavar="NUMBER",
         panel=_CLIENTS,
     ),
@@ -343,16 +343,16 @@ OPTIONS: Final = (
         ("--handshake-timeout",),
         "clients.handshake_s_max",
         float,
-        "Time in which a client has to say what it wants; TLS has as long again.",
+        "Time in which a client must complete its handshake; TLS has the same time in addition.",
         panel=_CLIENTS,
         kind=_DURATION,
     ),
     Option(
-        ("--questions-per-client",),
+        ("--reads-per-client", "--questions-per-client"),
         "clients.questions_per_client_max",
         int,
-        "Reads, and waits for entries, that one connection may have open. More are told to come "
-        "again.",
+        "Reads, and waits for entries, that one connection may have open. Further ones are "
+        "refused, and the client retries.",
         metavar="NUMBER",
         panel=_CLIENTS,
     ),
@@ -360,7 +360,7 @@ OPTIONS: Final = (
         ("--slow-client-timeout",),
         "clients.slow_s_max",
         float,
-        "Time in which a client has to take 1 MiB of what is due to it, or all.",
+        "Time in which a client must receive 1 MiB of its replies, or all of them.",
         panel=_CLIENTS,
         kind=_DURATION,
     ),
@@ -376,8 +376,8 @@ OPTIONS: Final = (
         ("--untraced-share",),
         "collector.untraced_share",
         float,
-        "Share of its ledgers that may be deleted in a day though nothing but their absence from "
-        "the metadata store shows that they were deleted.",
+        "Share of its ledgers that may be deleted in a day although the metadata store lacks them "
+        "without a record of their deletion.",
         panel=_COLLECTION,
         kind=_SHARE,
     ),
@@ -385,8 +385,8 @@ OPTIONS: Final = (
         ("--eviction-interval",),
         "collector.eviction_interval_s",
         float,
-        "Time between looks for copies that repair has moved elsewhere, and that are evicted "
-        "then; 0: none.",
+        "Time between searches for copies that repair has moved elsewhere, which are then "
+        "evicted; 0: none.",
         panel=_COLLECTION,
         kind=_DURATION,
     ),
@@ -394,7 +394,7 @@ OPTIONS: Final = (
         ("--eviction-pause",),
         "collector.eviction_pause_s",
         float,
-        "Time between the look that found such a copy and its eviction; for tests.",
+        "Time between finding such a copy and evicting it; for tests.",
         hidden=True,
         kind=_DURATION,
     ),
@@ -402,7 +402,7 @@ OPTIONS: Final = (
         ("--evicted-share",),
         "collector.evicted_share",
         float,
-        "Share of its ledgers that may be evicted in a day without an operator's word.",
+        "Share of its ledgers that may be evicted in a day without an operator's approval.",
         panel=_COLLECTION,
         kind=_SHARE,
     ),
@@ -410,7 +410,7 @@ OPTIONS: Final = (
         ("--minor-interval",),
         "collector.minor_interval_s",
         float,
-        "Time between minor compactions, which take logs with little left in them; 0: none.",
+        "Time between minor compactions, of entry logs with little live data; 0: none.",
         panel=_COLLECTION,
         kind=_DURATION,
     ),
@@ -418,7 +418,7 @@ OPTIONS: Final = (
         ("--major-interval",),
         "collector.major_interval_s",
         float,
-        "Time between major compactions, which take all logs that are worth it; 0: none.",
+        "Time between major compactions, of all entry logs worth compacting; 0: none.",
         panel=_COLLECTION,
         kind=_DURATION,
     ),
@@ -426,7 +426,7 @@ OPTIONS: Final = (
         ("--minor-threshold",),
         "collector.minor_share",
         float,
-        "Live share below which a minor compaction takes a log; 0: none.",
+        "Share of live data below which a minor compaction rewrites an entry log; 0: none.",
         panel=_COLLECTION,
         kind=_SHARE,
     ),
@@ -434,7 +434,7 @@ OPTIONS: Final = (
         ("--major-threshold",),
         "collector.major_share",
         float,
-        "Live share below which a major compaction takes a log; 0: none.",
+        "Share of live data below which a major compaction rewrites an entry log; 0: none.",
         panel=_COLLECTION,
         kind=_SHARE,
     ),

@@ -260,9 +260,9 @@ class RequestForgotten(CallerError):
 
     def __init__(self, log: str, client: str, number: int, floor: int) -> None:
         super().__init__(
-            f"log {log!r}: request {number} of client {client!r} was not done: results are kept "
-            f"only of numbers above {floor}, so it may have been done before. Read the state, and "
-            "give new requests larger numbers"
+            f"log {log!r}: request {number} of client {client!r} was not applied now: results are "
+            f"kept only for numbers above {floor}, so it may have been applied before. Read the "
+            "state, and give new requests larger numbers"
         )
         self.log, self.client, self.number, self.floor = log, client, number, floor
 
@@ -539,9 +539,9 @@ class NotCaughtUp(RemoteError):
 
     def __init__(self, log: str, applied: int, waited_s: float) -> None:
         super().__init__(
-            f"log {log!r}: within {waited_s:g} s this replica did not apply all that a "
-            f"linearizable read must see; it has applied the records below offset {applied}. Read "
-            'again, from another replica, or with consistency="local"'
+            f"log {log!r}: within {waited_s:g} s this replica did not apply everything that a "
+            f"linearizable read must see; it has applied the records below offset {applied}. Try "
+            'again, read from another replica, or use consistency="local"'
         )
         self.log, self.applied, self.waited_s = log, applied, waited_s
 
@@ -609,7 +609,7 @@ class ObjectStorageUnsupported(StorageError):
 class DamagedCommand(StorageError):
     def __init__(self, log: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"log {log!r}: the record at offset {offset} is no command of a replicated state "
+            f"log {log!r}: the record at offset {offset} is not a command of a replicated state "
             f"machine: {reason}. Only replicas may append to such a log"
         )
         self.log, self.offset, self.reason = log, offset, reason
@@ -630,9 +630,10 @@ class StateDiverged(StorageError):
 
     def __init__(self, log: str, offset: int) -> None:
         super().__init__(
-            f"log {log!r}: with all records below offset {offset} applied, this replica has "
-            "another state than the leader had. It stopped: find what in the state machine depends "
-            "on more than its commands, and open the replica with a new one, without its snapshots"
+            f"log {log!r}: with all records below offset {offset} applied, the state of "
+            "this replica differs from the leader's. It stopped: find what in the state machine "
+            "depends on more than its commands (dlog.testing.check_deterministic), and open the "
+            "replica with a new state machine, without its snapshots"
         )
         self.log, self.offset = log, offset
 
@@ -649,8 +650,8 @@ class SnapshotAhead(StorageError):
     def __init__(self, log: str, applied: str, end: str) -> None:
         super().__init__(
             f"log {log!r}: the newest snapshot has {applied}, which the log, {end}, does not have. "
-            "The log was restored from an older backup: restore the log's newer one, or remove "
-            "the snapshots that are newer than it, on every replica, and open it again"
+            "The log was restored from an older backup: restore a newer one, or remove the "
+            "snapshots that are newer than the log, on every replica, and open it again"
         )
         self.log, self.applied, self.end = log, applied, end
 

@@ -18,7 +18,7 @@ PORT_HELP: Final = (
     "Serve /metrics, /healthz and /readyz on this port; 0: any free one, which is printed. "
     "Default: none."
 )
-HOST_HELP: Final = "Address to serve metrics on; who reaches it can read them."
+HOST_HELP: Final = "Address to serve metrics on; anyone who reaches it can read them."
 PORT_VARIABLE: Final = "DLOG_METRICS"
 HOST_DEFAULT: Final = "127.0.0.1"
 PORT_MAX: Final = 65535
@@ -35,15 +35,15 @@ MetricsPort = Annotated[
 ]
 MetricsHost = Annotated[str, typer.Option("--metrics-host", help=HOST_HELP)]
 MODE_HELP: Final = (
-    f"{MODES}: whether connections have TLS with certificates of both ends. 'optional' takes both "
-    "kinds, for the time in which a cluster changes over. Default: off."
+    f"{MODES}: whether connections use TLS with certificates on both ends. 'optional' accepts both "
+    "kinds, while a cluster is being changed over. Default: off."
 )
-CA_HELP: Final = "Certificates of the authorities that are believed (PEM)."
-CERT_HELP: Final = "Certificate of this process, with those up to its authority (PEM)."
+CA_HELP: Final = "Certificates of the trusted authorities (PEM)."
+CERT_HELP: Final = "Certificate of this process, with its chain up to the authority (PEM)."
 KEY_HELP: Final = "Private key of that certificate (PEM, not encrypted)."
 IDENTITY_HELP: Final = (
-    "Which names of a certificate say who its owner is, the first that it has: some of uri, dns, "
-    "cn, by commas. Default: uri,dns,cn."
+    "Kinds of names by which a certificate identifies its owner, in order of preference: uri, dns, "
+    "cn, separated by commas. Default: uri,dns,cn."
 )
 CA_VARIABLE: Final = f"{VARIABLE}_CA"
 CERT_VARIABLE: Final = f"{VARIABLE}_CERT"

@@ -40,7 +40,7 @@ OWN_NAMES: Final = (
 class NotABookie(CallerError):
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(
-            f"{directory} is no directory of a bookie: {reason}; give the directories that the "
+            f"{directory} is not a bookie directory: {reason}; give the directories that the "
             "bookie was started with"
         )
         self.directory, self.reason = directory, reason

@@ -60,7 +60,7 @@ Shown = Callable[[Sequence[Record]], str]
 
 class TakesTooLong(LogError):
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} took longer than {READ_S:g} s; look at the bookies, try again")
+        super().__init__(f"{what} took longer than {READ_S:g} s; check the bookies, then try again")
 
 
 def position_of(text: str, name: str = "at") -> Start:

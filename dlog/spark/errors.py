@@ -64,7 +64,7 @@ SINK: Final = (
     "writeNumber",
 )
 _WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
-_GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
+_GO_ON = "to continue without them, start the query with the option failOnDataLoss=false"
 
 
 def as_written(option: str) -> str:
@@ -102,7 +102,7 @@ class LogReplaced(StreamBroken):
         super().__init__(
             f"log {log!r} was deleted and re-created (incarnation {expected} became {found}): the "
             "checkpoint points into a log that is gone; start the query with a new checkpoint, or "
-            "with the option failOnDataLoss=false to go on with the new log's first record"
+            "with the option failOnDataLoss=false to continue with the new log's first record"
         )
         self.log, self.expected, self.found = log, expected, found
         self.next_offset = next_offset
@@ -172,12 +172,12 @@ class BatchSuperseded(CallerError):
         whose = "the same query" if write_id is None else f"writeId {write_id!r}"
         another = "" if write_id is None else " and a new writeId"
         super().__init__(
-            f"log {log!r}: {what} {number} comes after {what} {last} of {whose}, which is in "
-            "the log, and only the last one can come again: the checkpoint was set back (restored "
-            "from a backup, or copied), and what the log has of this batch need not be these rows. "
-            "Start the query with the newest checkpoint; if that is lost, with a new one"
-            f"{another} and a start of its source behind what the log has, for all of it is "
-            "written then"
+            f"log {log!r}: {what} {number} comes after {what} {last} of {whose}, which is in the "
+            "log already, and only the last one can be repeated. The checkpoint was set back "
+            "(restored from a backup, or copied), so the rows in the log may differ from these. "
+            f"Start the query with the newest checkpoint. If that is lost, use a new one{another}, "
+            "and start its source after what the log already has: a new query writes everything "
+            "that it reads"
         )
         self.log, self.number, self.last = log, number, last
 
@@ -201,5 +201,5 @@ class StagedBefore(LostOwnership):
         super().__init__(
             log,
             "tasks wrote this batch before the log was taken over here, and what they wrote "
-            "counts no more; start the query again, which writes the batch again",
+            "is no longer valid; restart the query, which writes the batch again",
         )

@@ -59,6 +59,7 @@ def test_each_option_sets_its_field_and_no_other() -> None:
         "--minor-threshold": (0, 0.0), "--major-threshold": (0.2, 0.2),
         "--compaction-rate": (0.5, MIB / 2),
         "--connections": (8, 8), "--connections-per-address": (9, 9), "--strangers": (10, 10),
+        "--pending-handshakes": (10, 10), "--reads-per-client": (11, 11),
         "--handshake-timeout": (1.5, 1.5), "--questions-per-client": (11, 11),
         "--slow-client-timeout": (12, 12.0), "--id-prefix": ("b", "b"),
     }  # fmt: skip

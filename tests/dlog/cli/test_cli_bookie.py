@@ -353,7 +353,7 @@ def test_a_loss_is_accepted_by_an_operator_only(used: Used) -> None:
     assert doubts() == ["it burned"] * 4
     for cookie in used.files("*/cookie"):
         cookie.unlink()
-    assert "is no directory of a bookie" in used.dlog("accept-loss", "--yes", code=1).stderr
+    assert "is not a bookie directory" in used.dlog("accept-loss", "--yes", code=1).stderr
 
 
 def test_format_makes_directories_ready(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_format_makes_directories_ready(tmp_path: Path) -> None:
 )
 def test_a_directory_that_is_none_is_one_sentence(command: list[str], tmp_path: Path) -> None:
     used = Used(tmp_path / "nothing", 0, 0)
-    assert "is no directory of a bookie: it is not there" in used.dlog(*command, code=1).stderr
+    assert "is not a bookie directory: it is not there" in used.dlog(*command, code=1).stderr
     for name in ("main", "journal", "ledgers-0", "ledgers-1"):
         (tmp_path / "nothing" / name).mkdir(parents=True)
     assert "no data of a bookie" in used.dlog(*command, code=1).stderr
