@@ -110,15 +110,17 @@ METRICS.counter(
     lambda bookie: bookie.server.refusals,
 )
 METRICS.counter(
-    "dlog_bookie_shown_out_total",
-    "The same, by reason: full, address or strangers (too many), writers, unknown (its identity, "
-    "or the bookie that it means), handshake, slow, idle or stalled (too late), expired, "
-    "nonsense.",
-    lambda bookie: {str(why): count for why, count in list(bookie.server.shown_out.items())},
-    "why",
+    "dlog_bookie_closed_connections_total",
+    "Connections that were refused or closed, by reason: full, address or pending (too many: of "
+    "all, of one address, without a handshake), writers, unknown (its identity, or the bookie that "
+    "it means), handshake, slow, idle or stalled (too late), expired, invalid.",
+    lambda bookie: {
+        str(reason): count for reason, count in list(bookie.server.closed_connections.items())
+    },
+    "reason",
 )
 METRICS.gauge(
-    "dlog_bookie_strangers",
+    "dlog_bookie_pending_handshakes",
     "Connections that have not completed their handshake yet.",
     lambda bookie: bookie.server.places.strangers,
 )

@@ -106,14 +106,14 @@ WRITER_EVENTS: Final = METRICS.tally(
     "event",
 )
 
-# Takeovers: a log that is opened for writing, or healed.
+# Takeovers: a log that is opened for writing, or reopened by its writer after an error.
 
 TAKEOVERS: Final = METRICS.tally(
     "dlog_takeovers_total",
-    "Takeovers that ended, by the reason for them (open, heal) and their outcome (done, failed).",
-    "why",
-    "how",
-    known=[(why, how) for why in ("open", "heal") for how in ("done", "failed")],
+    "Takeovers that ended, by their reason (open, reopen) and their outcome (done, failed).",
+    "reason",
+    "outcome",
+    known=[(why, how) for why in ("open", "reopen") for how in ("done", "failed")],
 )
 TAKEOVER_S: Final = METRICS.spread(
     "dlog_takeover_seconds", "Duration of successful takeovers.", SECONDS

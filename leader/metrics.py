@@ -16,7 +16,7 @@ ELECTION_S: Final = METRICS.spread(
 TERMS_OVER: Final = METRICS.tally(
     "dlog_leader_terms_over_total",
     "Terms that ended, by reason: resigned, session_lost, lease_expired, node_gone, other.",
-    "why",
+    "reason",
 )
 DIED: Final = METRICS.tally(
     "dlog_leader_deaths_seen_total",

@@ -128,11 +128,12 @@ class ServiceConfig:
 
 
 class RejectReason(StrEnum):
-    """Why a client was not let in, or was shown out; a label of metrics."""
+    """Why a connection was refused or closed; a label of metrics."""
 
     FULL = "full"
     ADDRESS = "address"
-    STRANGERS = "strangers"
+    PENDING = "pending"
+    """Too many had not completed their handshake."""
     WRITERS = "writers"
     UNKNOWN = "unknown"
     """It has not shown who it is, or meant another bookie."""
@@ -142,7 +143,7 @@ class RejectReason(StrEnum):
     IDLE = "idle"
     STALLED = "stalled"
     """In the middle of a message."""
-    NONSENSE = "nonsense"
+    INVALID = "invalid"
 
 
 class ConnectionSlots(Generic[T]):

@@ -107,7 +107,7 @@ class BookieServer:
         """Who was not looked at yet, this time."""
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
-        self.shown_out = Counter[RejectReason]()
+        self.closed_connections = Counter[RejectReason]()
         """The same, by why."""
         self._untold = 0
         self._tell_at = 0.0
@@ -181,11 +181,11 @@ class BookieServer:
 
     def tell(self, event: str, connection: Connection, why: RejectReason, reason: str) -> None:
         """Count, and log, but not as often as strangers may want."""
-        self.shown_out[why] += 1
+        self.closed_connections[why] += 1
         self._tell(event, connection, reason, connection.identity)
 
     def _refused(self, peer: str, reason: str) -> None:
-        self.shown_out[RejectReason.HANDSHAKE] += 1
+        self.closed_connections[RejectReason.HANDSHAKE] += 1
         self._tell("connection_refused", peer, reason, None)
 
     def _tell(
@@ -303,7 +303,7 @@ class _ClientConnection(Connection):
         server.connections[self] = None
         surplus = server.places.surplus()
         if surplus is not None:
-            surplus.cut(RejectReason.STRANGERS, "it said nothing, and others want to")
+            surplus.cut(RejectReason.PENDING, "it said nothing, and others want to")
         self.keep_alive(_KEEP_ALIVE)
         if server.security is not None:
             self.identity = server.security.identity(self.certificate)
@@ -505,7 +505,7 @@ class _ClientConnection(Connection):
 
     def _refuse(self, error: BadMessage) -> None:
         """No answer is what its client hears: it does not know what happened."""
-        self._server.tell("message_refused", self, RejectReason.NONSENSE, str(error))
+        self._server.tell("message_refused", self, RejectReason.INVALID, str(error))
         self.finish()
 
 

@@ -201,12 +201,12 @@ async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_go
         second.send(FrameKind.ADD, 1, bytes(250_000), length=2 * PIECE_BYTES_MAX)
         assert await second.rest() == b""
         assert not first.reader.at_eof()
-        assert bookie.server.shown_out == {RejectReason.STALLED: 1}
+        assert bookie.server.closed_connections == {RejectReason.STALLED: 1}
     async with half_a_message(200_000) as (bookie, first), greeted(bookie.address) as second:
         second.add(1, run_of(0, payload=bytes(150_000)))
         assert (await second.frame()).kind == FrameKind.ADDED
         assert await first.rest() == b""
-        assert bookie.server.shown_out == {RejectReason.STALLED: 1}
+        assert bookie.server.closed_connections == {RejectReason.STALLED: 1}
 
 
 async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
@@ -216,7 +216,7 @@ async def test_who_sends_no_more_of_a_message_makes_room_for_who_does(
     async with half_a_message(80_000) as (bookie, first), greeted(bookie.address) as second:
         second.add(1, run_of(0, payload=bytes(200_000)))
         assert (await second.frame()).kind == FrameKind.ADDED
-        assert bookie.server.shown_out == {RejectReason.STALLED: 1}
+        assert bookie.server.closed_connections == {RejectReason.STALLED: 1}
         assert not first.reader.at_eof(), "it would come again at once"
         stifled = [each for each in bookie.server.connections if not each.is_reading]
         assert [each.reader.is_under_way for each in stifled] == [False]

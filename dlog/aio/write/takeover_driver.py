@@ -67,7 +67,7 @@ class TakeoverDriver:
             node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
         )
         self._owner = owner
-        self._why = "open" if heals is None else "heal"
+        self._why = "open" if heals is None else "reopen"
         self._ledgers = ledgers
         self._node = node
         self._term = term

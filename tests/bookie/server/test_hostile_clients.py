@@ -53,7 +53,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
         other = await peer_from(stack, "127.0.0.2", bookie)
         await until(lambda: len(bookie.server.connections) == 3)
         assert not other.reader.at_eof()
-        assert bookie.server.shown_out == {RejectReason.ADDRESS: 1}
+        assert bookie.server.closed_connections == {RejectReason.ADDRESS: 1}
 
 
 async def test_strangers_of_one_address_leave_room_for_who_says_what_it_wants() -> None:
@@ -77,7 +77,7 @@ async def test_of_too_many_strangers_the_oldest_makes_room() -> None:
         peers = [await peer_from(stack, f"127.0.0.{at}", bookie) for at in range(1, 6)]
         assert await peers[0].rest() == b""
         async with greeted(bookie.address):
-            assert bookie.server.shown_out[RejectReason.STRANGERS] >= 1
+            assert bookie.server.closed_connections[RejectReason.PENDING] >= 1
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -134,7 +134,7 @@ async def test_a_byte_now_and_then_does_not_keep_a_slow_reader(
             def sips() -> bool:
                 with suppress(BlockingIOError, ConnectionError):
                     slow.recv(1024)
-                return bookie.server.shown_out[RejectReason.SLOW] == 1
+                return bookie.server.closed_connections[RejectReason.SLOW] == 1
 
             await until(sips)
         await until(lambda: not bookie.server.connections)
@@ -151,7 +151,7 @@ async def test_when_too_much_is_due_to_all_the_slowest_are_ended(
             await until(lambda: bookie.server.backlog.unsent_bytes > 14_000_000)
             monkeypatch.setattr("bookie.server.listener._BACKLOG_BYTES_MAX", 10_000_000)
             await until(lambda: bookie.server.backlog.unsent_bytes < 10_000_000)
-            assert bookie.server.shown_out[RejectReason.SLOW] >= 1
+            assert bookie.server.closed_connections[RejectReason.SLOW] >= 1
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
 
 
@@ -285,7 +285,7 @@ async def test_while_others_wait_for_it_a_slow_reader_has_less_time(
             await until(lambda: bookie.server.backlog.unsent_bytes > 1_000_000)
             monkeypatch.setattr("bookie.server.admission.BACKLOG_BYTES_MAX", 1_000_000)
             assert (await quick.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).status is Status.OK
-            assert bookie.server.shown_out == {RejectReason.SLOW: 1}
+            assert bookie.server.closed_connections == {RejectReason.SLOW: 1}
 
 
 async def test_an_entry_wakes_readers_of_one_that_takes_nothing_without_reading_for_them() -> None:
@@ -328,7 +328,7 @@ async def test_nonsense_ends_its_connection_and_no_other(
                 peer.writer.write(b"\xff" * 1000)
                 assert await peer.rest() == b""
             assert await add(good, run_of(entry_id)) is Status.OK
-        assert bookie.server.shown_out[RejectReason.NONSENSE] == 50
+        assert bookie.server.closed_connections[RejectReason.INVALID] == 50
     assert caplog.text.count("message_refused") < 10
 
 

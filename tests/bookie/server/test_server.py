@@ -137,13 +137,13 @@ async def test_who_finds_no_room_among_writers_is_left_waiting_and_then_ended(
     hello = encode_hello(Hello(Purpose.ADDS, BOOKIE))
     async with serving() as bookie, greeted(bookie.address), connected(bookie.address) as second:
         second.writer.write(hello)
-        await until(lambda: bookie.server.shown_out == {RejectReason.WRITERS: 1})
+        await until(lambda: bookie.server.closed_connections == {RejectReason.WRITERS: 1})
         assert [each.is_reading for each in bookie.server.connections] == [True, False]
         assert bookie.server.places.strangers == 0
         monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.0)
         async with connected(bookie.address) as third:
             third.writer.write(hello)
-            await until(lambda: bookie.server.shown_out == {RejectReason.WRITERS: 2})
+            await until(lambda: bookie.server.closed_connections == {RejectReason.WRITERS: 2})
             await until(lambda: len(bookie.server.connections) == 2)
 
 

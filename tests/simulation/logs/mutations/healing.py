@@ -64,7 +64,7 @@ def heals_without_closing_the_old_ledger(patch: Patch) -> None:
     honest = TakeoverDriver._execute
 
     async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
-        if isinstance(action, RecoverSegment) and self._why == "heal":
+        if isinstance(action, RecoverSegment) and self._why == "reopen":
             return await seal_by_lac(
                 self._ledgers,
                 self._node.log,
@@ -99,7 +99,7 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
     async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
         answer = await honest(self, action)
         if isinstance(action, takeover.ReadManifest):
-            again[0] = self in checked and self._why == "heal"
+            again[0] = self in checked and self._why == "reopen"
             checked.add(self)
         return answer
 
@@ -122,7 +122,7 @@ def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
     honest = TakeoverDriver._execute
 
     async def execute(self: TakeoverDriver, action: Action[Any]) -> object:
-        if self._why == "heal" and isinstance(action, RecoverSegment):
+        if self._why == "reopen" and isinstance(action, RecoverSegment):
             action = replace(action, last_txid=NO_TXID)
         return await honest(self, action)
 
