@@ -46,6 +46,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, chain, islice, pairwise, repeat
+from operator import itemgetter
 from typing import Final, assert_never
 
 from dlog.columns import Columns
@@ -352,7 +353,7 @@ def assemble(  # noqa: PLR0913 - all that a header says
 ) -> bytes:
     """Return the batch of *count* records with these *columns* of numbers and these *blobs*, in the
     order of the body: values, then keys and headers as *flags* say, each with its bytes."""
-    sizes = [size for size, _ in blobs]
+    sizes = [*map(itemgetter(0), blobs)]
     value_bytes, *others = sizes
     key_bytes = others.pop(0) if flags & Flag.KEYS else 0
     headers_bytes = others.pop(0) if flags & Flag.HEADERS else 0

@@ -217,6 +217,8 @@ class BookieDirectory:
         self._store = store
         self._registered: dict[str, BookieRegistration] = {}
         self._addresses: dict[str, str] = {}
+        self.address: Callable[[str], str | None] = self._addresses.get
+        """Returns where a bookie was last known to listen, or None; asked for each add."""
         self._takes: dict[str, Takes] = {}
         self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
@@ -280,10 +282,6 @@ class BookieDirectory:
     def damaged(self) -> tuple[DamagedMetadata, ...]:
         """Return why registrations were left out, which cannot be read, sorted by path."""
         return tuple(self._damaged[path] for path in sorted(self._damaged))
-
-    def address(self, bookie: str) -> str | None:
-        """Return where *bookie* was last known to listen, or None."""
-        return self._addresses.get(bookie)
 
     def takes(self, bookie: str) -> Takes | None:
         """Return what *bookie* last said that its addresses take; None: nothing is known of it."""

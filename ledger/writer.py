@@ -49,9 +49,6 @@ ENTRY_CHARGE_MIN: Final = 256
 however small it is."""
 PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
 """So that no writer has more entries in flight than bookies take for possible."""
-_PUBLISH_TURNS: Final = 4
-"""So many turns of the loop the LAC waits for an entry that carries it: as many as it takes to tell
-who waits for the last one, and to get what he adds then."""
 Settled = Callable[[EntryId | LogError], None]
 """Called once: with the id of an entry that is confirmed, or why it may not be kept."""
 
@@ -235,9 +232,15 @@ class LedgerWriter:
     def _execute(self, effect: protocol.WriterEffect) -> None:
         match effect:
             case protocol.SendAdds():
-                self._send(effect)
+                first, last, runs = self._runs
+                if first == effect.first and last == effect.last and len(runs) == 1:
+                    on_answer = partial(self.on_answer, effect)
+                    self._environment.transport.add(effect.bookie, runs[0], on_answer)
+                else:
+                    self._send(effect)
             case protocol.PublishLac():
-                self._publish_soon(effect, _PUBLISH_TURNS)
+                soon: Callable[..., object] = self._loop.call_soon
+                soon(soon, soon, soon, self._publish_if_idle, effect)  # four turns later
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
             case common.ChooseReplacements():
@@ -309,14 +312,11 @@ class LedgerWriter:
             return [run]
         return runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX)
 
-    def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
-        """Publish after so many turns, unless an entry was added that carries as much: its caller
-        would wait for three messages that nobody needs."""
-        if self._queued or self._machine.last_add_pushed != effect.last_add_confirmed:
-            return
-        if turns:
-            self._loop.call_soon(self._publish_soon, effect, turns - 1)
-        else:
+    def _publish_if_idle(self, effect: protocol.PublishLac) -> None:
+        """Publish, unless an entry was added that carries as much: its caller would wait for three
+        messages that nobody needs. Called four turns of the loop after the LAC has moved: as many
+        as it takes to tell who waits for the last entry, and to get what he adds then."""
+        if not self._queued and self._machine.last_add_pushed == effect.last_add_confirmed:
             self._publish(effect)
 
     def _publish(self, effect: protocol.PublishLac) -> None:
@@ -376,7 +376,7 @@ class LedgerWriter:
             entry_id += 1
         if not self._answering:
             self._loop.call_soon(self._tell)
-        if self._has_room():
+        if self._pending_bytes < self._environment.pending_bytes_max:
             self._room.set()
 
     def _fail(self, error: LogError) -> None:

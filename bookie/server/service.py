@@ -521,9 +521,10 @@ class BookieService:
                 else:
                     self._until_durable.append((ticket, future))
         for stream in tuple(self._open):
-            if stream.session.ready:
+            open_batches = stream.session.open
+            if open_batches and open_batches[0][1] <= self._core.durable:
                 stream.on_ready()
-            if not stream.session.open:
+            if not open_batches:
                 self._open.pop(stream, None)
 
     def _thread_ended(self, thread: "asyncio.Future[None]") -> None:

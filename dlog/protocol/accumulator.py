@@ -2,8 +2,8 @@
 
 The one path that every single record goes; what becomes of the batches is `protocol.log_writer`'s
 to say. An append costs no task and no wake-up of its own: it joins the open batch, and *wake* is
-called once per turn, for all that comes in until the writer looks (`taken`). Offsets are final: if
-an entry cannot be confirmed every later append fails too.
+called once per turn, for all that comes in until the writer looks (`is_woken`). Offsets are final:
+if an entry cannot be confirmed every later append fails too.
 
 Hot path: no object per record beyond what the caller gave.
 """
@@ -70,7 +70,8 @@ class RecordAccumulator:
         self._wake = wake
         self._level = level
         self._told = told
-        self._woken = False
+        self.is_woken = False
+        """Whether *wake* was called and the writer has not looked since."""
         self._origin: bytes | None = None
         """Whose units come in here."""
         self._shut: LogError | None = None
@@ -84,11 +85,6 @@ class RecordAccumulator:
         return self.packer.pending_bytes
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come in that is not confirmed, or failed."""
-        return not self.packer.pending_bytes
-
-    @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, when nothing is pending any more."""
         return self.pending_bytes < PENDING_BYTES_ROOM
@@ -97,10 +93,6 @@ class RecordAccumulator:
         """Take nothing more: every append fails with *answer*."""
         self._shut = answer
         self._short_bytes_max = -1
-
-    def taken(self) -> None:
-        """The writer looks at what has come in: call *wake* again for the next record."""
-        self._woken = False
 
     def append(
         self, record: bytes | Row, size: int, expected_offset: int | None
@@ -148,11 +140,17 @@ class RecordAccumulator:
         txid = headers = None
         if type(record) is tuple:
             _, _, txid, _, headers = record
-        refusal = self._refusal(size, txid, expected_offset)
-        if refusal is None and headers is not None and are_paired(headers):
-            refusal = self._pairs_refusal()
-        if refusal is not None:
-            return Outcome.refused(refusal, self._told), 0
+        if (
+            expected_offset is not None
+            or size > self._short_bytes_max
+            or txid is not None
+            or headers is not None
+        ):
+            refusal = self._refusal(size, txid, expected_offset)
+            if refusal is None and headers is not None and are_paired(headers):
+                refusal = self._pairs_refusal()
+            if refusal is not None:
+                return Outcome.refused(refusal, self._told), 0
         self.next_offset += 1
         batch = self.packer.add(record, size, self._now_ms)
         if txid is not None:
@@ -229,8 +227,8 @@ class RecordAccumulator:
 
     def wake_writer(self) -> None:
         """Let the writer look in the next turn of the loop, behind all that is about to come in."""
-        if not self._woken:
-            self._woken = True
+        if not self.is_woken:
+            self.is_woken = True
             self._wake()
 
     def _check_pending(self) -> None:
@@ -239,7 +237,7 @@ class RecordAccumulator:
 
     def _advance(self, batch: PendingBatch) -> None:
         """Give the records of *batch*, which are not refused, their offsets."""
-        self.next_offset += batch.count
+        self.next_offset += len(batch.records)
         if batch.newest_txid != NO_TXID:
             self._last_txid = batch.newest_txid
 

@@ -319,12 +319,15 @@ class Writing:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued and nothing in flight: what is taken now may leave at once."""
-        return self.phase is LogWriterPhase.APPENDING and self._accumulator.is_empty
+        packer = self._packer
+        return (
+            packer.open is None and not packer.shut_bytes and self.phase is LogWriterPhase.APPENDING
+        )
 
     def gathered(self, _now: float) -> Sequence[WritingEffect]:
         """Records have come in since this was called last."""
         before = self.phase
-        self._accumulator.taken()
+        self._accumulator.is_woken = False
         effects = self._send()
         if CHECKS.costly:
             self._check_step("gathered", before)
@@ -342,9 +345,9 @@ class Writing:
         effects: list[WritingEffect] = [self._confirm()]
         self._segment_bytes += size_bytes
         if self.phase is LogWriterPhase.APPENDING:
-            if self._packer.has_full:
+            if self._packer.full:
                 effects += self._send()
-            elif self._packer.has_open:  # whoever hears of this confirmation may add to it
+            elif self._packer.open is not None:  # whoever hears of this confirmation may add to it
                 self._accumulator.wake_writer()
         elif not self._packer.in_flight:
             effects += self._step_roll(roll.AddsConfirmed(), now)
@@ -422,13 +425,15 @@ class Writing:
         if self.phase is not LogWriterPhase.APPENDING:
             return []
         batches: list[PendingBatch] = []
-        while (batch := self._packer.take()) is not None:
+        packer = self._packer
+        while (packer.open is not None or packer.full) and (batch := packer.take()) is not None:
             self._receipt = batch.receipt or self._receipt
             batch.base_index = self._sent_offset - self._segment_first
             batch.previous_txid, batch.carries = self._sent_txid, self._receipt
             batches.append(batch)
             self._sent_offset += batch.count
-            self._sent_txid = batch.last_txid(self._sent_txid)
+            if batch.newest_txid != NO_TXID:
+                self._sent_txid = batch.newest_txid
         return [SendEntries(self._ledger_id, tuple(batches))] if batches else []
 
     def _hears(self, ledger_id: LedgerId) -> bool:
@@ -444,7 +449,8 @@ class Writing:
         offset = self.confirmed_offset
         self._confirmed_entry += 1
         self.confirmed_offset = offset + batch.count
-        self.confirmed_txid = batch.last_txid(self.confirmed_txid)
+        if batch.newest_txid != NO_TXID:
+            self.confirmed_txid = batch.newest_txid
         return Confirm(batch, offset, self.segment, self._confirmed_entry)
 
     def _send_refused(self, event: SendRefused, now: float) -> list[WritingEffect]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlog.columns import Row, size_of
-from dlog.protocol.pending_batch import PendingBatch
+from dlog.protocol.pending_batch import RECORD_CHARGE, PendingBatch
 from dlog.receipts import Receipt
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
@@ -56,34 +56,27 @@ class Packer:
         self._sent_max = sent_max
         self.open: PendingBatch | None = None
         """What single records are put into."""
-        self._full: deque[PendingBatch] = deque()
+        self.full: deque[PendingBatch] = deque()
+        """Batches that wait and get nothing more."""
         self._sent: deque[PendingBatch] = deque()
         self._sent_bytes = 0
         self._newest_was_open = False
         """Whether the batch taken last was not full."""
-        self._closed_bytes = 0
+        self.shut_bytes = 0
         """What the batches count that get nothing more."""
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of all records that are not confirmed yet, with `RECORD_CHARGE` for each."""
         batch = self.open
-        return self._closed_bytes if batch is None else self._closed_bytes + batch.charge
+        if batch is None:
+            return self.shut_bytes
+        return self.shut_bytes + batch.size_bytes + RECORD_CHARGE * len(batch.records)
 
     @property
     def in_flight(self) -> int:
         """How many batches are sent and not confirmed."""
         return len(self._sent)
-
-    @property
-    def has_full(self) -> bool:
-        """Whether a batch waits that gets nothing more."""
-        return bool(self._full)
-
-    @property
-    def has_open(self) -> bool:
-        """Whether a batch waits that is not full."""
-        return self.open is not None
 
     @property
     def oldest(self) -> PendingBatch:
@@ -101,14 +94,15 @@ class Packer:
             batch.newest_txid = batch.newest_txid if record[2] is None else record[2]
         batch.records.append(record)
         batch.size_bytes += size
-        self._close_if_full(batch)
+        if batch.size_bytes >= self.entry_bytes_full or len(batch.records) >= ENTRY_RECORDS_MAX:
+            self._shut_open()
         return batch
 
     def add_many(self, batch: PendingBatch, now_ms: Callable[[], int]) -> list[Part]:
         """Put the records of *batch* behind those before; return where they went, in order.
 
         They become one entry's, if all of them fit into one."""
-        size, count = batch.size_bytes, batch.count
+        size, count = batch.size_bytes, len(batch.records)
         if size <= self.entry_bytes_full and count <= ENTRY_RECORDS_MAX:
             return [self.join(batch, now_ms)]
         parts: list[Part] = []
@@ -117,66 +111,66 @@ class Packer:
             if parts and parts[-1].batch is taken:
                 parts[-1].count += 1
             else:
-                parts.append(Part(taken, taken.count - 1, 1))
+                parts.append(Part(taken, len(taken.records) - 1, 1))
         return parts
 
     def join(self, batch: PendingBatch, now_ms: Callable[[], int]) -> Part:
         """Put the records of *batch*, which fit into one entry, behind those before: they join the
         open batch, or theirs is the open one from now on."""
-        joined, count = self.open, batch.count
+        joined, slot, count = self.open, 0, len(batch.records)
         if (
-            joined is None
-            or joined.size_bytes + batch.size_bytes > self.entry_bytes_full
-            or joined.count + count > ENTRY_RECORDS_MAX
+            joined is not None
+            and joined.size_bytes + batch.size_bytes <= self.entry_bytes_full
+            and len(joined.records) + count <= ENTRY_RECORDS_MAX
         ):
-            self._close_if_full(self._begin(batch, now_ms))
-            return Part(batch, 0, count)
-        slot = joined.count
-        joined.absorb(batch)
-        self._close_if_full(joined)
+            slot = len(joined.records)
+            joined.absorb(batch)
+        else:
+            joined = self._begin(batch, now_ms)
+        if joined.size_bytes >= self.entry_bytes_full or len(joined.records) >= ENTRY_RECORDS_MAX:
+            self._shut_open()
         return Part(joined, slot, count)
 
     def add_encoded(self, payload: bytes, receipt: Receipt | None) -> PendingBatch:
         """Put the records of an encoded batch without a place behind those before, as one entry
         that holds nothing else."""
-        self._close_open()
+        self._shut_open()
         batch = PendingBatch.of_encoded(payload, receipt)
-        self._full.append(batch)
-        self._closed_bytes += batch.charge
+        self.full.append(batch)
+        self.shut_bytes += batch.charge
         return batch
 
     def _begin(self, batch: PendingBatch, now_ms: Callable[[], int]) -> PendingBatch:
         """Make *batch* the open one; the one before it, if there is one, gets nothing more."""
-        self._close_open()
+        if self.open is not None:
+            self._shut_open()
         batch.base_timestamp_ms = now_ms()
         self.open = batch
         return batch
 
-    def _close_if_full(self, batch: PendingBatch) -> None:
-        if batch.size_bytes >= self.entry_bytes_full or len(batch.records) >= ENTRY_RECORDS_MAX:
-            self._close_open()
-
-    def _close_open(self) -> None:
+    def _shut_open(self) -> None:
         """Put nothing more into the open batch, if there is one."""
         if self.open is not None:
-            self._closed_bytes += self.open.charge
-            self._full.append(self.open)
+            self.open.shut()
+            self.shut_bytes += self.open.charge
+            self.full.append(self.open)
             self.open = None
 
     def take(self) -> PendingBatch | None:
         """Return the batch to send now, counted as in flight, or None to wait."""
-        if self.open is None and not self._full:
+        if self.open is None and not self.full:
             return None
         in_flight = len(self._sent)
         if in_flight and self._sent_bytes >= SENT_BYTES_MAX:
             return None
-        if self._full:
+        if self.full:
             if in_flight >= self._sent_max:
                 return None
-            batch, self._newest_was_open = self._full.popleft(), False
+            batch, self._newest_was_open = self.full.popleft(), False
         elif self.open is not None and in_flight < self._partial_max:
             batch, self.open, self._newest_was_open = self.open, None, True
-            self._closed_bytes += batch.charge
+            batch.shut()
+            self.shut_bytes += batch.charge
         else:
             return None
         self._sent.append(batch)
@@ -187,12 +181,12 @@ class Packer:
         """Undo the last `take` that is neither confirmed nor undone; return what it returned."""
         batch = self._sent.pop()
         self._sent_bytes -= batch.size_bytes
-        self._full.appendleft(batch)
+        self.full.appendleft(batch)
         return batch
 
     def put_all_back(self) -> None:
         """Undo every `take` that is not confirmed: none of these batches was kept."""
-        self._full.extendleft(reversed(self._sent))
+        self.full.extendleft(reversed(self._sent))
         self._sent.clear()
         self._sent_bytes = 0
 
@@ -200,26 +194,27 @@ class Packer:
         """Return the oldest batch in flight: its entry is confirmed. Requires one."""
         batch = self._sent.popleft()
         self._sent_bytes -= batch.size_bytes
-        self._closed_bytes -= batch.charge
+        self.shut_bytes -= batch.charge
         return batch
 
     def fail(self) -> tuple[list[PendingBatch], list[PendingBatch]]:
         """Give up everything; return the batches that were sent and those that were not."""
-        sent, unsent = list(self._sent), list(self._full)
+        sent, unsent = list(self._sent), list(self.full)
         if self.open is not None:
+            self.open.shut()
             unsent.append(self.open)
         self._sent.clear()
-        self._full.clear()
+        self.full.clear()
         self.open = None
-        self._sent_bytes = self._closed_bytes = 0
+        self._sent_bytes = self.shut_bytes = 0
         return sent, unsent
 
     def check(self) -> None:
-        batches = [*self._sent, *self._full]
-        if self.open is not None:
-            assert self.open.records, "an open batch holds a record"
-            batches.append(self.open)
-        assert self.pending_bytes == sum(batch.charge for batch in batches)
+        shut = [*self._sent, *self.full]
+        assert self.open is None or self.open.records, "an open batch holds a record"
+        for batch in shut:
+            assert batch.charge == batch.size_bytes + RECORD_CHARGE * batch.count
+        assert self.shut_bytes == sum(batch.charge for batch in shut)
         assert self._sent_bytes == sum(batch.size_bytes for batch in self._sent)
         assert len(self._sent) <= self._sent_max
         assert len(self._sent) <= self._partial_max or not self._newest_was_open

@@ -102,12 +102,13 @@ class PendingBatch(Outcome):
 
     __slots__ = (
         "_each",
-        "_encoded_count",
         "_joined",
         "_slot",
         "base_index",
         "base_timestamp_ms",
         "carries",
+        "charge",
+        "count",
         "encoded",
         "expected_offset",
         "has_rows",
@@ -121,9 +122,14 @@ class PendingBatch(Outcome):
     def __init__(
         self, records: list[bytes | Row] | None = None, *, expected_offset: int | None = None
     ) -> None:
-        super().__init__()
+        # As `Outcome.__init__`, without a call of its own.
+        self.place = self._error_of = self._told = None
+        self._watchers = []
         self.records: list[bytes | Row] = [] if records is None else records
         """In their order; `bytes` are payloads alone."""
+        self.count = self.charge = 0
+        """How many records it has, and bytes that they count while they are pending; set once
+        nothing more is put into it (`shut`)."""
         self.has_rows = False
         """Whether any record is more than a payload; set before it leaves for its entry."""
         self.size_bytes = 0
@@ -144,7 +150,6 @@ class PendingBatch(Outcome):
         """The last one before it in the log; `NO_TXID` if there is none."""
         self.carries: Receipt | None = None
         """Of the last unit in its segment, itself included."""
-        self._encoded_count = 0
         self._joined: PendingBatch | None = None
         """Where its records are by now, from `_slot` on."""
         self._slot = 0
@@ -159,21 +164,13 @@ class PendingBatch(Outcome):
         batch.base_timestamp_ms = header.base_timestamp_ms
         batch.size_bytes = header.records_bytes
         batch.newest_txid = NO_TXID if header.first_txid == NO_TXID else header.last_txid
-        batch._encoded_count = header.count
+        batch.count, batch.charge = header.count, batch.size_bytes + RECORD_CHARGE * header.count
         return batch
 
-    @property
-    def count(self) -> int:
-        return len(self.records) or self._encoded_count
-
-    @property
-    def charge(self) -> int:
-        """Bytes that the records count while they are pending."""
-        return self.size_bytes + RECORD_CHARGE * (len(self.records) or self._encoded_count)
-
-    def last_txid(self, before: int) -> int:
-        """Return the last txid up to here, if that is *before* ahead of these records."""
-        return before if self.newest_txid == NO_TXID else self.newest_txid
+    def shut(self) -> None:
+        """Nothing more is put into it: its records are counted."""
+        self.count = len(self.records)
+        self.charge = self.size_bytes + RECORD_CHARGE * self.count
 
     def encode(self, *, codec: Codec, codec_level: int) -> bytes:
         """Return the entry of these records at its place."""
@@ -219,7 +216,8 @@ class PendingBatch(Outcome):
         self.records += batch.records
         self.has_rows = self.has_rows or batch.has_rows
         self.size_bytes += batch.size_bytes
-        self.newest_txid = batch.last_txid(self.newest_txid)
+        if batch.newest_txid != NO_TXID:
+            self.newest_txid = batch.newest_txid
         batch.moved_to(self, slot)
 
     def moved_to(self, batch: "PendingBatch", slot: int) -> None:

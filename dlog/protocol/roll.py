@@ -220,9 +220,10 @@ class Roll:
         if records > self._records:
             self._grown = now
         self._records, self._bytes = records, size_bytes
+        if self._phase is not RollPhase.IDLE or not (self._requested or self._due(now)):
+            return []  # as it mostly is
         effects = self._maybe_begin(now)
-        if effects:
-            self.check()
+        self.check()
         return effects
 
     def check(self) -> None:

@@ -180,10 +180,6 @@ class ManyRecords:
     records: list[bytes | Row]
     expected_offset: int | None
 
-    @property
-    def count(self) -> int:
-        return len(self.records)
-
 
 class AppendQueue:
     def __init__(self, writer: LogWriter, thread: LoopThread) -> None:
@@ -244,7 +240,7 @@ class AppendQueue:
     def pending_records(self) -> int:
         """Appends that are not confirmed, in the queue and in the writer."""
         with self._lock:
-            queued = sum(each.count for each in self._queue)
+            queued = sum(len(queued.records) for queued in self._queue)
         return queued + self._writer.pending_records
 
     async def drain(self, timeout_s: float) -> None:
@@ -291,6 +287,7 @@ class AppendQueue:
     def _shut(self) -> None:
         """Put nothing more into the batch that is open, if there is one."""
         if self._open is not None:
+            self._open.shut()
             self._queued_bytes += self._open.charge
             self._open = None
 

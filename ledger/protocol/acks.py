@@ -25,53 +25,57 @@ class Ranges:
     """Entry ids as inclusive ranges; nearly always one of them."""
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
+        self.firsts: list[int] = []
+        self.lasts: list[int] = []
 
     def add(self, first: int, last: int) -> None:
         """Add all ids of first..last; an empty range (last < first) adds nothing."""
         if last < first:
             return
-        start = bisect_right(self._lasts, first - 2)
-        end = bisect_right(self._firsts, last + 1)
+        if not self.lasts:
+            self.firsts.append(first)
+            self.lasts.append(last)
+            return
+        start = bisect_right(self.lasts, first - 2)
+        end = bisect_right(self.firsts, last + 1)
         if start < end:
-            first = min(first, self._firsts[start])
-            last = max(last, self._lasts[end - 1])
-        self._firsts[start:end] = [first]
-        self._lasts[start:end] = [last]
+            first = min(first, self.firsts[start])
+            last = max(last, self.lasts[end - 1])
+        self.firsts[start:end] = [first]
+        self.lasts[start:end] = [last]
 
     def end_from(self, first: int) -> int:
         """Return the last id of the unbroken run that begins at *first*; first - 1 if none."""
-        index = bisect_right(self._firsts, first) - 1
-        if index < 0 or self._lasts[index] < first:
+        index = bisect_right(self.firsts, first) - 1
+        if index < 0 or self.lasts[index] < first:
             return first - 1
-        return self._lasts[index]
+        return self.lasts[index]
 
     def drop_below(self, first: int) -> None:
         """Forget all ids below *first*."""
-        keep = bisect_right(self._lasts, first - 1)
-        del self._firsts[:keep], self._lasts[:keep]
-        if self._firsts and self._firsts[0] < first:
-            self._firsts[0] = first
+        keep = bisect_right(self.lasts, first - 1)
+        del self.firsts[:keep], self.lasts[:keep]
+        if self.firsts and self.firsts[0] < first:
+            self.firsts[0] = first
 
     def remove(self, first: int, last: int) -> None:
         """Forget all ids of first..last; an empty range forgets nothing."""
         if last < first:
             return
-        start = bisect_left(self._lasts, first)
-        end = bisect_right(self._firsts, last)
-        kept = list(zip(self._firsts[start:end], self._lasts[start:end], strict=True))
+        start = bisect_left(self.lasts, first)
+        end = bisect_right(self.firsts, last)
+        kept = list(zip(self.firsts[start:end], self.lasts[start:end], strict=True))
         rest = [(low, min(high, first - 1)) for low, high in kept[:1] if low < first]
         rest += [(max(low, last + 1), high) for low, high in kept[-1:] if high > last]
-        self._firsts[start:end] = [low for low, _ in rest]
-        self._lasts[start:end] = [high for _, high in rest]
+        self.firsts[start:end] = [low for low, _ in rest]
+        self.lasts[start:end] = [high for _, high in rest]
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of it in first..last, as (first, last), ascending."""
-        for at in range(bisect_left(self._lasts, first), len(self._firsts)):
-            if self._firsts[at] > last:
+        for at in range(bisect_left(self.lasts, first), len(self.firsts)):
+            if self.firsts[at] > last:
                 return
-            yield max(first, self._firsts[at]), min(last, self._lasts[at])
+            yield max(first, self.firsts[at]), min(last, self.lasts[at])
 
     def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yield what of first..last is not in it, as (first, last), ascending."""
@@ -87,7 +91,7 @@ class Ranges:
         return self.end_from(entry_id) >= entry_id
 
     def __repr__(self) -> str:
-        return f"Ranges({list(zip(self._firsts, self._lasts, strict=True))})"
+        return f"Ranges({list(zip(self.firsts, self.lasts, strict=True))})"
 
 
 class Slot:
@@ -132,7 +136,11 @@ class AckTracker:
 
     def takers(self, indexes: Iterable[int], first: int, last: int) -> list[tuple[int, Slot]]:
         """Return those of *indexes* to which first..last is to be sent."""
-        up = [(index, self.slots[index]) for index in indexes if not self.slots[index].down]
+        up: list[tuple[int, Slot]] = []
+        for index in indexes:
+            slot = self.slots[index]
+            if not slot.down:
+                up.append((index, slot))
         if not self.is_striped and first <= last:
             return up
         return [(index, slot) for index, slot in up if self.wants(index, first, last)]
@@ -162,7 +170,13 @@ class AckTracker:
             start = self.confirmed + 1
             ends: list[int] = []
             for slot in self.slots:
-                ends.append(slot.stored.end_from(start))  # noqa: PERF401 - no call of its own
+                firsts, lasts = slot.stored.firsts, slot.stored.lasts
+                if not lasts:  # calls of its own are left to what is rare
+                    ends.append(start - 1)
+                elif firsts[0] <= start <= lasts[0]:
+                    ends.append(lasts[0])
+                else:
+                    ends.append(slot.stored.end_from(start))
             boundary = self._first_missing(0, ends, start)
             for residue in range(1, len(self._write_sets)):
                 boundary = min(boundary, self._first_missing(residue, ends, start))
@@ -172,7 +186,8 @@ class AckTracker:
             self.confirmed = reached
         if self.confirmed > before:
             for slot in self.slots:
-                slot.stored.drop_below(self.confirmed + 1)
+                if slot.stored.lasts:
+                    slot.stored.drop_below(self.confirmed + 1)
         return self.confirmed
 
     def _first_missing(self, residue: int, ends: list[int], start: int) -> int:

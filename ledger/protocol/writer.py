@@ -241,7 +241,8 @@ class Writer:
         if self.phase in _OVER or acks.slots[index].generation != generation:
             return ()  # of a bookie that was replaced (rule 8)
         before = acks.confirmed
-        acks.stored(index, generation, first, last)
+        if last > before:
+            acks.stored(index, generation, first, last)
         if self._busy:
             self._busy.pop(index, None)
         if self._absences.absent and not acks.slots[index].down:
@@ -267,10 +268,10 @@ class Writer:
         assert not self._change.leaving or self._retry_at is None, "asks twice at once"
 
     def _sends(self, indexes: range | list[int], first: int, last: int) -> list[WriterEffect]:
-        return [
-            SendAdds(index, slot.bookie, slot.generation, first, last)
-            for index, slot in self._acks.takers(indexes, first, last)
-        ]
+        sends: list[WriterEffect] = []
+        for index, slot in self._acks.takers(indexes, first, last):
+            sends.append(SendAdds(index, slot.bookie, slot.generation, first, last))
+        return sends
 
     def _progress(self, now: float) -> list[WriterEffect]:
         """Confirm what may be confirmed; then, if nothing is pending, close or publish the LAC."""

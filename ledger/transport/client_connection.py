@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,9 +158,10 @@ class ClientConnection(Connection):
         self._settle(answer)
         return True
 
-    def took(self, frame: Frame) -> None:
-        if self.was_ready and not self.is_lost:
-            self._on_frame(frame)
+    def took_all(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if self.was_ready and not self.is_lost and not self.is_deaf:
+                self._on_frame(frame)
 
     def refused(self, error: BadMessage, _received: bytes) -> None:
         self.was_refused = True

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
+from google_crc32c import value as crc32c
+
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
@@ -17,7 +19,9 @@ from ledger.security.names import Certificate, Identity, source_of
 from ledger.security.settings import why_failed
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import (
+    HEADER,
     HEADER_BYTES,
+    HEADER_CRC,
     SCRATCH_BYTES,
     Blocks,
     Budget,
@@ -170,7 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         may_write = not (self._waiting or self._is_full or self._noted_bytes)
         if body_bytes <= _JOINED_BYTES_MAX and may_write and not transport.is_closing():
             self.sent_bytes += HEADER_BYTES + body_bytes
-            transport.write(b"".join((frame_header(kind, number, body_bytes), *body)))
+            head = HEADER.pack(body_bytes, kind, number)
+            transport.write(b"".join((head, HEADER_CRC.pack(crc32c(head)), *body)))
             if not self._is_full:
                 return  # the system has taken all of it
             self._note(self.unsent_bytes)

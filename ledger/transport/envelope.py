@@ -29,6 +29,8 @@ from ledger.errors import BadMessage, DamagedMessage
 from ledger.wire import bookie_pb2 as pb
 
 _CRC: Final = Struct("<BI")
+_SHORT: Final = Struct("<BIBB")
+"""What is before a short message without frames: tag, crc, tag, bytes."""
 _CRC_TAG: Final = pb.Checked.CRC_FIELD_NUMBER << 3 | 5
 _MESSAGE_TAG: Final = pb.Checked.MESSAGE_FIELD_NUMBER << 3 | 2
 _FRAMES_TAG: Final = pb.Checked.FRAMES_FIELD_NUMBER << 3 | 2
@@ -56,7 +58,10 @@ def encode_head(crc: int, message: bytes, frames_bytes: int) -> bytes:
         head += message
     if frames_bytes:
         head.append(_FRAMES_TAG)
-        _add_varint(head, frames_bytes)
+        while frames_bytes >= _VARINT_MORE:  # as `_add_varint`, without a call of its own
+            head.append(frames_bytes & 0x7F | _VARINT_MORE)
+            frames_bytes >>= 7
+        head.append(frames_bytes)
     return bytes(head)
 
 
@@ -77,7 +82,9 @@ def decode_envelope(received: Received) -> tuple[int, bytes, Buffer]:
         at = start + size_bytes
         message = bytes(received[start:at])
     if at + 1 < end and received[at] == _FRAMES_TAG:
-        start, size_bytes = _varint(received, at + 1)
+        start, size_bytes = at + 2, received[at + 1]
+        if size_bytes >= _VARINT_MORE:
+            start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
         frames = memoryview(received)[start:at]
     if at == end:
@@ -113,7 +120,10 @@ def checked(message: Message, *frames: Buffer, request: Received = b"") -> bytes
     body = message.SerializeToString()
     frames_bytes = sum(map(len, frames))
     covered = _LENGTH.pack(frames_bytes) + request + body
-    head = encode_head(crc32c_extend(_CRC_OF_NAME[type(message)], covered), body, frames_bytes)
+    crc = crc32c_extend(_CRC_OF_NAME[type(message)], covered)
+    if crc and not frames and 0 < len(body) < _VARINT_MORE:  # as acks are
+        return _SHORT.pack(_CRC_TAG, crc, _MESSAGE_TAG, len(body)) + body
+    head = encode_head(crc, body, frames_bytes)
     return b"".join((head, *frames)) if frames else head
 
 
@@ -133,10 +143,20 @@ def verified(
 
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
     other side meant something else by its bytes."""
-    try:
-        crc, body, frames = decode_envelope(received)
-    except DecodeError as error:
-        raise DamagedMessage(_name(kind), "it cannot be parsed") from error
+    crc: int
+    body: bytes
+    frames: Buffer
+    size_bytes = len(received) - _SHORT.size
+    if 0 < size_bytes < _VARINT_MORE and (
+        (fields := _SHORT.unpack_from(received))[::2] == (_CRC_TAG, _MESSAGE_TAG)
+        and fields[3] == size_bytes
+    ):
+        crc, body, frames = fields[1], bytes(received[_SHORT.size :]), b""  # as acks are
+    else:
+        try:
+            crc, body, frames = decode_envelope(received)
+        except DecodeError as error:
+            raise DamagedMessage(_name(kind), "it cannot be parsed") from error
     covered = _LENGTH.pack(len(frames)) + request + body
     if crc != crc32c_extend(_CRC_OF_NAME[kind], covered):
         raise DamagedMessage(_name(kind), "its checksum is wrong")

@@ -24,9 +24,11 @@ BLOCK_SHARE_MIN: Final = 2
 """What is smaller than that part of a block has memory of its own size: a view of a little keeps
 no more than twice as much."""
 BLOCKS_MAX: Final = 8
-_HEADER: Final = Struct("<IBxxxQ")  # bytes of the body, kind, number
-_CRC: Final = Struct("<I")
-HEADER_BYTES: Final = _HEADER.size + _CRC.size
+HEADER: Final = Struct("<IBxxxQ")
+"""Bytes of the body, kind, number; `HEADER_CRC` of them follows."""
+HEADER_CRC: Final = Struct("<I")
+_WHOLE_HEADER: Final = Struct("<IBxxxQI")
+HEADER_BYTES: Final = HEADER.size + HEADER_CRC.size
 SCRATCH_BYTES: Final = 256 * 1024
 """What is read at once, at most; not more than a piece."""
 PIECE_BYTES_MAX: Final = 1024 * 1024
@@ -117,8 +119,8 @@ class Frame(NamedTuple):
 
 
 def frame_header(kind: FrameKind, number: int, body_bytes: int) -> bytes:
-    head = _HEADER.pack(body_bytes, kind, number)
-    return head + _CRC.pack(crc32c(head))
+    head = HEADER.pack(body_bytes, kind, number)
+    return head + HEADER_CRC.pack(crc32c(head))
 
 
 class Budget:
@@ -206,6 +208,14 @@ class FrameReader:
             self._grown(frames)
             return frames
         data, at = self.scratch[:count], 0
+        if count >= HEADER_BYTES and not self._head:  # one small frame, as it mostly is
+            head = bytes(data[:HEADER_BYTES])
+            length, kind, number, crc = _WHOLE_HEADER.unpack(head)
+            if length == count - HEADER_BYTES <= self.body_bytes_max and crc == crc32c(
+                head[: HEADER.size]
+            ):
+                self.progress += 1
+                return [Frame(kind, number, bytes(data[HEADER_BYTES:]))]
         if self._head:
             at = min(HEADER_BYTES - len(self._head), count)
             self._head += data[:at]
@@ -229,10 +239,10 @@ class FrameReader:
 
     def _begin(self, head: bytes, data: memoryview, at: int, frames: list[Frame]) -> int:
         """Take the frame of *head* from *data*, as far as it is there; return where that ends."""
-        if crc32c(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+        if crc32c(head[: HEADER.size]) != HEADER_CRC.unpack_from(head, HEADER.size)[0]:
             raise BadMessage("Frame", "the checksum of its header is wrong")
         length: int
-        length, kind, number = _HEADER.unpack_from(head)
+        length, kind, number = HEADER.unpack_from(head)
         if length > self.body_bytes_max:
             reason = f"it has {length} bytes, and may have {self.body_bytes_max}"
             raise BadMessage("Frame", reason)

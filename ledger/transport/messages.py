@@ -29,6 +29,10 @@ from ledger.wire import bookie_pb2 as pb
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest message on the wire; several times `ledger.entry.ENTRY_BYTES_MAX`."""
 
+RUN_BYTES: Final = 32
+ENTRY_BYTES: Final = 16
+"""What a run, and each of its entries, take of a message beside key and frames, at most."""
+
 _RECOVERY: Final = 1
 _EXPLICIT_LAC: Final = 2
 
@@ -291,11 +295,6 @@ def info_answer(received: Received, request: bytes) -> InfoAnswer:
         message.identity,
         message.life,
     )
-
-
-def run_bytes(run: AddRun) -> int:
-    """Return how much of a message *run* takes, roughly: its frames and its columns."""
-    return len(run.frames) + 16 * len(run.entries) + len(run.key) + 32
 
 
 def _status(number: int, message: str) -> Status:

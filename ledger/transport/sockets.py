@@ -36,7 +36,9 @@ from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Blocks, FrameKind
 from ledger.transport.messages import (
+    ENTRY_BYTES,
     MESSAGE_BYTES_MAX,
+    RUN_BYTES,
     batch_message,
     held_answer,
     held_request,
@@ -46,7 +48,6 @@ from ledger.transport.messages import (
     lac_request,
     read_answer,
     read_request,
-    run_bytes,
 )
 from ledger.transport.session import EXCHANGED, BookieSession, SessionLimits
 from ledger.transport.window import OnDone, WindowLimits
@@ -119,7 +120,7 @@ class SocketTransport:
         self._closed = False
 
     def add(self, bookie: BookieId, run: AddRun, on_done: OnDone) -> None:
-        size_bytes = run_bytes(run)
+        size_bytes = len(run.frames) + len(run.key) + RUN_BYTES + ENTRY_BYTES * len(run.entries)
         if size_bytes > MESSAGE_BYTES_MAX:
             asyncio.get_running_loop().call_soon(on_done, Status.BAD_REQUEST)
             return

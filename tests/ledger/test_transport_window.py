@@ -4,9 +4,15 @@ import pytest
 
 from ledger.errors import BadMessage
 from ledger.requests import AddRun, Status
-from ledger.transport.messages import run_bytes
+from ledger.transport.messages import ENTRY_BYTES
+from ledger.transport.messages import RUN_BYTES as BESIDE_BYTES
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 from tests.bookie.runs import run_of
+
+
+def run_bytes(run: AddRun) -> int:
+    return len(run.frames) + len(run.key) + BESIDE_BYTES + ENTRY_BYTES * len(run.entries)
+
 
 RUN_BYTES = run_bytes(run_of(0))
 

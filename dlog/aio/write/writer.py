@@ -202,10 +202,9 @@ class LogWriter:
         self, record: bytes | Row, size: int, expected_offset: int | None
     ) -> tuple[Outcome, int]:
         """Append one record, and send it before this returns. Requires `is_idle`."""
-        outcome, slot = self._accumulator.submit(record, size, expected_offset)
-        if not outcome.done:
-            self.send()
-        return outcome, slot
+        taken = self._accumulator.submit(record, size, expected_offset)
+        self._run.call(self._machine.gathered, arms=False)
+        return taken
 
     def send(self) -> None:
         """Send what has come in, as far as it may be sent now."""

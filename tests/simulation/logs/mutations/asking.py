@@ -85,7 +85,7 @@ def spreads_one_call_over_two_entries(patch: Patch) -> None:
         batch: PendingBatch,
         now_ms: Callable[[], int],
     ) -> list[Part]:
-        middle = batch.count // 2
+        middle = len(batch.records) // 2
         if not middle:
             return honest(self, batch, now_ms)
         first, rest = PendingBatch(batch.records[:middle]), PendingBatch(batch.records[middle:])
@@ -93,7 +93,7 @@ def spreads_one_call_over_two_entries(patch: Patch) -> None:
             half.size_bytes, half.has_rows = total_bytes(half.records), batch.has_rows
         rest.newest_txid = batch.newest_txid
         parts = honest(self, first, now_ms)
-        self._close_open()
+        self._shut_open()
         return parts + honest(self, rest, now_ms)
 
     patch.set(Packer, "add_many", add_many)

@@ -210,4 +210,6 @@ def listens_to_the_ledger_of_before(patch: Patch) -> None:
 def acknowledges_a_group_that_was_cut(patch: Patch) -> None:
     """Entries are kept whole or not at all, so only a log that was changed behind everybody's
     back can show it; nothing that is simulated does that with a right digest."""
-    patch.set(Packer, "oldest", property(lambda _: PendingBatch([b""])))
+    one = PendingBatch([b""])
+    one.shut()
+    patch.set(Packer, "oldest", property(lambda _: one))
