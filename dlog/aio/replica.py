@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Never, Self, TypeVar, get_args
+from typing import Any, Final, Generic, Literal, NamedTuple, Never, Self, TypeVar, get_args
 
 from dlog import metrics
 from dlog.aio.handle import opening
@@ -55,7 +55,7 @@ from dlog.errors import (
 )
 from dlog.headers import Payload
 from dlog.names import check_name
-from dlog.position import Position, Record, RecordId
+from dlog.position import Position, Record
 from dlog.protocol.accumulator import PENDING_BYTES_ROOM
 from dlog.protocol.command import (
     PROPOSER_BYTES,
@@ -64,18 +64,20 @@ from dlog.protocol.command import (
     LeaderMark,
     Origin,
     RequestId,
-    StateDigest,
     encode_command,
     encode_digest,
     encode_mark,
 )
+from dlog.protocol.pending_batch import Outcome
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replica_record import ReplicaRecord, ReplicaRole
 from dlog.protocol.replicated_state import (
     Applied,
+    AppliedCommand,
     ReplicatedState,
     StateMachine,
     StoredCommand,
+    StoredRecord,
     has_snapshots,
 )
 from dlog.protocol.snapshot import SnapshotPolicy
@@ -113,16 +115,15 @@ class _ClosingReplica(Exception):
     """Ends what is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Appended:
-    future: asyncio.Future[RecordId]
-    origin: Origin | None
-    """None: a mark or a digest."""
-    is_mark: bool
+class _Appended(NamedTuple):
+    outcome: Outcome
+    slot: int
+    """In it."""
+    record: StoredRecord
     timestamp_ms: int
     at_s: float
     """When, by the clock of the event loop."""
-    value: bytes
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class _Term:
     queue_bytes: int = 0
     """What it takes in memory, about."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when something was appended."""
+    """Set when something was appended to an empty queue, its head has an outcome, or this ends."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the term is to end."""
     serves: bool = False
@@ -144,10 +145,49 @@ class _Term:
     has_served: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     result: object = None
     error: LogError | None = None
+
+
+_Waiter = asyncio.Future["_Outcome | AppliedCommand"]
+
+
+class _Deadlines:
+    """Ends waiters that wait for too long, with one timer for all that wait equally long.
+
+    A timer for each would cost as much as its command."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: dict[float, deque[tuple[float, _Waiter]]] = {}
+        """By how long they wait, in the order of their deadlines."""
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+
+    def watch(self, waiter: _Waiter, now: float, wait_s: float) -> None:
+        """Let *waiter* raise `TimeoutError` after *wait_s*."""
+        waiters = self._waiters.get(wait_s)
+        if waiters is None:
+            waiters = self._waiters[wait_s] = deque()
+            self._timers[wait_s] = self._loop.call_at(now + wait_s, self._expire, wait_s)
+        while waiters and waiters[0][1].done():  # mostly in this order
+            waiters.popleft()
+        waiters.append((now + wait_s, waiter))
+
+    def _expire(self, wait_s: float) -> None:
+        waiters, now = self._waiters[wait_s], self._loop.time()
+        while waiters and (waiters[0][1].done() or waiters[0][0] <= now):
+            _, waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(TimeoutError())
+        if waiters:
+            self._timers[wait_s] = self._loop.call_at(waiters[0][0], self._expire, wait_s)
+        else:
+            del self._waiters[wait_s], self._timers[wait_s]
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
 
 
 class Replica(Generic[M]):
@@ -191,9 +231,7 @@ class Replica(Generic[M]):
         self._registration = ReplicaRegistration(
             ledgers.store, incarnation, self._describe, self.snapshot
         )
-        self._proposals: Proposals[asyncio.Future[_Outcome]] = Proposals(
-            secrets.token_bytes(PROPOSER_BYTES)
-        )
+        self._proposals: Proposals[list[_Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
         self._term: _Term | None = None
         self._led_epoch = 0
         """The last one that this replica led."""
@@ -202,6 +240,7 @@ class Replica(Generic[M]):
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._barrier = ReadBarrier(name, self._reach_end)
         self._loop = asyncio.get_running_loop()
+        self._deadlines = _Deadlines(self._loop)
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -332,13 +371,16 @@ class Replica(Generic[M]):
         request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidValue("payload", payload, "give bytes")
-        self._check()
-        waiter = None
+        command, began = bytes(payload), self._loop.time()
+        waiter = self._waiter_of(command, request)
         try:
-            async with asyncio.timeout(wait_s):
-                waiter = await self._proposed(bytes(payload), request)
-                # Others may wait for the same request; for a command nobody else does.
-                outcome = await (waiter if request is None else asyncio.shield(waiter))
+            if waiter is None:
+                async with asyncio.timeout(wait_s):
+                    waiter = await self._waiter_in_room(command, request)
+                    outcome = await waiter
+            else:
+                self._deadlines.watch(waiter, began, wait_s)
+                outcome = await waiter
         except TimeoutError:
             if waiter is None:
                 pending_bytes = self._term.log.writer.pending_bytes if self._term else 0
@@ -450,53 +492,57 @@ class Replica(Generic[M]):
     def _leading(self) -> _Term:
         """Return the term. Raises `NotLeader`."""
         self._check()
-        if self._term is not None and self.role == "leader":
-            return self._term
+        term = self._term
+        if term is not None and term.serves and term.standby.is_leader:
+            return term
         mark = self._state.leader
         if mark is None or mark.epoch == self._led_epoch:  # its own term is over
             raise NotLeader(self.name, "", "", 0)
         raise NotLeader(self.name, mark.name, mark.address, mark.epoch)
 
-    def _waiter_of(self, request: RequestId | None) -> asyncio.Future[_Outcome] | None:
-        return None if request is None else self._proposals.waiter_of(request)
-
-    async def _proposed(
-        self, payload: bytes, request: RequestId | None
-    ) -> asyncio.Future[_Outcome]:
-        """Append a command once there is room for it, unless its *request* is pending already."""
-        while (waiter := self._waiter_of(request)) is None:
-            term = self._leading()
-            if term.log.writer.has_room:
-                return self._propose(term, payload, request)
-            await term.log.writer.room()
-        return waiter
-
-    def _propose(
-        self, term: _Term, payload: bytes, request: RequestId | None
-    ) -> asyncio.Future[_Outcome]:
-        queued = term.queue_bytes + _charge(payload)
+    def _waiter_of(self, payload: bytes, request: RequestId | None) -> _Waiter | None:
+        """Append a command, unless its *request* is pending already; return what waits for its
+        outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
+        waiter: _Waiter = self._loop.create_future()
+        if request is not None:
+            waiters = self._proposals.waiter_of(request)
+            if waiters is not None:
+                self._check()
+                waiters.append(waiter)
+                return waiter
+        term = self._leading()
+        if not term.log.writer.has_room:
+            return None
+        queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
         if queued > QUEUE_BYTES_MAX:
             raise TooManyPending(queued, QUEUE_BYTES_MAX)
-        waiter: asyncio.Future[_Outcome] = self._loop.create_future()
-        origin = self._proposals.propose(term.log.epoch, request, waiter)
-        version = self._state.machine.version
+        origin = self._proposals.propose(term.log.epoch, request, [waiter])
+        envelope = CommandEnvelope(payload, self._state.machine.version, origin, request)
         try:
-            self._append(
-                term, encode_command(CommandEnvelope(payload, version, origin, request)), origin
-            )
+            self._append(term, envelope, encode_command(envelope))
         except BaseException:
             self._proposals.leave(origin)
             raise
         return waiter
 
-    def _append(
-        self, term: _Term, value: bytes, origin: Origin | None, *, is_mark: bool = False
-    ) -> None:
-        timestamp_ms, at_s = now_ms(), self._loop.time()
-        future = term.log.append_async(value, timestamp_ms=timestamp_ms)
-        term.queue.append(_Appended(future, origin, is_mark, timestamp_ms, at_s, value))
-        term.queue_bytes += _charge(value)
-        term.news.set()
+    async def _waiter_in_room(self, payload: bytes, request: RequestId | None) -> _Waiter:
+        """As `_waiter_of`, once there is room."""
+        while (waiter := self._waiter_of(payload, request)) is None:
+            await self._leading().log.writer.room()
+        return waiter
+
+    def _append(self, term: _Term, record: StoredRecord, value: bytes) -> None:
+        timestamp_ms, writer = now_ms(), term.log.writer
+        row = value, None, None, timestamp_ms, None
+        append = writer.append if term.queue or not writer.is_idle else writer.append_lone
+        outcome, slot = append(row, len(value), None)
+        if not term.queue:
+            term.news.set()
+        size_bytes = len(value) + COMMAND_CHARGE
+        term.queue_bytes += size_bytes
+        term.queue.append(
+            _Appended(outcome, slot, record, timestamp_ms, self._loop.time(), size_bytes)
+        )
 
     def _describe(self) -> ReplicaRecord:
         """Return what this replica reports of itself."""
@@ -601,21 +647,23 @@ class Replica(Generic[M]):
         assert self.applied == end, "a promotion ends at the end of the log"
         self._term, self._led_epoch = term, term.log.epoch
         mark = LeaderMark(term.log.epoch, self._candidate.name, self._candidate.address)
-        self._append(term, encode_mark(mark), None, is_mark=True)
+        self._append(term, mark, encode_mark(mark))
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
             asyncio.create_task(term.ending.wait()),
         }
+        for ending in endings:
+            ending.add_done_callback(lambda _: term.news.set())
         try:
             while not any(each.done() for each in endings):
                 term.news.clear()
-                if term.queue:
-                    await _first({term.queue[0].future, *endings})
+                if not term.queue:
+                    await term.news.wait()
+                elif term.queue[0].outcome.done:
                     await self._apply_confirmed(term)
                 else:
-                    news = asyncio.create_task(term.news.wait())
-                    await _first({news, *endings})
-                    news.cancel()
+                    term.queue[0].outcome.watch(term.news.set)
+                    await term.news.wait()
         finally:
             for each in endings:
                 each.cancel()
@@ -633,7 +681,7 @@ class Replica(Generic[M]):
             return
         try:
             while term.queue:
-                assert term.queue[0].future.done(), "a closed log has settled its appends"
+                assert term.queue[0].outcome.done, "a closed log has settled its appends"
                 await self._apply_confirmed(term)
         finally:
             self._term = None
@@ -643,33 +691,32 @@ class Replica(Generic[M]):
     async def _apply_confirmed(self, term: _Term) -> None:
         """Apply what is confirmed, in order, as far as that is known without a wait."""
         queue, confirmed = term.queue, list[StoredCommand]()
-        at_s = -math.inf
-        while queue and queue[0].future.done() and len(confirmed) < APPLY_RECORDS_MAX:
-            appended = queue.popleft()
-            term.queue_bytes -= _charge(appended.value)
-            error = appended.future.exception()
-            if error is None:
-                at_s = appended.at_s
-                offset = appended.future.result().offset
-                confirmed.append((offset, appended.timestamp_ms, appended.value))
-            elif not isinstance(error, LogError):
-                raise error
-            elif appended.origin is None:
-                refused = isinstance(error, CallerError) and not isinstance(error, LogClosed)
-                if refused and appended.is_mark:
-                    raise error  # the settings of the log leave no room for it
-            elif not error.outcome_unknown:
-                self._refuse(appended.origin, error)
-        await self._apply(confirmed)
+        at_s, size_bytes = -math.inf, 0
+        while queue and queue[0].outcome.done and len(confirmed) < APPLY_RECORDS_MAX:
+            outcome, slot, record, timestamp_ms, appended_s, charge = queue.popleft()
+            term.queue_bytes -= charge
+            if (place := outcome.place) is not None:
+                at_s = appended_s
+                size_bytes += charge - COMMAND_CHARGE
+                confirmed.append((place.first_offset + slot, timestamp_ms, record))
+                continue
+            error = outcome.tell(slot)
+            assert error is not None, "what is done has a place or an error"
+            if isinstance(record, CommandEnvelope):
+                if not error.outcome_unknown:
+                    self._refuse(record.origin, error)
+            elif isinstance(record, LeaderMark) and _is_refusal(error):
+                raise error  # the settings of the log leave no room for it
+        await self._apply(confirmed, size_bytes)
         # No other leader had acknowledged anything by then.
         self._barrier.prove(at_s)
 
     def _refuse(self, origin: Origin, error: LogError) -> None:
         """Report that the command is certainly not in the log."""
-        waiter = self._proposals.leave(origin)
-        if waiter is not None:
+        waiters = self._proposals.leave(origin)
+        if waiters is not None:
             lost = isinstance(error, LostOwnership | LogClosed) or error.retryable
-            _resolve(waiter, _Outcome(error=NotLeader(self.name, "", "", 0) if lost else error))
+            _resolve(waiters, _Outcome(error=NotLeader(self.name, "", "", 0) if lost else error))
 
     # The state.
 
@@ -682,12 +729,13 @@ class Replica(Generic[M]):
             if record.offset >= first
         ]
         for at in range(0, len(records), APPLY_RECORDS_MAX):
-            await self._apply(records[at : at + APPLY_RECORDS_MAX])
+            part = records[at : at + APPLY_RECORDS_MAX]
+            await self._apply(part, sum(len(value) for _, _, value in part))
             await asyncio.sleep(0)
 
-    async def _apply(self, records: Sequence[StoredCommand]) -> None:
-        """Apply *records* and report their outcomes, whole also if this is cancelled. Raises what
-        stopped the state."""
+    async def _apply(self, records: Sequence[StoredCommand], size_bytes: int) -> None:
+        """Apply *records*, of *size_bytes* together, and report their outcomes, whole also if this
+        is cancelled. Raises what stopped the state."""
         before = self.applied
         if self._executor is None:
             self._report(self._state.apply(records))
@@ -701,25 +749,24 @@ class Replica(Generic[M]):
         metrics.REPLICA_RECORDS.add(by=self.applied - before)
         self._state.check()
         if self._keeper is not None and records:
-            command_bytes = sum(len(value) for _, _, value in records)
-            self._keeper.applied(command_bytes, leads=self._term is not None)
+            self._keeper.applied(size_bytes, leads=self._term is not None)
 
     def _report(self, applied: Iterable[Applied]) -> None:
         for each in applied:
-            if isinstance(each, LeaderMark):
+            if isinstance(each, AppliedCommand):
+                if (waiters := self._proposals.leave(each.origin)) is not None:
+                    _resolve(waiters, each)
+            elif isinstance(each, LeaderMark):
                 self._begin_epoch(each)
-            elif isinstance(each, StateDigest):
-                if self._term is not None and self.role == "leader":
-                    with suppress(TooManyPending):  # the next one is as good
-                        self._append(self._term, encode_digest(each), None)
-            elif (waiter := self._proposals.leave(each.origin)) is not None:
-                _resolve(waiter, _Outcome(each.result, each.error))
+            elif self._term is not None and self.role == "leader":
+                with suppress(TooManyPending):  # the next one is as good
+                    self._append(self._term, each, encode_digest(each))
         self._notify()
 
     def _begin_epoch(self, mark: LeaderMark) -> None:
-        for waiter in self._proposals.withdraw_before(mark.epoch):
+        for waiters in self._proposals.withdraw_before(mark.epoch):
             error = NotLeader(self.name, mark.name, mark.address, mark.epoch)
-            _resolve(waiter, _Outcome(error=error))
+            _resolve(waiters, _Outcome(error=error))
         term = self._term
         if term is not None and mark.epoch == term.log.epoch and not term.ending.is_set():
             term.serves = term.has_served = True
@@ -771,8 +818,8 @@ class Replica(Generic[M]):
 
     def _give_up(self, reason: str) -> None:
         """Let no command wait any more: the outcome of those that do is not learned here."""
-        for waiter in self._proposals.give_up():
-            _resolve(waiter, _Outcome(error=CommandOutcomeUnknown(self.name, reason)))
+        for waiters in self._proposals.give_up():
+            _resolve(waiters, _Outcome(error=CommandOutcomeUnknown(self.name, reason)))
         self._notify()
 
     async def _close(self) -> None:
@@ -784,6 +831,7 @@ class Replica(Generic[M]):
         if self._running is not None:
             await asyncio.wait({self._running})
         await self._registration.close()
+        self._deadlines.close()  # none waits any more
         if self._keeper is not None:
             await self._keeper.close()
         await self._barrier.close()
@@ -809,13 +857,18 @@ class Replica(Generic[M]):
                 await asyncio.wait({working})
 
 
+def _is_refusal(error: LogError) -> bool:
+    return isinstance(error, CallerError) and not isinstance(error, LogClosed)
+
+
 def _passes(error: LogError) -> bool:
     return error.retryable or error.outcome_unknown or isinstance(error, LostOwnership)
 
 
-def _resolve(waiter: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
-    if not waiter.done():
-        waiter.set_result(outcome)
+def _resolve(waiters: Iterable[_Waiter], outcome: _Outcome | AppliedCommand) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(outcome)
 
 
 async def _whole(future: asyncio.Future[R]) -> R:
@@ -833,10 +886,6 @@ async def _whole(future: asyncio.Future[R]) -> R:
 
 def _raise(error: BaseException) -> Never:
     raise error
-
-
-def _charge(value: bytes) -> int:
-    return len(value) + COMMAND_CHARGE
 
 
 async def _first(futures: set[asyncio.Future[Any]]) -> None:

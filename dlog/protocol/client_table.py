@@ -27,6 +27,7 @@ NESTING_MAX: Final = 100
 INTEGER_BITS_MAX: Final = 8192
 """Of results."""
 TABLE_BYTES_MAX: Final = 64 * 1024 * 1024
+_PLAIN_INTEGER: Final = 2**63
 _CLIENT_CHARGE: Final = 200
 _RESULT_CHARGE: Final = 100
 """What Python needs beside the bytes themselves, about."""
@@ -44,6 +45,8 @@ NO_RESULT: Final = b"e"
 def encode_result(result: object) -> bytes:
     """Return *result* as it is kept: bytes, or what JSON can say. Raises `InvalidResult`, and
     nothing else, whatever *result* is."""
+    if type(result) is int and -_PLAIN_INTEGER < result < _PLAIN_INTEGER:
+        return b"j%d" % result  # as JSON says it, at a tenth of the cost
     if isinstance(result, bytes):
         encoded = _BYTES + bytes(result)
     else:

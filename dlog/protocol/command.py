@@ -25,7 +25,7 @@ what an earlier epoch proposed and is not below the mark is not in the log, and 
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dlog.errors import CommandTooNew, DamagedCommand
 from ledger.errors import InvalidValue
@@ -41,13 +41,14 @@ TEXT_BYTES_MAX: Final = 2000
 
 _MAGIC: Final = b"dC"
 _HEAD: Final = struct.Struct("<2sBB")
-_COMMAND: Final = struct.Struct("<H16sQQB")
+_COMMAND: Final = struct.Struct("<2sBBH16sQQB")
+"""With the head."""
 _MARK: Final = struct.Struct("<QHH")
 _DIGEST: Final = struct.Struct("<Q")
 _COMMAND_KIND: Final = 1
 _MARK_KIND: Final = 2
 _DIGEST_KIND: Final = 3
-_COMMAND_AT: Final = _HEAD.size + _COMMAND.size
+_COMMAND_AT: Final = _COMMAND.size
 _MARK_AT: Final = _HEAD.size + _MARK.size
 _DIGEST_AT: Final = _HEAD.size + _DIGEST.size
 
@@ -70,8 +71,7 @@ class RequestId:
             raise InvalidValue("number", self.number, "use numbers from 0 to 2**63 - 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):  # tuples are made in a fraction of the time
     """One command, as `StateMachine.apply` gets it: the same on every replica."""
 
     payload: bytes
@@ -84,16 +84,14 @@ class Command:
     request_id: RequestId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The append that brought a command into the log."""
 
     proposer: bytes
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEnvelope:
+class CommandEnvelope(NamedTuple):
     payload: bytes
     version: int
     origin: Origin
@@ -120,22 +118,14 @@ class StateDigest:
 
 
 def encode_command(envelope: CommandEnvelope) -> bytes:
-    request = envelope.request_id
-    client = b"" if request is None else request.client.encode()
-    return b"".join(
-        (
-            _HEAD.pack(_MAGIC, FORMAT_VERSION, _COMMAND_KIND),
-            _COMMAND.pack(
-                envelope.version,
-                envelope.origin.proposer,
-                envelope.origin.sequence,
-                0 if request is None else request.number,
-                len(client),
-            ),
-            client,
-            envelope.payload,
-        )
+    payload, version, (proposer, sequence), request = envelope
+    client, number = b"", 0
+    if request is not None:
+        client, number = request.client.encode(), request.number
+    head = _COMMAND.pack(
+        _MAGIC, FORMAT_VERSION, _COMMAND_KIND, version, proposer, sequence, number, len(client)
     )
+    return head + client + payload
 
 
 def encode_mark(mark: LeaderMark) -> bytes:
@@ -178,7 +168,7 @@ def decode(value: bytes, *, log: str, offset: int) -> CommandEnvelope | LeaderMa
 
 
 def _decode_command(value: bytes) -> CommandEnvelope:
-    version, proposer, sequence, number, client_bytes = _COMMAND.unpack_from(value, _HEAD.size)
+    _, _, _, version, proposer, sequence, number, client_bytes = _COMMAND.unpack_from(value)
     payload_at = _COMMAND_AT + client_bytes
     if payload_at > len(value):
         raise ValueError("it ends within its client")

@@ -12,8 +12,7 @@ nowhere. Neither rests on a clock.
 Invariant: each proposal leaves once, applied or withdrawn.
 """
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from dlog.protocol.command import Origin, RequestId
 
@@ -21,8 +20,7 @@ W = TypeVar("W")
 """What waits for the outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal(Generic[W]):
+class _Proposal(NamedTuple, Generic[W]):
     epoch: int
     request: RequestId | None
     waiter: W
@@ -34,23 +32,24 @@ class Proposals(Generic[W]):
         self._proposer = proposer
         self._sequence = 0
         self._pending: dict[Origin, _Proposal[W]] = {}
-        self._requests: dict[RequestId, W] = {}
+        self._requests: dict[tuple[str, int], W] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def waiter_of(self, request: RequestId) -> W | None:
         """Return what waits for *request* already."""
-        return self._requests.get(request)
+        return self._requests.get((request.client, request.number))
 
     def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
         """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
-        assert request not in self._requests, "a request that is pending is waited for"
         self._sequence += 1
         origin = Origin(self._proposer, self._sequence)
         self._pending[origin] = _Proposal(epoch, request, waiter)
         if request is not None:
-            self._requests[request] = waiter
+            key = request.client, request.number
+            assert key not in self._requests, "a request that is pending is waited for"
+            self._requests[key] = waiter
         return origin
 
     def leave(self, origin: Origin) -> W | None:
@@ -60,7 +59,7 @@ class Proposals(Generic[W]):
         if proposal is None:
             return None
         if proposal.request is not None:
-            del self._requests[proposal.request]
+            del self._requests[proposal.request.client, proposal.request.number]
         return proposal.waiter
 
     def withdraw_before(self, epoch: int) -> list[W]:

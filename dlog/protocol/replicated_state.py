@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import BinaryIO, ClassVar, Final, Generic, TypeVar
+from typing import BinaryIO, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from dlog.errors import (
     ApplyFailed,
@@ -42,8 +42,10 @@ from dlog.protocol.command import (
 from dlog.protocol.snapshot import PIECE_BYTES, SnapshotHeader, WriteState
 from ledger.errors import LogError
 
-StoredCommand = tuple[int, int, bytes]
-"""A record of the log: its offset, timestamp in milliseconds, and value."""
+StoredRecord = CommandEnvelope | LeaderMark | StateDigest
+StoredCommand = tuple[int, int, bytes | StoredRecord]
+"""A record of the log: its offset, timestamp in milliseconds, and value; or, if this replica
+appended it, what the value says."""
 
 
 class StateMachine(ABC):
@@ -109,8 +111,7 @@ def has_snapshots(machine: StateMachine) -> bool:
 M = TypeVar("M", bound=StateMachine)
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedCommand:
+class AppliedCommand(NamedTuple):
     origin: Origin
     result: object
     error: LogError | None = None
@@ -118,6 +119,7 @@ class AppliedCommand:
 
 
 Applied = AppliedCommand | LeaderMark | StateDigest
+_IMMUTABLE: Final = frozenset({int, bool, str, bytes, type(None)})
 DIGESTS_MAX: Final = 16
 """As many of those made here are known when the leader's come."""
 
@@ -150,7 +152,9 @@ class ReplicatedState(Generic[M]):
                 break
             assert offset == self.offset, f"offset {offset} comes after {self.offset - 1}"
             try:
-                record = decode(value, log=self._log, offset=offset)
+                record = value
+                if isinstance(record, bytes):
+                    record = decode(record, log=self._log, offset=offset)
                 if isinstance(record, CommandEnvelope):
                     applied.append(self._apply_command(record, timestamp_ms))
                 elif isinstance(record, LeaderMark):
@@ -221,7 +225,9 @@ class ReplicatedState(Generic[M]):
             self.clients.put(request, NO_RESULT)
             return AppliedCommand(envelope.origin, None, error)
         self.clients.put(request, kept)
-        return _applied(envelope.origin, kept)
+        if type(result) in _IMMUTABLE:
+            return AppliedCommand(envelope.origin, result)
+        return _applied(envelope.origin, kept)  # a copy, as the state machine may change its own
 
     def check(self) -> None:
         """Raises `failure`."""

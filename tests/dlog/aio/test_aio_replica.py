@@ -369,6 +369,44 @@ async def test_what_is_no_command_is_refused_and_the_leader_continues() -> None:
         assert leader._barrier._complete_at == later, "a barrier proved more than that command"
 
 
+async def test_each_submit_of_one_request_waits_as_long_as_it_says_for_one_effect() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        submits = [
+            asyncio.ensure_future(leader.submit(b"x 1", request_id=("b", 1), timeout_s=wait_s))
+            for wait_s in (0, PATIENCE_S, 2 * PATIENCE_S, PATIENCE_S)
+        ]
+        cancelled = submits.pop()
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        first, *others = await asyncio.gather(*submits, return_exceptions=True)
+        assert isinstance(first, CommandOutcomeUnknown)
+        assert others == [await leader.submit(b"x 1", request_id=("b", 1))] * 2
+        assert len(await leader.read(history)) == 1
+
+
+async def test_commands_that_wait_equally_long_share_a_timer() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = replicas._Deadlines(loop)
+    waiters: list[replicas._Waiter] = [loop.create_future() for _ in range(3)]
+    for waiter in waiters:
+        deadlines.watch(waiter, loop.time(), 0.001)
+    waiters[0].set_result(replicas._Outcome())
+    late: replicas._Waiter = loop.create_future()
+    deadlines.watch(late, loop.time(), 3600.0)
+    assert len(deadlines._timers) == 2
+    for waiter in waiters[1:]:
+        with pytest.raises(TimeoutError):
+            await waiter
+    assert not late.done()
+    assert list(deadlines._timers) == [3600.0]
+    for _ in range(3):
+        late.set_result(replicas._Outcome())
+        late = loop.create_future()
+        deadlines.watch(late, loop.time(), 3600.0)
+    assert len(deadlines._waiters[3600.0]) == 1, "it keeps none that is done"
+    deadlines.close()
+
+
 async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
     async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
         submitting = asyncio.create_task(leader.submit(b"x 1", request_id=("a", 1)))

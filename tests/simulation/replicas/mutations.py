@@ -182,7 +182,8 @@ def applies_again_what_it_reads_again(patch: Patch) -> None:
     async def follow(self: Replica[Any], batch: Sequence[Record]) -> None:
         for record in batch:
             self._state.offset = record.offset
-            await self._apply([(record.offset, record.timestamp_ms, record.value)])
+            stored = record.offset, record.timestamp_ms, record.value
+            await self._apply([stored], len(record.value))
 
     patch.set(Replica, "_follow", follow)
 
