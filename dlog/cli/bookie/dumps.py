@@ -5,21 +5,21 @@ They are shown as JSON for programs, as lines and tables for people.
 
 import hashlib
 import sys
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.bookie.offline import OFFLINE, opened
+from dlog.cli.bookie.offline import DAMAGE, OFFLINE, opened, print_damage
 from dlog.cli.commands import READS, CommandGroup, not_recorded
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, Ledger, LedgerDirs, Uri, Yes
-from dlog.cli.output import answer, print_json, print_lines, print_table, progress_line
+from dlog.cli.output import Column, View, answer, print_json, print_lines, progress_line
 from dlog.cli.runner import FAILED, confirm, failed, run
 from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.entrylog.catalog import Batch
-    from bookie.errors import IndexDamaged
     from bookie.index.format import LedgerHeader
     from bookie.tools.entrylog_files import LogEnd, LogSummary
     from bookie.tools.index_files import IndexFiles
@@ -30,6 +30,17 @@ _KEY_DIGITS: Final = 8
 journal = CommandGroup(OFFLINE, "Inspect the journals of a stopped bookie.")
 entrylog = CommandGroup(OFFLINE, "Inspect the entry logs of a stopped bookie.")
 index = CommandGroup(OFFLINE, "Inspect the index of a stopped bookie, or rebuild it.")
+_LOGGED: Final[View[tuple[int, ...]]] = View(
+    Column("ledger", itemgetter(0)),
+    Column("entries", itemgetter(1)),
+    Column("bytes", itemgetter(2)),
+)
+_PLACE: Final[View[tuple[int, int, int, int]]] = View(
+    Column("entry", itemgetter(0)),
+    Column("log", itemgetter(1), form="{:08x}".format),
+    Column("offset", itemgetter(2)),
+    Column("bytes", itemgetter(3)),
+)
 
 
 def show_record(placed: "Placed", *, as_json: bool) -> None:
@@ -70,15 +81,10 @@ def show_end(end: "JournalEnd", *, as_json: bool) -> None:
 
 def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
     ledger_map = log.ledger_map
-    rows = []
+    rows: list[tuple[int, ...]] = []
     if ledger_map is not None:
-        rows = [
-            row
-            for row in zip(
-                ledger_map.ledgers, ledger_map.counts, ledger_map.sizes_bytes, strict=True
-            )
-            if ledger in (None, row[0])
-        ]
+        columns = (ledger_map.ledgers, ledger_map.counts, ledger_map.sizes_bytes)
+        rows = [row for row in zip(*columns, strict=True) if ledger in (None, row[0])]
     if as_json:
         print_json(
             {
@@ -88,12 +94,7 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
                 "damage": log.damage or None,
                 "frames_end": ledger_map and ledger_map.frames_end,
                 "sources": list(ledger_map.sources) if ledger_map else None,
-                "ledgers": [
-                    {"ledger": ledger_id, "entries": count, "bytes": size_bytes}
-                    for ledger_id, count, size_bytes in rows
-                ]
-                if ledger_map
-                else None,
+                "ledgers": _LOGGED.rows(rows) if ledger_map else None,
             }
         )
         return
@@ -113,7 +114,7 @@ def show_log(log: "LogSummary", ledger: int | None, *, as_json: bool) -> None:
             facts["compacted from"] = sources
     print_lines(facts)
     if rows:
-        print_table(("ledger", "entries", "bytes"), rows)
+        _LOGGED.table(rows)
     sys.stdout.write("\n")
 
 
@@ -173,58 +174,37 @@ def show_ledger(files: "IndexFiles", ledger_id: int, entries: bool, *, as_json: 
         count += len(locations)
         if entries:
             places += locations
+    indexed = _index_view(count)
     if as_json:
-        print_json(_ledger_facts(files.path(ledger_id), ledger_id, header, count, places, damages))
+        facts: dict[str, object] = {"ledger": ledger_id, "path": files.path(ledger_id)}
+        facts |= indexed.json(header) if header is not None else {}
+        facts |= {"places": _PLACE.rows(places)} if places else {}
+        print_json({**facts, "damages": DAMAGE.rows(damages)})
         return not damages
-    facts: dict[str, object] = {"ledger": ledger_id, "file": files.path(ledger_id)}
-    if header is not None:
-        extents = ", ".join(f"{first}..{last}" for first, last in header.extents)
-        facts |= {
-            "fenced": "yes" if header.fenced else "no",
-            "last entry": header.last_entry,
-            "entries": count,
-            "LAC": _lac(header),
-            "key digest": key_digest(header.key),
-            "pages": extents or "none",
-        }
-    print_lines(facts)
+    lines: dict[str, object] = {"ledger": ledger_id, "file": files.path(ledger_id)}
+    print_lines({**lines, **(indexed.lines(header) if header is not None else {})})
     for one in damages:
-        sys.stdout.write(f"DAMAGED: {one.path} at byte {one.offset}: {one.reason}\n")
+        print_damage(one)
     if places:
-        rows = [(e, f"{log_id:08x}", offset, length) for e, log_id, offset, length in places]
-        print_table(("entry", "log", "offset", "bytes"), rows)
+        _PLACE.table(places)
     sys.stdout.write("\n")
     return not damages
 
 
-def _ledger_facts(
-    path: str,
-    ledger_id: int,
-    header: "LedgerHeader | None",
-    count: int,
-    places: list[tuple[int, int, int, int]],
-    damages: "list[IndexDamaged]",
-) -> dict[str, object]:
-    facts: dict[str, object] = {"ledger": ledger_id, "path": path}
-    if header is not None:
-        facts |= {
-            "fenced": header.fenced,
-            "last_entry": header.last_entry,
-            "entries": count,
-            "last_add_confirmed": _lac(header),
-            "key_digest": key_digest(header.key),
-            "pages": [list(extent) for extent in header.extents],
-        }
-    if places:
-        facts["places"] = [
-            {"entry": entry_id, "log": log_id, "offset": offset, "bytes": length}
-            for entry_id, log_id, offset, length in places
-        ]
-    facts["damages"] = [
-        {"path": damage.path, "offset": damage.offset, "reason": damage.reason}
-        for damage in damages
-    ]
-    return facts
+def _index_view(entries: int) -> "View[LedgerHeader]":
+    """Return the form of an index file with so many *entries*."""
+    return View(
+        Column("fenced", lambda header: header.fenced),
+        Column("last_entry", lambda header: header.last_entry),
+        Column("entries", lambda _: entries),
+        Column("last_add_confirmed", _lac, "LAC"),
+        Column("key_digest", lambda header: key_digest(header.key)),
+        Column("pages", lambda header: [list(extent) for extent in header.extents], form=_extents),
+    )
+
+
+def _extents(pages: list[list[int]]) -> str:
+    return ", ".join(f"{first}..{last}" for first, last in pages) or "none"
 
 
 def _lac(header: "LedgerHeader") -> int | None:

@@ -10,18 +10,62 @@ import typer
 from dlog.cli.commands import READS, CommandGroup, changes_if, not_recorded
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes
-from dlog.cli.output import print_json, print_lines, print_table, progress_line, report
+from dlog.cli.output import (
+    Column,
+    View,
+    json_column,
+    print_json,
+    print_lines,
+    progress_line,
+    report,
+    text_column,
+    write_text,
+)
 from dlog.cli.runner import FAILED, confirm, failed, run, run_recorded
 from ledger.values import counted
 
 if TYPE_CHECKING:
     from bookie.disk.port import Directories
-    from bookie.tools.findings import Findings
+    from bookie.errors import IndexDamaged
+    from bookie.tools.findings import Damage, Findings
     from bookie.tools.format import Formatted
-    from bookie.tools.journal_walk import MarkInfo
+    from bookie.tools.journal_walk import JournalEnd, JournalFile, MarkInfo
+
+    Damaged = Damage | JournalEnd | IndexDamaged
 
 OFFLINE: Final = "operations#offline-tools"
 app = CommandGroup(OFFLINE)
+DAMAGE: "Final[View[Damaged]]" = View(
+    Column("path", lambda damage: damage.path),
+    Column("offset", lambda damage: damage.offset),
+    Column("reason", lambda damage: damage.reason),
+)
+_FILE: "Final[View[JournalFile]]" = View(
+    Column("file", lambda file: file.journal_id, form="{:x}".format),
+    json_column("path", lambda file: file.path),
+    Column("bytes", lambda file: file.size_bytes),
+    Column("before_mark", lambda file: file.before_mark),
+)
+_MARK: "Final[View[MarkInfo]]" = View(
+    Column("journal", lambda info: info.directory),
+    Column(
+        "mark",
+        lambda info: info.mark and {"file": info.mark.journal_id, "offset": info.mark.offset},
+        form=lambda mark: f"file {mark['file']:x}, byte {mark['offset']}" if mark else "none",
+    ),
+    json_column("records", lambda info: info.records),
+    json_column("replay_bytes", lambda info: info.replay_bytes),
+    text_column(
+        "to replay",
+        lambda info: f"{counted(info.records, 'record')}, {counted(info.replay_bytes, 'byte')}",
+    ),
+    json_column("files", lambda info: _FILE.rows(info.files)),
+    json_column("damages", lambda info: DAMAGE.rows(info.damages)),
+)
+
+
+def print_damage(damage: "Damaged") -> None:
+    write_text(f"DAMAGED: {damage.path} at byte {damage.offset}: {damage.reason}\n")
 
 
 def opened(
@@ -95,10 +139,11 @@ def mark(
             check_used(directories)
             marks = [mark_info(disk) for disk in directories.journals]
         for info in marks:
-            if as_json:
-                print_json(_mark_facts(info))
-            else:
-                _print_mark(info)
+            _MARK.print(info, as_json=as_json)
+            if not as_json and info.files:
+                _FILE.table(info.files)
+            for end in info.damages if not as_json else ():
+                print_damage(end)
         return not any(info.damages for info in marks)
 
     if not run(command()):
@@ -229,10 +274,7 @@ def _findings_facts(findings: "Findings") -> dict[str, object]:
         "whole": findings.is_whole,
         "counts": {name: getattr(counts, name) for name in counts.__slots__},
         "damage_count": findings.damage_count,
-        "damages": [
-            {"path": d.path, "offset": d.offset, "reason": d.reason, "advice": d.advice}
-            for d in findings.damages
-        ],
+        "damages": [{**DAMAGE.json(each), "advice": each.advice} for each in findings.damages],
         "note_count": findings.note_count,
         "notes": [{"path": note.path, "reason": note.reason} for note in findings.notes],
     }
@@ -262,7 +304,7 @@ def _print_findings(findings: "Findings") -> None:
         sys.stdout.write(f"note: {note.path}: {note.reason}\n")
     _print_more(findings.note_count - len(findings.notes), "more note")
     for damage in findings.damages:
-        sys.stdout.write(f"DAMAGED: {damage.path} at byte {damage.offset}: {damage.reason}\n")
+        print_damage(damage)
     _print_more(findings.damage_count - len(findings.damages), "more damage")
     for advice in dict.fromkeys(damage.advice for damage in findings.damages):
         sys.stdout.write(f"what to do: {advice}\n")
@@ -273,46 +315,6 @@ def _print_findings(findings: "Findings") -> None:
 def _print_more(count: int, what: str) -> None:
     if count > 0:
         sys.stdout.write(f"... and {counted(count, what)}\n")
-
-
-def _mark_facts(info: "MarkInfo") -> dict[str, object]:
-    return {
-        "journal": info.directory,
-        "mark": info.mark and {"file": info.mark.journal_id, "offset": info.mark.offset},
-        "records": info.records,
-        "replay_bytes": info.replay_bytes,
-        "files": [
-            {
-                "file": file.journal_id,
-                "path": file.path,
-                "bytes": file.size_bytes,
-                "before_mark": file.before_mark,
-            }
-            for file in info.files
-        ],
-        "damages": [
-            {"path": end.path, "offset": end.offset, "reason": end.reason} for end in info.damages
-        ],
-    }
-
-
-def _print_mark(info: "MarkInfo") -> None:
-    at = f"file {info.mark.journal_id:x}, byte {info.mark.offset}" if info.mark else "none"
-    print_lines(
-        {
-            "journal": info.directory,
-            "mark": at,
-            "to replay": f"{counted(info.records, 'record')}, {counted(info.replay_bytes, 'byte')}",
-        }
-    )
-    rows = [
-        (f"{file.journal_id:x}", file.size_bytes, "left over" if file.before_mark else "")
-        for file in info.files
-    ]
-    if rows:
-        print_table(("file", "bytes", ""), rows)
-    for end in info.damages:
-        sys.stdout.write(f"DAMAGED: {end.path} at byte {end.offset}: {end.reason}\n")
 
 
 def _formatted_facts(
