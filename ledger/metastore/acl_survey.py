@@ -1,16 +1,13 @@
 """Looks whether all nodes of a namespace on ZooKeeper are for those it was made for."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ledger.errors import MetadataDenied, NoSuchNode
 from ledger.metastore.acl import NODES, WITNESSES, AclRoles, roles_of
 from ledger.metastore.ops import INSTANCE, ROOT
 from ledger.metastore.port import MetadataStore, NodeAcls
 from ledger.tasks import for_each
-
-if TYPE_CHECKING:
-    pass
 
 NODES_MAX: Final = 10_000
 CALLS_MAX: Final = 50
