@@ -13,6 +13,7 @@ from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri
 from dlog.cli.output import (
     format_duration,
+    format_rate,
     format_size,
     print_json,
     print_lines,
@@ -25,7 +26,7 @@ from ledger.ids import BookieId
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from bookie.autorecovery.status import BookieWork
+    from bookie.autorecovery.status import BookieWork, OpenWork
     from dlog.health.findings import Finding
     from ledger.wire import bookie_pb2 as pb
 
@@ -117,12 +118,16 @@ async def _print_open_work(uri: str | None) -> None:
     async with opened_store(uri) as store:
         work = await open_work(store)
     if work.ledgers:
-        left = f", {format_duration(work.left_s)} left" if work.left_s else ""
         lack = "lacks" if work.ledgers == 1 else "lack"
         write_text(
-            f"\n{counted(work.ledgers, 'ledger')} {lack} copies: "
-            f"{format_size(work.bytes_per_s)}/s are copied{left}; see 'dlog autorecovery status'\n"
+            f"\n{counted(work.ledgers, 'ledger')} {lack} copies: {_pace(work)}; "
+            "see 'dlog autorecovery status'\n"
         )
+
+
+def _pace(work: "OpenWork") -> str:
+    left = f", {format_duration(work.left_s)} left" if work.left_s else ""
+    return f"{format_rate(work.bytes_per_s)} are copied{left}"
 
 
 def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
@@ -169,10 +174,8 @@ def _print_work(of: "BookieWork") -> None:
             f"of them urgent, {of.deferred} deferred\n"
         )
     if of.work.ledgers:
-        left = f", {format_duration(of.work.left_s)} left" if of.work.left_s else ""
         write_text(
-            f"repair of the cluster: {counted(of.work.ledgers, 'ledger')}, "
-            f"{format_size(of.work.bytes_per_s)}/s are copied{left}\n"
+            f"repair of the cluster: {counted(of.work.ledgers, 'ledger')}, {_pace(of.work)}\n"
         )
 
 
