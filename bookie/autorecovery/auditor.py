@@ -188,7 +188,7 @@ class _Auditing:
 
     async def _perform(self, action: Action[Any]) -> object:
         match action:
-            case protocol.ReadBookies():
+            case protocol.ReadMembership():
                 return await self._see()
             case protocol.ReadLedgers(begin):
                 return await self._read(begin=begin)

@@ -9,15 +9,15 @@ from dlog.changes.audit_log import (
     ourselves,
     recorded,
 )
-from dlog.changes.change import LOG, Change, Outcome
+from dlog.changes.change import LOG, Change, ChangeOutcome
 
 __all__ = [
     "CHANGES_MAX",
     "LOG",
     "Change",
     "ChangeNotRecorded",
+    "ChangeOutcome",
     "Mode",
-    "Outcome",
     "follow_changes",
     "last_changes",
     "ourselves",

@@ -24,7 +24,7 @@ from dlog.aio.admin import update_settings
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.store import ManifestNode
-from dlog.changes.change import LOG, Argument, Change, Outcome, joined
+from dlog.changes.change import LOG, Argument, Change, ChangeOutcome, joined
 from dlog.config import load
 from dlog.errors import AppendOutcomeUnknown, LogClosed, LostOwnership, NoSuchLog
 from dlog.position import Start, Timestamp
@@ -165,16 +165,16 @@ async def recorded(
     if (reason := await recorder.write(begun)) is not None and mode is Mode.REQUIRED:
         await recorder.close()
         raise ChangeNotRecorded(command, reason)
-    ended = begun.ended(Outcome.INTERRUPTED, begun.begun_ms)
+    ended = begun.ended(ChangeOutcome.INTERRUPTED, begun.begun_ms)
     try:
         yield
-        ended = begun.ended(Outcome.DONE, now_ms())
+        ended = begun.ended(ChangeOutcome.DONE, now_ms())
     except Exception as error:
-        ended = begun.ended(Outcome.FAILED, now_ms(), _sentence(error))
+        ended = begun.ended(ChangeOutcome.FAILED, now_ms(), _sentence(error))
         raise
     finally:  # also if it is cancelled
-        if ended.outcome is Outcome.INTERRUPTED:
-            ended = begun.ended(Outcome.INTERRUPTED, now_ms())
+        if ended.outcome is ChangeOutcome.INTERRUPTED:
+            ended = begun.ended(ChangeOutcome.INTERRUPTED, now_ms())
         if (reason := await recorder.write(ended)) is not None:
             warn(f"the outcome of {command!r} was not recorded in the log {LOG!r}: {reason}")
         await recorder.close()

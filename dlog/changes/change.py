@@ -20,7 +20,7 @@ ITEMS_MAX: Final = 100
 Argument = str | int | float | bool | list[str] | None
 
 
-class Outcome(StrEnum):
+class ChangeOutcome(StrEnum):
     BEGUN = "begun"
     """No more is known: it still runs, or its process was killed."""
     DONE = "done"
@@ -40,12 +40,12 @@ class Change:
     """The order, in the words of the command line: ``log truncate``."""
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     begun_ms: int
-    outcome: Outcome = Outcome.BEGUN
+    outcome: ChangeOutcome = ChangeOutcome.BEGUN
     ended_ms: int | None = None
     error: str = ""
     """Why it failed."""
 
-    def ended(self, outcome: Outcome, at_ms: int, error: str = "") -> Self:
+    def ended(self, outcome: ChangeOutcome, at_ms: int, error: str = "") -> Self:
         return replace(self, outcome=outcome, ended_ms=at_ms, error=error)
 
     def encode(self) -> bytes:
@@ -74,7 +74,7 @@ class Change:
                 and isinstance(facts["arguments"], dict)
             ):
                 return None
-            return cls(**{**facts, "outcome": Outcome(facts["outcome"])})
+            return cls(**{**facts, "outcome": ChangeOutcome(facts["outcome"])})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -85,7 +85,7 @@ def joined(records: Iterable[Change], *, changes_max: int) -> list[Change]:
     Of more than *changes_max* the last ones."""
     found: dict[str, Change] = {}
     for record in records:
-        if found.setdefault(record.number, record).outcome is Outcome.BEGUN:
+        if found.setdefault(record.number, record).outcome is ChangeOutcome.BEGUN:
             found[record.number] = record
         if len(found) > changes_max:
             del found[next(iter(found))]

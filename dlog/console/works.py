@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.changes import Mode, Outcome, ourselves, recorded
+from dlog.changes import ChangeOutcome, Mode, ourselves, recorded
 from dlog.changes.change import Argument
 from dlog.config import load
 from ledger.client import LedgerClient
@@ -56,7 +56,7 @@ class Work:
     subject: str
     arguments: Mapping[str, Argument]
     begun_ms: int
-    outcome: Outcome = Outcome.BEGUN
+    outcome: ChangeOutcome = ChangeOutcome.BEGUN
     ended_ms: int | None = None
     said: str = ""
     """How far it is; once it has ended, what became of it."""
@@ -66,7 +66,7 @@ class Work:
 
     @property
     def running(self) -> bool:
-        return self.outcome is Outcome.BEGUN
+        return self.outcome is ChangeOutcome.BEGUN
 
 
 class Works:
@@ -135,15 +135,18 @@ class Works:
                 warn=work.warnings.append,
             ):
                 said = await ordered.make(say)
-            self._end(work, Outcome.DONE, said)
+            self._end(work, ChangeOutcome.DONE, said)
         except LogError as error:
-            self._end(work, Outcome.FAILED, str(error))
+            self._end(work, ChangeOutcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - a bug of ours: said on the page, and logged
-            self._end(work, Outcome.FAILED, f"internal error: {error!r}")
+            self._end(work, ChangeOutcome.FAILED, f"internal error: {error!r}")
             _log.exception("change_failed", command=ordered.command)
 
     def _end(
-        self, work: Work, outcome: Outcome = Outcome.INTERRUPTED, said: str = "it was stopped"
+        self,
+        work: Work,
+        outcome: ChangeOutcome = ChangeOutcome.INTERRUPTED,
+        said: str = "it was stopped",
     ) -> None:
         """Once; a task that was cancelled, be it before its first step, was stopped."""
         if work.running:

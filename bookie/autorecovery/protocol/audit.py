@@ -139,8 +139,8 @@ class CheckEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBookies(Action[BookiesKnown]):
-    """Read who there is."""
+class ReadMembership(Action[BookiesKnown]):
+    """Read which bookies are known, registered and to be emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class _Audit:
 
     def _see(self) -> Steps[int]:
         """Record who is lost since when, and who is due; return the time by the wall clock."""
-        seen = yield from ReadBookies()
+        seen = yield from ReadMembership()
         now = yield from Now()
         self._learn(seen, now)
         return seen.now_ms

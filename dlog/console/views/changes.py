@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, Self
 
-from dlog.changes.change import Change, Outcome
+from dlog.changes.change import Change, ChangeOutcome
 from dlog.console.cluster_state import ClusterSeen, LogLook
 from dlog.console.wording import LIMITS, NO_LIMIT, NOT_ENCRYPTED, count, moment, setting, size
 from dlog.errors import InvalidSettings
@@ -363,7 +363,7 @@ class Working(Protocol):
     command: str
     subject: str
     begun_ms: int
-    outcome: Outcome
+    outcome: ChangeOutcome
     ended_ms: int | None
     said: str
     permille: int | None
@@ -401,7 +401,11 @@ class ChangeRow:
 
 
 def work_row(work: Working) -> WorkRow:
-    tones = {Outcome.DONE: "good", Outcome.BEGUN: "note", Outcome.INTERRUPTED: "note"}
+    tones = {
+        ChangeOutcome.DONE: "good",
+        ChangeOutcome.BEGUN: "note",
+        ChangeOutcome.INTERRUPTED: "note",
+    }
     return WorkRow(
         number=work.number,
         what=_what(work.command, work.arguments),

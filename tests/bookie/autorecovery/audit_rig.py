@@ -10,8 +10,8 @@ from bookie.autorecovery.protocol.audit import (
     CheckEnded,
     CheckKind,
     MarkLedgers,
-    ReadBookies,
     ReadLedgers,
+    ReadMembership,
     RecordPass,
     TakeNews,
     audit,
@@ -144,7 +144,7 @@ class Cluster:
         self.actions.append(action)
         self.away = self.between.pop(type(action), self.away)
         match action:
-            case ReadBookies():
+            case ReadMembership():
                 known = frozenset(names(self.known))
                 return BookiesKnown(
                     known=known,

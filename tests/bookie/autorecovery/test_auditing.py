@@ -11,8 +11,8 @@ from bookie.autorecovery.protocol.audit import (
     BeginCheck,
     CheckKind,
     MarkLedgers,
-    ReadBookies,
     ReadLedgers,
+    ReadMembership,
     RecordPass,
 )
 from ledger.ids import BookieId
@@ -236,7 +236,7 @@ def test_who_becomes_due_in_the_middle_of_a_pass_gets_one_of_his_own() -> None:
     assert cluster.marked()[2] == {"c"}
 
 
-@pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
+@pytest.mark.parametrize("kind", [ReadMembership, ReadLedgers, MarkLedgers, RecordPass])
 def test_a_pass_that_failed_begins_again(kind: type[Action[Any]]) -> None:
     cluster = Cluster().begin()
     answer = cluster.answer
@@ -303,7 +303,7 @@ def test_bookies_that_change_after_a_failure_are_read_when_that_is_tried_again()
     assert set(cluster.marked()) == {1, 3, 4, 5}
 
 
-@pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
+@pytest.mark.parametrize("kind", [ReadMembership, ReadLedgers, MarkLedgers, RecordPass])
 def test_bookies_that_change_while_it_is_busy_are_read_again(kind: type[Action[Any]]) -> None:
     cluster = Cluster("abcdefgh").begin()
     cluster.lose("a")

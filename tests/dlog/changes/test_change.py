@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.changes.change import ITEMS_MAX, TEXT_MAX, Change, Outcome, joined
+from dlog.changes.change import ITEMS_MAX, TEXT_MAX, Change, ChangeOutcome, joined
 
 texts = st.text(max_size=20)
 arguments = st.dictionaries(
@@ -21,9 +21,9 @@ def change(number: str = "1", command: str = "log seal", **more: object) -> Chan
     return Change(**{**facts, **more})  # type: ignore[arg-type] # by name
 
 
-@given(texts, texts, arguments, st.sampled_from(Outcome), st.none() | st.integers(1, 2**50))
+@given(texts, texts, arguments, st.sampled_from(ChangeOutcome), st.none() | st.integers(1, 2**50))
 def test_what_is_written_is_read_again(
-    who: str, error: str, given_: dict[str, object], outcome: Outcome, ended_ms: int | None
+    who: str, error: str, given_: dict[str, object], outcome: ChangeOutcome, ended_ms: int | None
 ) -> None:
     one = change(who=who, error=error, arguments=given_, outcome=outcome, ended_ms=ended_ms)
     assert Change.decode(one.encode()) == one
@@ -57,7 +57,7 @@ def test_a_huge_argument_is_cut() -> None:
 
 def test_a_change_is_listed_once_with_its_outcome_whichever_record_came_twice() -> None:
     first, second = change("1"), change("2")
-    done = first.ended(Outcome.DONE, 7)
+    done = first.ended(ChangeOutcome.DONE, 7)
     found = joined([first, first, second, done, first, done], changes_max=10)
     assert found == [done, second]
     assert joined([first, second, done], changes_max=1) == [done]

@@ -13,8 +13,8 @@ from dlog.changes import (
     LOG,
     Change,
     ChangeNotRecorded,
+    ChangeOutcome,
     Mode,
-    Outcome,
     audit_log,
     follow_changes,
     last_changes,
@@ -52,7 +52,7 @@ async def change(
     assert told is not None or not warn
 
 
-def outcomes(found: list[Change]) -> dict[str, Outcome]:
+def outcomes(found: list[Change]) -> dict[str, ChangeOutcome]:
     return {each.command: each.outcome for each in found}
 
 
@@ -69,7 +69,7 @@ async def test_each_change_is_listed_with_what_became_of_it() -> None:
                 raise asyncio.CancelledError
         found = await last_changes(client)
         assert outcomes(found) == {
-            each: Outcome(each) for each in ("done", "failed", "interrupted")
+            each: ChangeOutcome(each) for each in ("done", "failed", "interrupted")
         }
         assert [each.error for each in found] == ["", "no", ""]
         assert (found[0].who, found[0].place, found[0].arguments) == ("cn:a", "here", {"log": "a"})
@@ -82,7 +82,7 @@ async def test_each_change_is_listed_with_what_became_of_it() -> None:
 async def test_it_is_written_down_before_anything_is_done() -> None:
     async with AsyncCluster() as cluster, operator(cluster) as client, change(client):
         [begun] = await last_changes(client)
-        assert (begun.outcome, begun.ended_ms) == (Outcome.BEGUN, None)
+        assert (begun.outcome, begun.ended_ms) == (ChangeOutcome.BEGUN, None)
 
 
 async def test_operators_who_change_things_at_the_same_time_lose_nothing() -> None:
@@ -96,7 +96,7 @@ async def test_operators_who_change_things_at_the_same_time_lose_nothing() -> No
         await asyncio.gather(*(works(one, "a"), works(other, "b"), works(one, "c")))
         found = await last_changes(one)
         assert len(found) == 15
-        assert {each.outcome for each in found} == {Outcome.DONE}
+        assert {each.outcome for each in found} == {ChangeOutcome.DONE}
 
 
 async def test_who_follows_sees_a_change_begin_and_end() -> None:
@@ -114,7 +114,7 @@ async def test_who_follows_sees_a_change_begin_and_end() -> None:
         assert seen == [
             (name, outcome)
             for name in ("first", "second")
-            for outcome in (Outcome.BEGUN, Outcome.DONE)
+            for outcome in (ChangeOutcome.BEGUN, ChangeOutcome.DONE)
         ]
 
 
@@ -205,7 +205,7 @@ async def test_a_log_that_was_deleted_begins_with_who_deleted_it() -> None:
             pass
         async with change(client, "log delete"):
             await delete_log(LOG, client=client)
-        assert outcomes(await last_changes(client)) == {"log delete": Outcome.DONE}
+        assert outcomes(await last_changes(client)) == {"log delete": ChangeOutcome.DONE}
 
 
 async def test_names_of_dlogs_own_logs_are_not_for_programs() -> None:

@@ -359,7 +359,7 @@ def asks_who_is_there_before_it_reads_the_ledgers(patch: Patch) -> None:
 
     def pass_over(self: _Audit) -> Steps[bool]:
         def is_question(action: Action[Any]) -> bool:
-            return isinstance(action, audit.ReadBookies)
+            return isinstance(action, audit.ReadMembership)
 
         return answered(honest(self), is_question, self.__dict__["seen"])
 
