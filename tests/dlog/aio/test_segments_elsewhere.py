@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -21,13 +22,19 @@ from dlog.aio.admin import (
 )
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.rewrap import rewrap
+from dlog.aio.port import LedgerTail
+from dlog.aio.read.segments import learn_end
 from dlog.aio.store import ManifestNode
 from dlog.cli.log.overview import print_segments, segment_json
 from dlog.errors import NoSuchLog, ObjectStorageUnsupported
+from dlog.health.record_trace import trace_record
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
 from dlog.wire import log_pb2 as pb
 from ledger.errors import DamagedMetadata
+from ledger.ids import EntryId, LedgerId
+from tests.dlog.aio.test_verifying import ENTRIES
+from tests.dlog.aio.test_verifying import written as written_on_bookies
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.test_manifest import EMPTY, grow, roundtrip, sealed
 
@@ -161,6 +168,23 @@ async def test_a_reader_that_comes_from_the_segment_before_it_ends_with_the_same
             await anext(reader)
 
 
+class Unaware:
+    """A reader whose ledger was CLOSED, and which has not heard of it yet."""
+
+    closed = False
+    last_entry: EntryId | None = None
+
+    async def read_last_stored(self) -> EntryId:
+        self.last_entry = EntryId(1)
+        return self.last_entry
+
+
+async def test_a_reader_learns_an_end_though_the_next_segment_has_left_the_bookies() -> None:
+    later = Segment(2, LedgerId(999), 0, 2, sealed(1), MOVED)
+    reader = cast("LedgerTail", Unaware())
+    assert await learn_end(FakeCluster().client(), reader, later) == 1
+
+
 async def test_a_segment_with_a_copy_in_an_object_is_read_from_bookies() -> None:
     client = FakeCluster().client()
     await written(client, COPIED)
@@ -242,6 +266,20 @@ async def test_an_audit_does_not_miss_the_ledger_and_a_verification_says_what_it
     ]
     assert (report.healthy, report.segments, report.records) == (False, 3, 4)
     assert await log_compression("orders", client=client) is not None
+
+
+async def test_on_real_bookies_a_trace_and_a_verification_meet_the_object() -> None:
+    async with written_on_bookies() as (_, client, segments):
+        await ManifestNode(client.store, "a").edit(lambda manifest: at(manifest, 1, MOVED))
+        await client.delete(segments[0].ledger_id)
+        with pytest.raises(ObjectStorageUnsupported, match="segment 1"):
+            await trace_record(client, "a", 0, timeout_s=5.0)
+        traced = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        assert (traced.offset, traced.segment.number) == (ENTRIES, 2)
+        report = await verify_log("a", client=client)
+        assert ([each.segment for each in report.problems], report.records) == ([1], ENTRIES)
+        async with await Log.open("a", client=client) as log:
+            assert (await log.append(b"next")).offset == 2 * ENTRIES
 
 
 async def test_keys_are_not_rewrapped_while_an_object_would_keep_the_old_one() -> None:
