@@ -186,8 +186,8 @@ class ConsumerSteps:
         for attempt in range(1, CONFLICTS_MAX + 1):
             self._seen, version = yield from self._manifests.read()
             try:
-                yield from self._manifests.mark(self._seen.life, version)
-            except BadVersion:  # the log was renamed, or rolled before it was marked
+                yield from self._manifests.check_mark(self._seen.life, version)
+            except BadVersion:  # the log was renamed
                 if attempt == CONFLICTS_MAX:
                     raise
             else:

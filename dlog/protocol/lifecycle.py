@@ -155,7 +155,7 @@ def finish_drop(node: ManifestSteps) -> Steps[None]:
                 raise ObjectStorageUnsupported(
                     node.log, "a segment that is to be deleted", name, "delete"
                 )
-            yield from node.mark(found.life, version)
+            yield from node.check_mark(found.life, version)
             own = CheckOp(node.mark_of(found.life))
             yield from delete_consumers(node.log, own)
             yield from forget_rename(found.incarnation)
@@ -245,7 +245,7 @@ def rename(node: ManifestSteps, new: ManifestSteps, *, now_ms: Callable[[], int]
         check_living(manifest, node.log)
         incarnation = manifest.incarnation
         try:
-            yield from node.mark(manifest.life, version)
+            yield from node.check_mark(manifest.life, version)
             yield from Transact(tuple((yield from _ops(node, new, found, now_ms()))))
             return
         except (BadVersion, NoSuchNode, NodeNotEmpty, NodeExists) as error:

@@ -27,6 +27,7 @@ from dlog.protocol.actions import Create, Delete, DeleteLedger, Exists, Get, Syn
 from dlog.protocol.edits import Edit, forget_deleted
 from ledger.errors import (
     BadVersion,
+    DamagedMetadata,
     MetadataDenied,
     MetadataUnavailable,
     NodeExists,
@@ -163,7 +164,7 @@ class ManifestSteps:
         try:
             yield from Transact((mark, swap))
         except NoSuchNode:
-            yield from self.mark(manifest.life, version)
+            yield from self.check_mark(manifest.life, version)
             try:
                 yield from Transact((mark, swap))
             except NoSuchNode:
@@ -203,24 +204,23 @@ class ManifestSteps:
             yield from Transact((mark, node))
             return
         with suppress(NoSuchLog, NoSuchNode):
-            yield from self.mark(life, version)
+            yield from self.check_mark(life, version)
             yield from Transact((mark, node))
 
     def guard(self, life: str, version: int) -> Steps[tuple[CheckOp, CheckOp]]:
         """Return what makes a transaction fail unless the log is this one, at this version.
 
         Raises `BadVersion`, `NoSuchLog`."""
-        yield from self.mark(life, version)
+        yield from self.check_mark(life, version)
         return CheckOp(self.mark_of(life)), CheckOp(self.path, version)
 
     def mark_of(self, life: str) -> str:
         """Return the path of the mark of a log's `Manifest.life`."""
         return f"{self.path}/incarnation-{life}"
 
-    def mark(self, life: str, version: int) -> Steps[None]:
-        """Mark a log that a program created which did not mark them; nothing if it is marked.
-
-        Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
+    def check_mark(self, life: str, version: int) -> Steps[None]:
+        """Raise `NoSuchLog` or `BadVersion` if the log of this life is gone, or has another one;
+        `DamagedMetadata` if it is there and its mark is not."""
         if (yield from Exists(self.mark_of(life))) is not None:
             return
         found, at = yield from self.read()
@@ -228,12 +228,7 @@ class ManifestSteps:
             raise NoSuchLog(self.log, "it was deleted, and another one has its name")
         if found.life != life or at != version:  # it was renamed, or somebody wrote
             raise BadVersion(self.path, version)
-        try:
-            with suppress(NodeExists):
-                made = CreateOp(self.mark_of(life))
-                yield from Transact((CheckOp(self.path, version), made))
-        except NoSuchNode:
-            raise NoSuchLog(self.log) from None
+        raise DamagedMetadata(self.path, f"the mark of its life {life} is missing")
 
 
 def delete_listed(

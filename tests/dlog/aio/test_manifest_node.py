@@ -1,14 +1,15 @@
 """The manifest's node: versions of a log that was made anew are not those of the one before."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from dlog.aio.store import ManifestNode
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
-from dlog.protocol.edits import drop_log, trim
-from ledger.errors import BadVersion, MetadataUnavailable
+from dlog.protocol.edits import drop_log
+from ledger.errors import BadVersion, DamagedMetadata, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import Op
@@ -76,19 +77,20 @@ async def test_a_write_tells_its_version_and_a_lost_race() -> None:
         await node.delete("new", 0)
 
 
-async def test_a_log_without_a_mark_is_written_and_deleted_like_any_other() -> None:
-    """As programs left them that did not mark incarnations."""
-    store = MemoryStore("memory://fake", "fake")
-    for name in ("written", "deleted", "raced"):
-        await store.create(f"/logs/{name}", OLD.encode(name))
-    written = ManifestNode(store, "written")
-    assert (await written.edit(trim("written", 0, incarnation="old"))) == OLD
-    assert (await written.edit(drop_log("written", incarnation="old"))).dropped
-    await written.delete("old", 1)
-    await ManifestNode(store, "deleted").delete("old", 0)
-    raced = ManifestNode(store, "raced")
-    with pytest.raises(BadVersion):
-        await raced.write(OTHER, 5)
+async def test_a_log_that_is_another_one_or_older_is_not_written() -> None:
+    node = await made_anew()
     with pytest.raises(NoSuchLog):
-        await raced.write(NEW, 0)
-    assert await store.children("/logs") == ["raced"]
+        await node.write(OLD, 0)
+    with pytest.raises(BadVersion):
+        await node.write(replace(NEW, renames=1), 0)
+
+
+async def test_a_log_whose_mark_is_missing_is_damaged() -> None:
+    store = MemoryStore("memory://fake", "fake")
+    await store.create("/logs/log", OLD.encode("log"))
+    node = ManifestNode(store, "log")
+    with pytest.raises(DamagedMetadata, match="the mark of its life old is missing"):
+        await node.edit(drop_log("log", incarnation="old"))
+    with pytest.raises(DamagedMetadata):
+        await node.delete("old", 0)
+    assert (await node.read())[0] == OLD

@@ -5,12 +5,12 @@ from typing import Any
 from dlog.errors import LogExists, LostOwnership, NoSuchLog, TakeoverFailed
 from dlog.manifest import Manifest
 from dlog.protocol import lifecycle
-from dlog.protocol.actions import DeleteLedger, Exists, Fence, Get, RecoverSegment, Sync, Transact
+from dlog.protocol.actions import DeleteLedger, Fence, Get, RecoverSegment, Sync, Transact
 from dlog.protocol.edits import drop_log
 from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
-from ledger.errors import BadVersion, MetadataUnavailable
+from ledger.errors import BadVersion, DamagedMetadata, MetadataUnavailable
 from ledger.ids import LedgerId
-from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp
 from tests.dlog.protocol import operations as op
 from tests.dlog.protocol.interrupting import Actor, Namespace, Operation, Run, act
 
@@ -233,17 +233,13 @@ def test_an_edit_gives_up_after_some_answers_that_were_lost() -> None:
     assert sum(isinstance(action, Transact) for action in run.actions) == LOST_REPLIES_MAX
 
 
-def test_a_log_without_a_mark_gets_one_before_it_is_changed() -> None:
+def test_a_log_whose_mark_is_missing_is_damaged_and_not_written() -> None:
     namespace = Namespace()
     manifest = Manifest(incarnation="old")
     namespace.tree.create("/logs/a", manifest.encode("a"))
     edit = drop_log("a", incarnation="old")
     changes = Operation("edits", lambda _: ManifestSteps("a").edit(edit))
     run = begun(namespace, changes).to_its_end()
-    mark = "/logs/a/incarnation-old"
-    assert run.actions[3] == Exists(mark)
-    assert Transact((CheckOp("/logs/a", 0), CreateOp(mark))) in run.actions
-    swap = run.actions[-1]
-    assert isinstance(swap, Transact)
-    assert isinstance(swap.ops[1], SetOp)
-    assert run.result.dropped
+    assert isinstance(run.error, DamagedMetadata)
+    assert "the mark of its life old is missing" in str(run.error)
+    assert namespace.tree.get("/logs/a").version == 0
