@@ -101,7 +101,7 @@ ROLLS: Final = METRICS.tally(
 )
 WRITER_EVENTS: Final = METRICS.tally(
     "dlog_writer_events_total",
-    "Events of writers: writer_heals (an error was met), healing_postponed, writer_healed, "
+    "Events of writers: writer_reopens (an error was met), reopening_postponed, writer_reopened, "
     "writer_ended, roll_postponed, roll_failed, close_incomplete.",
     "event",
 )

@@ -5,7 +5,7 @@ it is found among the modules that are loaded; in all other programs a span is o
 dictionary, for a batch, never for a record.
 
     dlog.open        opening a log for writing; dlog.log, dlog.epoch
-    dlog.takeover    within it, or within a heal; dlog.log, dlog.why, dlog.segment, dlog.ledger
+    dlog.takeover    within it, or within a reopen; dlog.log, dlog.why, dlog.segment, dlog.ledger
     dlog.append      one batch, from sending to the acknowledgement of its quorum; dlog.log,
                      dlog.epoch, dlog.ledger, dlog.entry, dlog.records, dlog.bytes
     dlog.read        one read of a reader, with the wait for news; dlog.log, dlog.ledger,

@@ -325,7 +325,7 @@ class Log:
         try:
             writer = self._writer
             await writer.close()
-            own = writer.own_ledgers  # it may have rolled or healed until it was closed
+            own = writer.own_ledgers  # it may have rolled or reopened until it was closed
             await seal(
                 self._ledgers,
                 writer.node,

@@ -1,30 +1,30 @@
-"""What the writer of one open log does: sends, rolls, heals, closes; and how each append ends.
+"""What the writer of one open log does: sends, rolls, reopens, closes; and how each append ends.
 
 Batches of records (`protocol.pending_batch`) pass through it, never single ones: those come in at
 `protocol.accumulator`. A takeover (`protocol.takeover`) has opened the log before a writer begins.
 
     appending   what gathers is sent as entries; the other steps of a roll go on beside
     holding     a roll is about to switch: nothing is sent until all that was sent is confirmed
-    healing     it is found out which of what was in flight is in the log; nothing is sent
+    reopening     it is found out which of what was in flight is in the log; nothing is sent
     sealing     all is confirmed: ledgers are closed, and the manifest gets their ends
     leaving     every append has its outcome; what is still held is let go of
     closed      nothing happens any more
 
 Closing is no phase: a writer that is to close takes nothing more (`RecordAccumulator.shut`), but
-sends, rolls and heals until nothing is pending. `TABLE` says which event may come in which phase.
+sends, rolls and reopens until nothing is pending. `TABLE` says which event may come in which phase.
 
-Healing: trouble that may pass (too few bookies, no metadata store at an ensemble change) ends a
+Reopening: trouble that may pass (too few bookies, no metadata store at an ensemble change) ends a
 ledger, not the writer. It lets go of its ledgers and takes its own log over, within its epoch:
 the epoch is looked at before anything is fenced, and the swap proves that it held. So a writer
-that heals never disturbs a successor, and what its old ledgers hold is settled once and for all.
+that reopens never disturbs a successor, and what its old ledgers hold is settled once and for all.
 Entries in flight that are in the log get confirmed, the others are sent again to the new ledger,
 with the same offsets. If anybody else took the log meanwhile, the writer ends.
 
-The first bookies that are back may be gone again, so a healing need not help: the trouble lasts
-until the new ledger confirms an entry, or nothing is left to be sent. Until then the writer heals
-again, later each time (`HEAL_BACKOFF_S`, doubled up to `HEAL_BACKOFF_S_MAX`), and ends with the
-first error that comes `reopen_timeout_s` after the trouble began, or then if it heals. So one
-trouble makes at most 6 + reopen_timeout_s / `HEAL_BACKOFF_S_MAX` takeovers, each of which leaves
+The first bookies that are back may be gone again, so a reopening need not help: the trouble lasts
+until the new ledger confirms an entry, or nothing is left to be sent. Until then the writer reopens
+again, later each time (`REOPEN_BACKOFF_S`, doubled up to `REOPEN_BACKOFF_S_MAX`), and ends with the
+first error that comes `reopen_timeout_s` after the trouble began, or then if it reopens. So one
+trouble makes at most 6 + reopen_timeout_s / `REOPEN_BACKOFF_S_MAX` takeovers, each of which leaves
 one segment, or none.
 A ledger that a stranger made at its bookies first (`KeyDiffers`) was closed as empty by the
 ledger's own writer, and is replaced at once; at most `EMPTY_CLOSES_MAX` of them in one trouble.
@@ -37,7 +37,7 @@ Invariants (asserted by `check`):
     confirmed offset <= sent offset <= next offset
     in flight is exactly what is sent and not confirmed; nothing is when it seals or has ended
     it holds exactly while the roll does, and something is in flight then
-    when it heals there is a time by which that ends; only then does a takeover wait for its time
+    when it reopens there is a time by which that ends; only then does a takeover wait for its time
 """
 
 import re
@@ -76,14 +76,14 @@ from dlog.protocol.log_writer_events import (
     CloseSegment,
     Confirm,
     FlushRequested,
-    Healed,
-    HealFailed,
     LeaveUnknown,
     LedgersLetGo,
     LetGo,
     Lost,
     Note,
     Refuse,
+    Reopened,
+    ReopenFailed,
     RollFailed,
     RollRequested,
     RollStepped,
@@ -121,14 +121,14 @@ class LogWriterPhase(Enum):
 
     APPENDING = "appending"
     HOLDING = "holding"
-    HEALING = "healing"
+    REOPENING = "reopening"
     SEALING = "sealing"
     LEAVING = "leaving"
     CLOSED = "closed"
 
 
 TABLE: Final = """
-    event             appending  holding  healing  sealing  leaving  closed
+    event             appending  holding  reopening  sealing  leaving  closed
     gathered          A          O        E        S        L        C
     confirmed         A S        A O S    E        S        L        C
     AddFailed         A E L      O E L    E        S        L        C
@@ -142,15 +142,15 @@ TABLE: Final = """
     AbandonRequested  L          L        L        L        L        C
     RollStepped       A O        .        E        S        L        .
     RollFailed        A L        .        E        S        L        .
-    Healed            .          .        A S L    .        L        .
-    HealFailed        .          .        E L      .        L        .
+    Reopened          .          .        A S L    .        L        .
+    ReopenFailed      .          .        E L      .        L        .
     SegmentClosed     .          .        .        S L      L        .
     CloseFailed       .          .        .        L        L        .
     LedgersLetGo      .          .        E        S        L C      .
     TimePassed        A L        O L      E L      S L      .        .
 """
 """The phases that may follow, by the event, or method, and the phase it comes in: (A)ppending,
-h(O)lding, h(E)aling, (S)ealing, (L)eaving, (C)losed. A dot: that event must not come."""
+h(O)lding, r(E)opening, (S)ealing, (L)eaving, (C)losed. A dot: that event must not come."""
 
 _LETTERS: Final = dict(zip("AOESLC", LogWriterPhase, strict=True))
 
@@ -172,10 +172,10 @@ TRANSITIONS: Final = _parsed(TABLE)
 """`TABLE` by event and phase; without an item where the event must not come."""
 
 REOPEN_TIMEOUT_S: Final = 30.0
-"""How long a writer tries to heal unless asked otherwise."""
-HEAL_BACKOFF_S: Final = 0.1
+"""How long a writer tries to reopen unless asked otherwise."""
+REOPEN_BACKOFF_S: Final = 0.1
 """How long a takeover waits if the one before did not help; twice as long each time."""
-HEAL_BACKOFF_S_MAX: Final = 2.0
+REOPEN_BACKOFF_S_MAX: Final = 2.0
 EMPTY_CLOSES_MAX: Final = 20
 """So many ledgers, with no entry confirmed between, may turn out to be a stranger's, and be closed
 empty, before the writer ends: with a block of ids left behind each time, more than a bookie takes
@@ -262,14 +262,14 @@ class Writing:
         self._previous_txid = NO_TXID
 
         self._trouble: LogError | None = None
-        """Why it heals: the last one that was met."""
-        self._backoff = Backoff(HEAL_BACKOFF_S, HEAL_BACKOFF_S_MAX)
-        self._heal_by: float | None = None
-        """When healing from the present trouble ends; None: there is none."""
-        self._heal_at: float | None = None
-        """When it takes the log over; None: it does so now, or does not heal."""
-        self._healed_offset = -1
-        """What was confirmed when the last healing ended."""
+        """Why it reopens: the last one that was met."""
+        self._backoff = Backoff(REOPEN_BACKOFF_S, REOPEN_BACKOFF_S_MAX)
+        self._reopen_by: float | None = None
+        """When reopening from the present trouble ends; None: there is none."""
+        self._reopen_at: float | None = None
+        """When it takes the log over; None: it does so now, or does not reopen."""
+        self._reopened_offset = -1
+        """What was confirmed when the last reopening ended."""
         self._empty_closes = 0
         """Ledgers that strangers had, since the last entry that was confirmed."""
 
@@ -291,14 +291,14 @@ class Writing:
         """Return when `TimePassed` is due, or None."""
         if self.phase is LogWriterPhase.LEAVING or self.phase is LogWriterPhase.CLOSED:
             return None
-        heals = self.phase is LogWriterPhase.HEALING
+        reopens = self.phase is LogWriterPhase.REOPENING
         rolls = self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING
         due = self._roll.deadline() if rolls else None
-        if self._close_by is None and not heals and not self._rolling:
+        if self._close_by is None and not reopens and not self._rolling:
             return due  # as it mostly is
         all_due = [due, self._close_by, *(r.by for r in self._rolling)]
-        if heals:
-            all_due += [self._heal_by, None if self._letting_go else self._heal_at]
+        if reopens:
+            all_due += [self._reopen_by, None if self._letting_go else self._reopen_at]
         return min((at for at in all_due if at is not None), default=None)
 
     def step(self, event: WritingEvent, *, now: float) -> list[WritingEffect]:
@@ -369,13 +369,13 @@ class Writing:
         assert confirmed <= sent <= self._accumulator.next_offset
         if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HOLDING:
             assert self._roll.holds == (phase is LogWriterPhase.HOLDING)
-        if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.HEALING:
+        if phase is LogWriterPhase.APPENDING or phase is LogWriterPhase.REOPENING:
             assert in_flight == (confirmed < sent)
         else:
             assert in_flight == (phase is LogWriterPhase.HOLDING)
         assert bool(self._to_seal) == (phase is LogWriterPhase.SEALING)
-        assert phase is not LogWriterPhase.HEALING or self._heal_by is not None
-        assert phase is LogWriterPhase.HEALING or self._heal_at is None
+        assert phase is not LogWriterPhase.REOPENING or self._reopen_by is not None
+        assert phase is LogWriterPhase.REOPENING or self._reopen_at is None
 
     def _dispatch(  # noqa: C901, PLR0911, PLR0912 - one way out per event
         self, event: WritingEvent, now: float
@@ -403,10 +403,10 @@ class Writing:
                 return self._roll_stepped(event, now)
             case RollFailed():
                 return self._roll_failed(event, now)
-            case Healed():
-                return self._healed(event, now)
-            case HealFailed():
-                return self._heal_failed(event.error, now)
+            case Reopened():
+                return self._reopened(event, now)
+            case ReopenFailed():
+                return self._reopen_failed(event.error, now)
             case SegmentClosed():
                 return self._segment_closed()
             case CloseFailed():
@@ -437,7 +437,7 @@ class Writing:
         return [SendEntries(self._ledger_id, tuple(batches))] if batches else []
 
     def _hears(self, ledger_id: LedgerId) -> bool:
-        """Whether answers of that ledger count: it is found out by healing how those before ended.
+        """Whether answers of that ledger count: reopening finds out how those before ended.
 
         Nor do they count once appends have their outcome."""
         sends = self.phase is LogWriterPhase.APPENDING or self.phase is LogWriterPhase.HOLDING
@@ -489,7 +489,7 @@ class Writing:
 
     def _ask_for_roll(self, ticket: int, now: float) -> list[WritingEffect]:
         self._rolling.append(_Rolling(self._roll.segment + 1, now + ROLL_PATIENCE_S, ticket))
-        if self.phase is LogWriterPhase.HEALING:  # which begins a new segment
+        if self.phase is LogWriterPhase.REOPENING:  # which begins a new segment
             return []
         return self._step_roll(roll.RollOrdered(), now)
 
@@ -568,58 +568,58 @@ class Writing:
             return [Closed()]
         return self._take_over_if_due(now)
 
-    # Trouble, and healing.
+    # Trouble, and reopening.
 
     def _met(self, error: LogError, now: float) -> list[WritingEffect]:
-        """Heal from *error*, or end with it."""
+        """Reopen from *error*, or end with it."""
         if self.error is not None:
             return []
         if error.retryable and self._reopen_timeout_s > 0 and not isinstance(error, CallerError):
-            if self.phase is LogWriterPhase.HEALING:
+            if self.phase is LogWriterPhase.REOPENING:
                 return []
-            if self._may_heal(error, now):
-                return self._heal(error, now)
+            if self._may_reopen(error, now):
+                return self._reopen(error, now)
         return self._end(error)
 
-    def _may_heal(self, error: LogError, now: float) -> bool:
-        if self.confirmed_offset > self._healed_offset:  # the last healing helped
-            self._heal_by = None
+    def _may_reopen(self, error: LogError, now: float) -> bool:
+        if self.confirmed_offset > self._reopened_offset:  # the last reopening helped
+            self._reopen_by = None
             self._empty_closes = 0
             self._backoff.reset()
-        if self._heal_by is None:
-            self._heal_by = now + self._reopen_timeout_s
+        if self._reopen_by is None:
+            self._reopen_by = now + self._reopen_timeout_s
         self._empty_closes += _closed_empty(error)
-        return now < self._heal_by and self._empty_closes <= EMPTY_CLOSES_MAX
+        return now < self._reopen_by and self._empty_closes <= EMPTY_CLOSES_MAX
 
-    def _heal(self, error: LogError, now: float) -> list[WritingEffect]:
-        self.phase = LogWriterPhase.HEALING
+    def _reopen(self, error: LogError, now: float) -> list[WritingEffect]:
+        self.phase = LogWriterPhase.REOPENING
         self._trouble = error
         self._rolls += 1
-        helped = self.confirmed_offset > self._healed_offset
+        helped = self.confirmed_offset > self._reopened_offset
         at_once = helped or _closed_empty(error)
-        self._heal_at = now if at_once else now + self._backoff.next()
-        note = Note("writer_heals", {"error": str(error)})
+        self._reopen_at = now if at_once else now + self._backoff.next()
+        note = Note("writer_reopens", {"error": str(error)})
         return [note, StopWork(), *self._give_back(*self._own())]
 
     def _take_over_if_due(self, now: float) -> list[WritingEffect]:
         """Take over at its time, but not before all is let go of that this writer held."""
-        if self._letting_go or not _is_due(self._heal_at, now):
+        if self._letting_go or not _is_due(self._reopen_at, now):
             return []
-        self._heal_at = None
+        self._reopen_at = None
         return [TakeOver()]
 
-    def _heal_failed(self, error: LogError, now: float) -> list[WritingEffect]:
-        if self.phase is not LogWriterPhase.HEALING:
+    def _reopen_failed(self, error: LogError, now: float) -> list[WritingEffect]:
+        if self.phase is not LogWriterPhase.REOPENING:
             return []
         if not error.retryable:
             return self._end(error)
         self._trouble = error
-        self._heal_at = now + self._backoff.next()
-        return [Note("healing_postponed", {"error": str(error)})]
+        self._reopen_at = now + self._backoff.next()
+        return [Note("reopening_postponed", {"error": str(error)})]
 
-    def _healed(self, event: Healed, now: float) -> list[WritingEffect]:
+    def _reopened(self, event: Reopened, now: float) -> list[WritingEffect]:
         """Settle what was in flight by what the log holds; go on in the new segment."""
-        if self.phase is not LogWriterPhase.HEALING:
+        if self.phase is not LogWriterPhase.REOPENING:
             return self._give_back(event.ledger_id)
         manifest, packer = event.manifest, self._packer
         end = manifest.sealed_end
@@ -632,14 +632,14 @@ class Writing:
         packer.put_all_back()
         self._sent_offset = end
         self._sent_txid = self.confirmed_txid = manifest.sealed_last_txid
-        self._healed_offset = end
+        self._reopened_offset = end
         self._trouble = None
         if self._accumulator.next_offset == end:
-            self._heal_by = None  # nothing is left that could show whether it helped
+            self._reopen_by = None  # nothing is left that could show whether it helped
         self._previous = None
         self._roll = Roll(manifest.settings, event.segment, now=now)
         self._begin_segment(event.ledger_id, event.segment)
-        effects.append(Note("writer_healed", {"segment": event.segment}, warns=False))
+        effects.append(Note("writer_reopened", {"segment": event.segment}, warns=False))
         effects += self._answer_rolls()
         effects += self._send()
         effects += self._flushed(now)
@@ -648,7 +648,7 @@ class Writing:
     # The end.
 
     def _end(self, error: LogError, *own: LedgerId) -> list[WritingEffect]:
-        """Resolve everything, let go of *own*, or of what the writer holds if it does not heal."""
+        """Resolve everything, let go of *own*, or of what the writer holds unless it reopens."""
         if isinstance(error, LogSealed | LogClosed | AccessDenied):
             self.error = error
         elif isinstance(error, _TAKEN_OVER):
@@ -659,7 +659,7 @@ class Writing:
             self.close_error = self.close_error or self.error
         if not self.closing:
             self._accumulator.shut(self.error)
-        own = own if self.phase is LogWriterPhase.HEALING else self._own()
+        own = own if self.phase is LogWriterPhase.REOPENING else self._own()
         note = Note("writer_ended", {"error": str(error)}, warns=False)
         effects: list[WritingEffect] = [note, StopWork(), *self._outcomes(error, self.error)]
         effects += [Answer(waiting.ticket, self.error) for waiting in self._flushing]
@@ -694,7 +694,7 @@ class Writing:
 
     def _leave(self, *own: LedgerId) -> list[WritingEffect]:
         self.phase = LogWriterPhase.LEAVING
-        self._heal_at = None
+        self._reopen_at = None
         self._rolls += 1
         self._to_seal.clear()
         return [*self._answer_rolls(error=self.error), *self._give_back(*own)]
@@ -757,7 +757,7 @@ class Writing:
     def _time_passed(self, now: float) -> list[WritingEffect]:
         if _is_due(self._close_by, now):
             return self._close_timed_out()
-        if self.phase is LogWriterPhase.HEALING and _is_due(self._heal_by, now):
+        if self.phase is LogWriterPhase.REOPENING and _is_due(self._reopen_by, now):
             assert self._trouble is not None
             return self._end(self._trouble)
         error = RollPostponed(self.log, ROLL_PATIENCE_S, self._roll_trouble)
@@ -771,7 +771,7 @@ class Writing:
         if self.phase is LogWriterPhase.SEALING:
             return self._close_incomplete(f"not done within {self._close_s:g} s")
         pending = self._accumulator.next_offset - self.confirmed_offset
-        if not pending:  # it heals from trouble of a roll
+        if not pending:  # it reopens from trouble of a roll
             return self._end(LogClosed(self.log))
         self.close_error = CloseTimedOut(self.log, pending, self._close_s)
         return self._end(self.close_error)

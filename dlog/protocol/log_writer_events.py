@@ -100,7 +100,7 @@ class RollFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class Reopened:
     """The log was taken over again: *manifest* says all that it holds, *segment* is new."""
 
     manifest: Manifest
@@ -109,7 +109,7 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
-class HealFailed:
+class ReopenFailed:
     error: LogError
 
 
@@ -145,8 +145,8 @@ WritingEvent = (
     | AbandonRequested
     | RollStepped
     | RollFailed
-    | Healed
-    | HealFailed
+    | Reopened
+    | ReopenFailed
     | SegmentClosed
     | CloseFailed
     | LedgersLetGo
@@ -218,7 +218,7 @@ class TakeRollStep:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Take the log over within its epoch, once. Answer: `Healed` or `HealFailed`."""
+    """Take the log over within its epoch, once. Answer: `Reopened` or `ReopenFailed`."""
 
 
 @dataclass(frozen=True, slots=True)

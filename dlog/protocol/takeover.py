@@ -20,7 +20,7 @@ not listed there; that one can never become part of the log.
 
 With an *expected epoch* the log is taken over only if nobody did so since: the epoch is
 checked in each manifest that is read, before any ledger is fenced, and the swap proves that it
-still was so. A writer *heals* that way: it takes over its own log within its epoch, so its
+still was so. A writer *reopens* that way: it takes over its own log within its epoch, so its
 segments stay one tenure, and a writer that took the log meanwhile is not disturbed.
 
 Once leadership is lost, every action but `DeleteLedger` fails with `LostOwnership`.
@@ -84,22 +84,22 @@ def take_over(
     *,
     owner: str = "",
     expected_epoch: int | None = None,
-    heals: str | None = None,
+    reopens: str | None = None,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> Steps[tuple[Manifest, int]]:
     """Return the manifest, and the number of the segment to append to.
 
-    *heals*: the incarnation of the log whose writer, of *expected_epoch*, heals. Raises
+    *reopens*: the incarnation of the log whose writer, of *expected_epoch*, reopens. Raises
     `NoSuchLog`, `LogSealed`, `EpochChanged`, `LostOwnership`, `TakeoverFailed` if others were
     faster each time, and the errors of actions that do not pass."""
-    assert heals is None or expected_epoch is not None, "a writer that heals has an epoch"
+    assert reopens is None or expected_epoch is not None, "a writer that reopens has an epoch"
     attempts = _Attempts(log, attempts_max)
     backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
     while True:
         try:
             manifest, version = yield from ReadManifest()
             check_writable(manifest, log)
-            _check_expected(manifest, log, expected_epoch, heals)
+            _check_expected(manifest, log, expected_epoch, reopens)
             manifest.check_room(log)
             manifest = yield from _recover(manifest)
             number = manifest.next_segment
@@ -110,7 +110,7 @@ def take_over(
             segment = (number, ledger_id, created_ms)
             wanted = (
                 manifest.taken_over(*segment, owner)
-                if heals is None
+                if reopens is None
                 else manifest.with_segment(*segment)
             )
             listed = yield from _list(log, wanted, version, attempts)
@@ -121,10 +121,10 @@ def take_over(
 
 
 def _check_expected(
-    manifest: Manifest, log: str, expected_epoch: int | None, heals: str | None
+    manifest: Manifest, log: str, expected_epoch: int | None, reopens: str | None
 ) -> None:
-    if heals is not None:
-        check_incarnation(manifest, log, heals)
+    if reopens is not None:
+        check_incarnation(manifest, log, reopens)
     if expected_epoch is not None and manifest.epoch != expected_epoch:
         raise EpochChanged(log, expected_epoch, manifest.epoch, manifest.owner)
 

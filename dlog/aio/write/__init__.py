@@ -1,1 +1,1 @@
-"""Writing a log: taking it over, appending, rolling, healing."""
+"""Writing a log: taking it over, appending, rolling, reopening."""

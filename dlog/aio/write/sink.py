@@ -166,7 +166,7 @@ class Sink:
             now_ms=now_ms,
             owner=this_process() if owner is None else owner,
             expected_epoch=epoch,
-            heals=incarnation,
+            reopens=incarnation,
         ).run()
         return cls(
             client,
@@ -295,7 +295,7 @@ class Sink:
             term=None,
             now_ms=self._now_ms,
             expected_epoch=epoch,
-            heals=self._tenure.incarnation,
+            reopens=self._tenure.incarnation,
         ).run()
         self._settings = opened.manifest.settings
         self._warn_of(opened.manifest)

@@ -60,14 +60,14 @@ class TakeoverDriver:
         now_ms: Callable[[], int],
         owner: str = "",
         expected_epoch: int | None = None,
-        heals: str | None = None,
+        reopens: str | None = None,
     ) -> None:
         """See `dlog.protocol.takeover.take_over`."""
         self._steps = takeover.take_over(
-            node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
+            node.log, owner=owner, expected_epoch=expected_epoch, reopens=reopens
         )
         self._owner = owner
-        self._why = "open" if heals is None else "reopen"
+        self._why = "open" if reopens is None else "reopen"
         self._ledgers = ledgers
         self._node = node
         self._term = term

@@ -277,7 +277,7 @@ class LogWriter:
             self._naming.cancel()
 
     def lose(self, error: LogError) -> None:
-        """Appends cannot go on as they did: heal, or end the writer."""
+        """Appends cannot go on as they did: reopen, or end the writer."""
         self._run.post(protocol.TroubleMet(error))
 
     def __del__(self) -> None:
@@ -464,7 +464,7 @@ class LogWriter:
             term=self._term,
             now_ms=self._now_ms,
             expected_epoch=self.epoch,
-            heals=self._incarnation,
+            reopens=self._incarnation,
         )
         opened = await driver.run()
         ledger_id = opened.ledger.ledger_id
@@ -473,7 +473,7 @@ class LogWriter:
         if opened.sealer is not None:
             self._sealers[ledger_id] = opened.sealer
         self._roll_steps = self._steps_by(opened.manifest)
-        return protocol.Healed(opened.manifest, opened.segment, ledger_id)
+        return protocol.Reopened(opened.manifest, opened.segment, ledger_id)
 
     async def _name_sibling(self) -> None:
         """Let errors say so if a process of this machine has the log now. Best effort."""
@@ -551,7 +551,7 @@ def _failed(effect: protocol.Work, error: LogError) -> protocol.WritingEvent:
         case protocol.TakeRollStep():
             return protocol.RollFailed(effect.number, error)
         case protocol.TakeOver():
-            return protocol.HealFailed(error)
+            return protocol.ReopenFailed(error)
         case protocol.CloseSegment():
             return protocol.CloseFailed(error)
         case _:

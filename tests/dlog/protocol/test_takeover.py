@@ -381,9 +381,9 @@ def test_an_expected_epoch_is_looked_at_again_after_a_conflict() -> None:
     assert isinstance(error_of(takeover.answer((taken, 8))), EpochChanged)
 
 
-def test_a_takeover_begins_an_epoch_and_a_writer_that_heals_stays_in_its_own() -> None:
+def test_a_takeover_begins_an_epoch_and_a_writer_that_reopens_stays_in_its_own() -> None:
     mine = NEW.taken_over(1, LedgerId(11), 0, "me")
-    takeover = taking("log", expected_epoch=1, heals="i")
+    takeover = taking("log", expected_epoch=1, reopens="i")
     takeover.begin()
     takeover.answer((mine, 7))
     takeover.answer(FIVE)
@@ -394,8 +394,8 @@ def test_a_takeover_begins_an_epoch_and_a_writer_that_heals_stays_in_its_own() -
     assert effect.manifest.last.number == 2
 
 
-def test_a_writer_does_not_heal_into_a_log_that_was_made_anew() -> None:
-    takeover = taking("log", expected_epoch=1, heals="another incarnation")
+def test_a_writer_does_not_reopen_into_a_log_that_was_made_anew() -> None:
+    takeover = taking("log", expected_epoch=1, reopens="another incarnation")
     takeover.begin()
     anew = NEW.taken_over(1, LedgerId(11), 0, "me")
     assert isinstance(error_of(takeover.answer((anew, 7))), NoSuchLog)

@@ -17,8 +17,8 @@ from dlog.position import NO_TXID
 from dlog.protocol import roll
 from dlog.protocol.log_writer import (
     EMPTY_CLOSES_MAX,
-    HEAL_BACKOFF_S,
-    HEAL_BACKOFF_S_MAX,
+    REOPEN_BACKOFF_S,
+    REOPEN_BACKOFF_S_MAX,
     ROLL_PATIENCE_S,
     TRANSITIONS,
     LogWriterPhase,
@@ -34,13 +34,13 @@ from dlog.protocol.log_writer_events import (
     CloseSegment,
     Confirm,
     FlushRequested,
-    HealFailed,
     LeaveUnknown,
     LedgersLetGo,
     LetGo,
     Lost,
     Note,
     Refuse,
+    ReopenFailed,
     RollFailed,
     RollRequested,
     RollStepped,
@@ -73,7 +73,7 @@ from tests.dlog.protocol.writing_rig import (
     RecordsGathered,
     Rig,
     Sends,
-    healed,
+    reopened,
     seal,
 )
 
@@ -181,7 +181,7 @@ def test_the_table_has_a_row_for_each_event_and_says_what_may_not_come() -> None
         LogWriterPhase.HOLDING,
         LogWriterPhase.SEALING,
     }
-    assert ("Healed", LogWriterPhase.APPENDING) not in TRANSITIONS
+    assert ("Reopened", LogWriterPhase.APPENDING) not in TRANSITIONS
 
 
 # Flushing.
@@ -210,12 +210,12 @@ def test_flushes_that_wait_fail_with_what_ends_the_writer_and_so_do_later_ones()
     assert rig.step(FlushRequested(2)) == [Answer(2, _error(rig))]
 
 
-def test_flushes_wait_for_what_healing_sends_again() -> None:
+def test_flushes_wait_for_what_reopening_sends_again() -> None:
     rig = Rig()
     rig.sent(b"a")
     rig.step(FlushRequested(1))
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    assert of(Answer, rig.step(healed(0))) == []
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    assert of(Answer, rig.step(reopened(0))) == []
     assert of(Answer, rig.confirm(0, NEXT)) == [Answer(1)]
 
 
@@ -337,13 +337,13 @@ def test_who_waits_too_long_for_a_roll_hears_why() -> None:
     assert "2 bookies are needed" in str(answer.error)
 
 
-# Healing.
+# Reopening.
 
 
-def _heals(rig: Rig, event: AddFailed | SendRefused | TroubleMet) -> None:
+def _reopens(rig: Rig, event: AddFailed | SendRefused | TroubleMet) -> None:
     """Let it come to the takeover."""
     rig.step(event)
-    assert rig.machine.phase is LogWriterPhase.HEALING
+    assert rig.machine.phase is LogWriterPhase.REOPENING
     assert rig.step(LedgersLetGo()) == [TakeOver()]
 
 
@@ -357,14 +357,14 @@ def test_trouble_stops_the_work_and_lets_go_before_the_log_is_taken_over() -> No
     rig.holding()
     effects = without_notes(rig.step(AddFailed(FIRST, TROUBLE)))
     assert effects == [StopWork(), LetGo((FIRST, NEXT))]
-    assert rig.machine.phase is LogWriterPhase.HEALING
+    assert rig.machine.phase is LogWriterPhase.REOPENING
     assert rig.step(LedgersLetGo()) == [TakeOver()]
 
 
-def test_nothing_is_sent_or_confirmed_while_it_heals() -> None:
+def test_nothing_is_sent_or_confirmed_while_it_reopens() -> None:
     rig = Rig()
     rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
     rig.append(b"b")
     assert rig.step(RecordsGathered()) == []
     assert rig.confirm() == []
@@ -372,12 +372,12 @@ def test_nothing_is_sent_or_confirmed_while_it_heals() -> None:
     assert rig.step(TroubleMet(TROUBLE)) == []
 
 
-def test_healing_confirms_what_the_log_holds_and_sends_the_rest_again() -> None:
+def test_reopening_confirms_what_the_log_holds_and_sends_the_rest_again() -> None:
     rig = Rig()
     kept, lost = rig.sent(b"a", b"b", txid=5)
     waits = rig.append(b"c")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    assert without_notes(rig.step(healed(1, last_txid=5))) == [
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    assert without_notes(rig.step(reopened(1, last_txid=5))) == [
         Confirm(kept, 0, 1, 0),
         Sends(NEXT, (Entry(lost, 0, 5), Entry(waits, 1, 5))),
     ]
@@ -393,34 +393,34 @@ def test_what_is_sent_again_is_behind_the_txid_that_was_kept() -> None:
     rig.sent(b"a", txid=5)
     (bare,) = rig.sent(b"b")
     (later,) = rig.sent(b"c", txid=9)
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    (sent,) = of(Sends, rig.step(healed(1, last_txid=5)))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    (sent,) = of(Sends, rig.step(reopened(1, last_txid=5)))
     assert sent == Sends(NEXT, (Entry(bare, 0, 5), Entry(later, 1, 5)))
 
 
 def test_what_the_ledger_refused_is_sent_again_with_its_offset() -> None:
     rig = Rig()
     (batch,) = rig.sent(b"a")
-    _heals(rig, SendRefused(FIRST, 1, TROUBLE))
-    assert without_notes(rig.step(healed(0))) == [Sends(NEXT, (Entry(batch, 0, NO_TXID),))]
+    _reopens(rig, SendRefused(FIRST, 1, TROUBLE))
+    assert without_notes(rig.step(reopened(0))) == [Sends(NEXT, (Entry(batch, 0, NO_TXID),))]
 
 
-def test_a_roll_that_was_under_way_is_done_by_healing() -> None:
+def test_a_roll_that_was_under_way_is_done_by_reopening() -> None:
     rig = Rig()
     rig.holding()
-    _heals(rig, AddFailed(FIRST, TROUBLE))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
     assert rig.step(RollStepped(1, roll.SegmentListed())) == []
     assert rig.step(RollFailed(1, LostOwnership("log"))) == []
     assert rig.step(RollRequested(2)) == []
-    assert of(Answer, rig.step(healed(3))) == [Answer(1), Answer(2)]
+    assert of(Answer, rig.step(reopened(3))) == [Answer(1), Answer(2)]
     assert rig.step(RollStepped(1, roll.SegmentListed())) == []
 
 
-def test_a_roll_asked_for_while_it_heals_is_done_by_that() -> None:
+def test_a_roll_asked_for_while_it_reopens_is_done_by_that() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     assert rig.step(RollRequested(1)) == []
-    assert of(Answer, rig.step(healed(0))) == [Answer(1)]
+    assert of(Answer, rig.step(reopened(0))) == [Answer(1)]
 
 
 def test_a_ledger_that_a_roll_created_too_late_is_let_go() -> None:
@@ -436,21 +436,21 @@ def test_a_ledger_that_a_roll_created_too_late_is_let_go() -> None:
 
 def test_a_takeover_that_meets_trouble_is_tried_again_after_a_while() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
-    assert without_notes(rig.step(HealFailed(MetadataUnavailable("x", "get", 1)))) == []
-    assert rig.machine.deadline() == HEAL_BACKOFF_S
-    rig.now = HEAL_BACKOFF_S
+    _reopens(rig, TroubleMet(TROUBLE))
+    assert without_notes(rig.step(ReopenFailed(MetadataUnavailable("x", "get", 1)))) == []
+    assert rig.machine.deadline() == REOPEN_BACKOFF_S
+    rig.now = REOPEN_BACKOFF_S
     assert rig.step(TimePassed()) == [TakeOver()]
-    rig.step(HealFailed(TROUBLE))
-    assert rig.machine.deadline() == pytest.approx(3 * HEAL_BACKOFF_S)
+    rig.step(ReopenFailed(TROUBLE))
+    assert rig.machine.deadline() == pytest.approx(3 * REOPEN_BACKOFF_S)
 
 
-def test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> None:
+def test_reopening_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> None:
     rig = Rig(reopen_timeout_s=7)
     (batch,) = rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    rig.step(HealFailed(MetadataUnavailable("x", "get", 1)))
-    rig.now = HEAL_BACKOFF_S
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(ReopenFailed(MetadataUnavailable("x", "get", 1)))
+    rig.now = REOPEN_BACKOFF_S
     rig.step(TimePassed())
     assert rig.machine.deadline() == 7
     rig.now = 7.0
@@ -464,59 +464,59 @@ def test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble() -> 
     assert effects[-2:] == [LetGo(()), Lost()]
 
 
-def test_who_was_taken_over_does_not_heal() -> None:
+def test_who_was_taken_over_does_not_reopen() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
-    rig.step(HealFailed(LostOwnership("log")))
+    _reopens(rig, TroubleMet(TROUBLE))
+    rig.step(ReopenFailed(LostOwnership("log")))
     assert isinstance(rig.machine.error, LostOwnership)
     assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
-def test_a_leader_whose_term_ends_while_it_heals_stops_that() -> None:
+def test_a_leader_whose_term_ends_while_it_reopens_stops_that() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     assert StopWork() in rig.step(TroubleMet(LostOwnership("log")))
     assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
-def _heals_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
+def _reopens_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
     """Its ledger *own* fails; return the next one, and whether the log was taken over at once."""
     rig.step(AddFailed(own, TROUBLE))
     effects = rig.step(LedgersLetGo())
     at_once = effects == [TakeOver()]
-    if not at_once and rig.machine.phase is LogWriterPhase.HEALING:
+    if not at_once and rig.machine.phase is LogWriterPhase.REOPENING:
         rig.now = rig.machine.deadline() or 0.0
         effects = rig.step(TimePassed())
     own = LedgerId(own + 1)
     if TakeOver() in effects:
-        rig.step(healed(0, own))
+        rig.step(reopened(0, own))
     return own, at_once
 
 
-def test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over() -> None:
+def test_reopening_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over() -> None:
     rig = Rig(reopen_timeout_s=30)
     rig.sent(b"a")
     own, begun = FIRST, list[float]()
     while rig.machine.error is None:
         assert rig.now < 30
         before = rig.now
-        own, at_once = _heals_in_vain(rig, own)
+        own, at_once = _reopens_in_vain(rig, own)
         if rig.machine.error is None:
             begun.append(rig.now)
             assert at_once == (len(begun) == 1)
-            assert at_once or rig.now - before >= HEAL_BACKOFF_S
+            assert at_once or rig.now - before >= REOPEN_BACKOFF_S
     assert begun[:4] == pytest.approx([0, 0.1, 0.3, 0.7])
     assert rig.now == 30, "not before its time is over"
-    assert 30 - HEAL_BACKOFF_S_MAX <= begun[-1] < 30
-    assert len(begun) <= 6 + 30 / HEAL_BACKOFF_S_MAX
+    assert 30 - REOPEN_BACKOFF_S_MAX <= begun[-1] < 30
+    assert len(begun) <= 6 + 30 / REOPEN_BACKOFF_S_MAX
     assert isinstance(rig.machine.error, AppendFailed)
 
 
-def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_once() -> None:
+def test_an_error_that_comes_when_the_time_to_reopen_is_over_ends_the_writer_at_once() -> None:
     rig = Rig(reopen_timeout_s=7)
     (batch,) = rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    rig.step(healed(0))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(reopened(0))
     rig.now = 7.0
     assert rig.machine.deadline() is None, "the new ledger may still confirm it"
     effects = rig.step(AddFailed(NEXT, TROUBLE))
@@ -524,11 +524,11 @@ def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_on
     assert rig.machine.phase is LogWriterPhase.LEAVING
 
 
-def test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over() -> None:
+def test_who_reopens_again_waits_and_lets_go_before_the_log_is_taken_over() -> None:
     rig = Rig(reopen_timeout_s=7)
     rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    rig.step(healed(0))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(reopened(0))
     rig.step(AddFailed(NEXT, TROUBLE))
     rig.now = 1.0  # its time, but the ledger is not let go of
     assert rig.step(TimePassed()) == []
@@ -536,11 +536,11 @@ def test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over() -> Non
     assert rig.step(LedgersLetGo()) == [TakeOver()]
 
 
-def test_a_log_that_is_abandoned_while_it_waits_to_heal_again_does_not_heal() -> None:
+def test_a_log_that_is_abandoned_while_it_waits_to_reopen_again_does_not_reopen() -> None:
     rig = Rig()
     rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    rig.step(healed(0))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(reopened(0))
     rig.step(AddFailed(NEXT, TROUBLE))
     rig.step(AbandonRequested())
     assert rig.machine.deadline() is None
@@ -548,28 +548,30 @@ def test_a_log_that_is_abandoned_while_it_waits_to_heal_again_does_not_heal() ->
     assert rig.step(LedgersLetGo()) == [Closed()]
 
 
-def test_who_got_on_since_it_healed_heals_at_once_and_has_all_the_time_again() -> None:
+def test_who_got_on_since_it_reopened_reopens_at_once_and_has_all_the_time_again() -> None:
     rig = Rig(reopen_timeout_s=7)
     rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    rig.step(healed(0))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(reopened(0))
     rig.confirm(0, NEXT)
     rig.now = 100.0
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     assert rig.machine.deadline() == 107
 
 
-def test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new() -> None:
+def test_trouble_of_a_log_that_had_nothing_to_send_since_it_reopened_is_new() -> None:
     rig = Rig(reopen_timeout_s=7)
-    _heals(rig, TroubleMet(TROUBLE))
-    rig.step(healed(0))
+    _reopens(rig, TroubleMet(TROUBLE))
+    rig.step(reopened(0))
     rig.now = 100.0
     rig.sent(b"a")
     rig.step(AddFailed(NEXT, TROUBLE))
-    assert rig.machine.phase is LogWriterPhase.HEALING
+    assert rig.machine.phase is LogWriterPhase.REOPENING
     rig.step(LedgersLetGo())
-    assert rig.machine.deadline() == pytest.approx(100 + HEAL_BACKOFF_S), "as one that did not help"
-    rig.now += HEAL_BACKOFF_S
+    assert rig.machine.deadline() == pytest.approx(100 + REOPEN_BACKOFF_S), (
+        "as one that did not help"
+    )
+    rig.now += REOPEN_BACKOFF_S
     assert rig.step(TimePassed()) == [TakeOver()]
     assert rig.machine.deadline() == 107
 
@@ -579,9 +581,9 @@ def test_ledgers_that_strangers_had_are_replaced_at_once_a_bounded_number_of_tim
     (batch,) = rig.sent(b"a")
     own = FIRST
     for number in range(EMPTY_CLOSES_MAX):
-        _heals(rig, AddFailed(own, STRANGER))
+        _reopens(rig, AddFailed(own, STRANGER))
         own = LedgerId(10 + number)
-        rig.step(healed(0, own))
+        rig.step(reopened(0, own))
     effects = rig.step(AddFailed(own, STRANGER))
     assert of(Refuse, effects) == [Refuse(batch, _error(rig))]
     assert rig.machine.phase is LogWriterPhase.LEAVING
@@ -591,8 +593,8 @@ def test_a_log_that_ends_within_a_group_is_damaged_and_nothing_of_it_is_acknowle
     rig = Rig()
     batch = rig.append(b"a", b"b")
     rig.step(RecordsGathered())
-    _heals(rig, AddFailed(FIRST, TROUBLE))
-    effects = rig.step(healed(1))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
+    effects = rig.step(reopened(1))
     (unknown,) = of(LeaveUnknown, effects)
     reason = str(DamagedLog("log", "it ends at 1 where its writer has 0"))
     assert unknown == LeaveUnknown(batch, 0, reason)
@@ -602,18 +604,18 @@ def test_a_log_that_ends_within_a_group_is_damaged_and_nothing_of_it_is_acknowle
 
 def test_a_takeover_that_ends_too_late_is_let_go() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     rig.step(AbandonRequested())
-    assert rig.step(healed(0)) == [LetGo((NEXT,))]
+    assert rig.step(reopened(0)) == [LetGo((NEXT,))]
     assert rig.step(LedgersLetGo()) == []
     assert rig.step(LedgersLetGo()) == [Closed()]
 
 
 def test_one_that_fails_too_late_says_nothing() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     rig.step(AbandonRequested())
-    assert rig.step(HealFailed(TROUBLE)) == []
+    assert rig.step(ReopenFailed(TROUBLE)) == []
 
 
 # Ending.
@@ -636,13 +638,13 @@ def test_what_was_in_flight_is_unknown_by_its_offset_and_the_rest_certainly_not_
     assert rig.step(LedgersLetGo()) == [Closed()]
 
 
-def test_trouble_that_may_pass_ends_a_writer_that_never_heals() -> None:
+def test_trouble_that_may_pass_ends_a_writer_that_never_reopens() -> None:
     rig = Rig(reopen_timeout_s=0)
     rig.step(TroubleMet(TROUBLE))
     assert isinstance(rig.machine.error, AppendFailed)
 
 
-def test_a_fault_of_the_caller_is_not_healed() -> None:
+def test_a_fault_of_the_caller_is_not_reopened() -> None:
     rig = Rig()
     rig.sent(b"a")
     rig.step(SendRefused(FIRST, 1, TooManyPending(1, 1)))
@@ -691,7 +693,7 @@ def test_a_writer_that_ended_otherwise_names_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    "phase", [LogWriterPhase.APPENDING, LogWriterPhase.HOLDING, LogWriterPhase.HEALING]
+    "phase", [LogWriterPhase.APPENDING, LogWriterPhase.HOLDING, LogWriterPhase.REOPENING]
 )
 def test_what_nobody_foresaw_ends_the_writer_whatever_it_does(phase: LogWriterPhase) -> None:
     rig = Rig()
@@ -699,8 +701,8 @@ def test_what_nobody_foresaw_ends_the_writer_whatever_it_does(phase: LogWriterPh
         rig.sent(b"a")
     else:
         rig.holding()
-    if phase is LogWriterPhase.HEALING:
-        _heals(rig, TroubleMet(TROUBLE))
+    if phase is LogWriterPhase.REOPENING:
+        _reopens(rig, TroubleMet(TROUBLE))
     assert rig.machine.phase is phase
     effects = rig.step(Broke(WriterFailed(1, "a bug")))
     assert of(LeaveUnknown, effects)
@@ -786,12 +788,12 @@ def test_a_ledger_that_a_roll_created_while_its_log_is_sealed_is_let_go() -> Non
     assert rig.step(LedgersLetGo()) == [Closed()]
 
 
-def test_a_log_that_is_closed_while_it_heals_is_sealed_when_that_is_done() -> None:
+def test_a_log_that_is_closed_while_it_reopens_is_sealed_when_that_is_done() -> None:
     rig = Rig()
     rig.sent(b"a")
-    _heals(rig, AddFailed(FIRST, TROUBLE))
+    _reopens(rig, AddFailed(FIRST, TROUBLE))
     assert rig.step(CloseRequested(None)) == []
-    assert of(CloseSegment, rig.step(healed(1))) == [CloseSegment(9, NEXT, NO_TXID, True)]
+    assert of(CloseSegment, rig.step(reopened(1))) == [CloseSegment(9, NEXT, NO_TXID, True)]
 
 
 def test_what_is_not_confirmed_in_time_makes_closing_fail() -> None:
@@ -808,9 +810,9 @@ def test_what_is_not_confirmed_in_time_makes_closing_fail() -> None:
     assert isinstance(rig.machine.error, AppendFailed)
 
 
-def test_closing_while_it_heals_from_trouble_of_a_roll_ends_in_time_and_is_no_failure() -> None:
+def test_closing_while_it_reopens_from_trouble_of_a_roll_ends_in_time_and_is_no_failure() -> None:
     rig = Rig()
-    _heals(rig, TroubleMet(TROUBLE))
+    _reopens(rig, TroubleMet(TROUBLE))
     rig.step(CloseRequested(5))
     rig.now = 5.0
     rig.step(TimePassed())
@@ -853,7 +855,7 @@ def test_what_cannot_be_sealed_is_left_to_the_next_open_and_is_no_failure(how: s
     [
         LogWriterPhase.APPENDING,
         LogWriterPhase.HOLDING,
-        LogWriterPhase.HEALING,
+        LogWriterPhase.REOPENING,
         LogWriterPhase.SEALING,
         LogWriterPhase.LEAVING,
     ],
@@ -862,8 +864,8 @@ def test_a_log_can_be_abandoned_whatever_its_writer_does(phase: LogWriterPhase) 
     rig = Rig()
     if phase is LogWriterPhase.HOLDING:
         rig.holding()
-    elif phase is LogWriterPhase.HEALING:
-        _heals(rig, TroubleMet(TROUBLE))
+    elif phase is LogWriterPhase.REOPENING:
+        _reopens(rig, TroubleMet(TROUBLE))
     elif phase is LogWriterPhase.SEALING:
         rig.step(CloseRequested(None))
     elif phase is LogWriterPhase.LEAVING:

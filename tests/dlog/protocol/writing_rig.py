@@ -10,7 +10,7 @@ from dlog.protocol import roll
 from dlog.protocol.accumulator import RecordAccumulator
 from dlog.protocol.log_writer import Writing
 from dlog.protocol.log_writer_events import (
-    Healed,
+    Reopened,
     RollRequested,
     RollStepped,
     SendEntries,
@@ -31,10 +31,10 @@ def seal(records: int, last_txid: int = NO_TXID) -> Sealed:
     return Sealed(EntryId(records - 1), records, records, NO_TXID, last_txid, 0, 0)
 
 
-def healed(end: int, ledger_id: LedgerId = NEXT, *, last_txid: int = NO_TXID) -> Healed:
+def reopened(end: int, ledger_id: LedgerId = NEXT, *, last_txid: int = NO_TXID) -> Reopened:
     """The log ends at *end*, all of it in the first segment."""
     segments = (Segment(1, FIRST, 0, 0, seal(end, last_txid)), Segment(9, ledger_id, 0, end))
-    return Healed(
+    return Reopened(
         Manifest(incarnation="i", segments=segments, next_segment=10, epoch=1), 9, ledger_id
     )
 

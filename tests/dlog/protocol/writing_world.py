@@ -1,4 +1,4 @@
-"""Everything around a log's writer, in any order: its ledgers, what they keep, who heals, callers.
+"""Everything around a log's writer, in any order: ledgers, what they keep, reopening, callers.
 
 `step` does one thing that can happen now, by lot; what the writer then asks for is checked against
 what the world knows: where each batch belongs, and whether it is kept.
@@ -25,14 +25,14 @@ from dlog.protocol.log_writer_events import (
     CloseSegment,
     Confirm,
     FlushRequested,
-    Healed,
-    HealFailed,
     LeaveUnknown,
     LedgersLetGo,
     LetGo,
     Lost,
     Note,
     Refuse,
+    Reopened,
+    ReopenFailed,
     RollFailed,
     RollRequested,
     RollStepped,
@@ -187,7 +187,7 @@ class World:
         self._post(AddFailed(ledger_id, error))
 
     def _answer_late(self) -> None:
-        """About an entry that healing has settled already, or nobody waits for."""
+        """About an entry that reopening has settled already, or nobody waits for."""
         ledger_id = self._late.pop()
         late: list[Event] = [
             EntryConfirmed(ledger_id, EntryId(0), 10),
@@ -256,7 +256,7 @@ class World:
                 else:
                     self._post(RollStepped(work.number, self._rolled(work)))
             case TakeOver():
-                self._post(self._healed() if error is None else HealFailed(error))
+                self._post(self._reopened() if error is None else ReopenFailed(error))
             case CloseSegment():
                 self._post(SegmentClosed() if error is None else CloseFailed(error))
 
@@ -281,7 +281,7 @@ class World:
         self.held.add(self._last_ledger)
         return self._last_ledger
 
-    def _healed(self) -> Healed:
+    def _reopened(self) -> Reopened:
         """Recovery keeps some of what was in flight: the first ones."""
         unconfirmed = [g for ledger in self.ledgers.values() for g in ledger.unconfirmed]
         end = self.machine.confirmed_offset
@@ -302,7 +302,7 @@ class World:
         )
         manifest = Manifest(incarnation="i", segments=segments, next_segment=number + 1, epoch=1)
         self.kept = end
-        return Healed(manifest, number, ledger_id)
+        return Reopened(manifest, number, ledger_id)
 
     # What the writer asks for.
 

@@ -314,7 +314,7 @@ def sends_units_without_their_receipt_after_healing(patch: Patch) -> None:
     def send(self: log_writer.Writing) -> list[WritingEffect]:
         effects = honest(self)
         for effect in effects:
-            if self._healed_offset >= 0 and isinstance(effect, SendEntries):
+            if self._reopened_offset >= 0 and isinstance(effect, SendEntries):
                 for batch in effect.batches:
                     batch.carries = None
         return effects

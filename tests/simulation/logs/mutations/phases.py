@@ -7,10 +7,10 @@ from dlog.protocol.log_writer import LogWriterPhase, Writing, _closed_empty
 from dlog.protocol.log_writer_events import (
     Answer,
     CloseSegment,
-    Healed,
     LeaveUnknown,
     LetGo,
     Refuse,
+    Reopened,
     RollStepped,
     WritingEffect,
 )
@@ -20,7 +20,9 @@ from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _UNIT: Final = "tests/dlog/protocol/test_writing.py"
-_AGAIN: Final = "test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over"
+_AGAIN: Final = (
+    "test_reopening_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over"
+)
 
 
 def _sends_in(patch: Patch, phase: LogWriterPhase) -> None:
@@ -48,22 +50,22 @@ def sends_while_a_roll_holds(patch: Patch) -> None:
     _sends_in(patch, LogWriterPhase.HOLDING)
 
 
-@mutation("", logs=True, test=f"{_UNIT}::test_nothing_is_sent_or_confirmed_while_it_heals")
-def sends_while_it_heals(patch: Patch) -> None:
+@mutation("", logs=True, test=f"{_UNIT}::test_nothing_is_sent_or_confirmed_while_it_reopens")
+def sends_while_it_reopens(patch: Patch) -> None:
     """To a ledger that it has let go of."""
-    _sends_in(patch, LogWriterPhase.HEALING)
+    _sends_in(patch, LogWriterPhase.REOPENING)
 
 
 @mutation("", logs=True, drawn=False, test=f"{_UNIT}::{_AGAIN}")
-def heals_again_and_again_without_progress(patch: Patch) -> None:
+def reopens_again_and_again_without_progress(patch: Patch) -> None:
     """Each time a new ledger, for ever. Not drawn: simulated trouble passes."""
-    honest = Writing._may_heal
+    honest = Writing._may_reopen
 
-    def may_heal(self: Writing, error: LogError, now: float) -> bool:
-        self._heal_by = None
+    def may_reopen(self: Writing, error: LogError, now: float) -> bool:
+        self._reopen_by = None
         return honest(self, error, now)
 
-    patch.set(Writing, "_may_heal", may_heal)
+    patch.set(Writing, "_may_reopen", may_reopen)
 
 
 @mutation(
@@ -72,36 +74,36 @@ def heals_again_and_again_without_progress(patch: Patch) -> None:
     drawn=False,
     test=f"{_UNIT}::{_AGAIN}",
 )
-def gives_up_when_a_healing_did_not_help(patch: Patch) -> None:
+def gives_up_when_a_reopening_did_not_help(patch: Patch) -> None:
     """Bookies that restart are there, are gone, and there again: it ended within a second. Not
     drawn: a leader that ends is replaced."""
-    honest = Writing._may_heal
+    honest = Writing._may_reopen
 
-    def may_heal(self: Writing, error: LogError, now: float) -> bool:
-        helped = self.confirmed_offset > self._healed_offset
+    def may_reopen(self: Writing, error: LogError, now: float) -> bool:
+        helped = self.confirmed_offset > self._reopened_offset
         return honest(self, error, now) and (helped or _closed_empty(error))
 
-    patch.set(Writing, "_may_heal", may_heal)
+    patch.set(Writing, "_may_reopen", may_reopen)
 
 
 @mutation("", logs=True, drawn=False, test=f"{_UNIT}::{_AGAIN}")
-def heals_again_at_once(patch: Patch) -> None:
+def reopens_again_at_once(patch: Patch) -> None:
     """A segment for each round trip. Not drawn: it is right, but a load on everybody."""
-    honest = Writing._heal
+    honest = Writing._reopen
 
-    def heal(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
+    def reopen(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
         effects = honest(self, error, now)
-        self._heal_at = now
+        self._reopen_at = now
         return effects
 
-    patch.set(Writing, "_heal", heal)
+    patch.set(Writing, "_reopen", reopen)
 
 
 @mutation(
     "",
     logs=True,
     drawn=False,
-    test=f"{_UNIT}::test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over",
+    test=f"{_UNIT}::test_who_reopens_again_waits_and_lets_go_before_the_log_is_taken_over",
 )
 def takes_over_before_it_has_let_go(patch: Patch) -> None:
     """Not drawn: a ledger that is let go of answers at once there."""
@@ -120,34 +122,34 @@ def takes_over_before_it_has_let_go(patch: Patch) -> None:
     "",
     logs=True,
     drawn=False,
-    test=f"{_UNIT}::test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new",
+    test=f"{_UNIT}::test_trouble_of_a_log_that_had_nothing_to_send_since_it_reopened_is_new",
 )
 def takes_new_trouble_for_that_of_long_ago(patch: Patch) -> None:
     """The writer of a quiet log ends at its second trouble. Not drawn: as above."""
-    honest = Writing._healed
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
-        by = self._heal_by
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
+        by = self._reopen_by
         effects = honest(self, event, now)
-        self._heal_by = by
+        self._reopen_by = by
         return effects
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation(
     "",
     logs=True,
     drawn=False,
-    test=f"{_UNIT}::test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble",
+    test=f"{_UNIT}::test_reopening_that_takes_too_long_ends_the_writer_with_the_last_trouble",
 )
-def heals_for_as_long_as_it_takes(patch: Patch) -> None:
+def reopens_for_as_long_as_it_takes(patch: Patch) -> None:
     """Not drawn: it is right, but later than was promised."""
     honest = Writing._take_over_if_due
 
     def take_over_if_due(self: Writing, now: float) -> list[WritingEffect]:
-        if self.phase is LogWriterPhase.HEALING:
-            self._heal_by = now + 1e9
+        if self.phase is LogWriterPhase.REOPENING:
+            self._reopen_by = now + 1e9
         return honest(self, now)
 
     patch.set(Writing, "_take_over_if_due", take_over_if_due)
@@ -156,12 +158,12 @@ def heals_for_as_long_as_it_takes(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    test=f"{_UNIT}::test_healing_confirms_what_the_log_holds_and_sends_the_rest_again",
+    test=f"{_UNIT}::test_reopening_confirms_what_the_log_holds_and_sends_the_rest_again",
 )
 def confirms_one_group_beyond_the_recovered_end(patch: Patch) -> None:
-    honest = Writing._healed
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
         end, packer = event.manifest.sealed_end, self._packer
         effects: list[WritingEffect] = []
         while packer.in_flight and self.confirmed_offset + packer.oldest.count <= end:
@@ -171,7 +173,7 @@ def confirms_one_group_beyond_the_recovered_end(patch: Patch) -> None:
         self.confirmed_offset = end
         return effects + honest(self, event, now)
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation(
@@ -220,9 +222,9 @@ def takes_records_while_it_closes(patch: Patch) -> None:
 
 
 @mutation(
-    "", logs=True, drawn=False, test=f"{_UNIT}::test_a_roll_that_was_under_way_is_done_by_healing"
+    "", logs=True, drawn=False, test=f"{_UNIT}::test_a_roll_that_was_under_way_is_done_by_reopening"
 )
-def believes_a_roll_that_healing_has_ended(patch: Patch) -> None:
+def believes_a_roll_that_reopening_has_ended(patch: Patch) -> None:
     """Its step is answered in the very turn of the loop in which trouble comes, or not at all."""
     honest = Writing._roll_stepped
 
@@ -254,15 +256,15 @@ def keeps_a_ledger_that_came_too_late(patch: Patch) -> None:
     logs=True,
     test=f"{_UNIT}::test_trouble_stops_the_work_and_lets_go_before_the_log_is_taken_over",
 )
-def heals_while_a_roll_goes_on(patch: Patch) -> None:
-    """The next segment is listed beside the one that healing begins."""
-    honest = Writing._heal
+def reopens_while_a_roll_goes_on(patch: Patch) -> None:
+    """The next segment is listed beside the one that reopening begins."""
+    honest = Writing._reopen
 
-    def heal(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
+    def reopen(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
         effects = honest(self, error, now)
         return [effect for effect in effects if isinstance(effect, LetGo)]
 
-    patch.set(Writing, "_heal", heal)
+    patch.set(Writing, "_reopen", reopen)
 
 
 @mutation(
@@ -292,13 +294,13 @@ def seals_the_newest_segment_only(patch: Patch) -> None:
     drawn=False,
     test=f"{_UNIT}::test_a_takeover_that_meets_trouble_is_tried_again_after_a_while",
 )
-def gives_up_at_the_first_trouble_of_healing(patch: Patch) -> None:
+def gives_up_at_the_first_trouble_of_reopening(patch: Patch) -> None:
     """Not drawn: a leader that ends is replaced."""
-    honest = Writing._heal_failed
+    honest = Writing._reopen_failed
 
     def heal_failed(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
         return (
-            self._end(error) if self.phase is LogWriterPhase.HEALING else honest(self, error, now)
+            self._end(error) if self.phase is LogWriterPhase.REOPENING else honest(self, error, now)
         )
 
-    patch.set(Writing, "_heal_failed", heal_failed)
+    patch.set(Writing, "_reopen_failed", heal_failed)

@@ -1,4 +1,4 @@
-"""Bugs of a writer that heals: what its ledger held, and whose log it is by now."""
+"""Bugs of a writer that reopens: what its ledger held, and whose log it is by now."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -13,7 +13,7 @@ from dlog.protocol import takeover
 from dlog.protocol.actions import RecoverSegment
 from dlog.protocol.edits import check_incarnation
 from dlog.protocol.log_writer import LogWriterPhase, Writing
-from dlog.protocol.log_writer_events import Healed, LeaveUnknown, SendEntries, WritingEffect
+from dlog.protocol.log_writer_events import LeaveUnknown, Reopened, SendEntries, WritingEffect
 from dlog.protocol.packer import Packer
 from dlog.protocol.pending_batch import PendingBatch
 from ledger.errors import LogError
@@ -22,44 +22,44 @@ from ledger.protocol.procedure import Action
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
 
-_KEEPS: Final = "tests/dlog/aio/test_what_healing_keeps.py"
+_KEEPS: Final = "tests/dlog/aio/test_what_reopening_keeps.py"
 _SETTLES: Final = (
     "tests/dlog/protocol/test_writing.py"
-    "::test_healing_confirms_what_the_log_holds_and_sends_the_rest_again"
+    "::test_reopening_confirms_what_the_log_holds_and_sends_the_rest_again"
 )
 
 
 @mutation("", logs=True, test=_SETTLES)
-def heals_by_sending_again_what_the_log_has(patch: Patch) -> None:
+def reopens_by_sending_again_what_the_log_has(patch: Patch) -> None:
     """What was in flight is sent to the new ledger, behind what recovery kept of it."""
-    honest = Writing._healed
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
         end = event.manifest.sealed_end
         self._packer.put_all_back()
         self._accumulator.next_offset += end - self.confirmed_offset
         self.confirmed_offset = end
         return honest(self, event, now)
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation("", logs=True, test=_SETTLES)
-def heals_and_takes_all_that_was_in_flight_for_kept(patch: Patch) -> None:
-    honest = Writing._healed
+def reopens_and_takes_all_that_was_in_flight_for_kept(patch: Patch) -> None:
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
         effects: list[WritingEffect] = []
         while self._packer.in_flight:
             effects.append(self._confirm())
         self.confirmed_offset = event.manifest.sealed_end
         return effects + honest(self, event, now)
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation("", logs=True)
-def heals_without_closing_the_old_ledger(patch: Patch) -> None:
+def reopens_without_closing_the_old_ledger(patch: Patch) -> None:
     """What is confirmed is taken for its end, which whoever opens next may move."""
     honest = TakeoverDriver._execute
 
@@ -78,19 +78,19 @@ def heals_without_closing_the_old_ledger(patch: Patch) -> None:
 
 
 @mutation("", logs=True)
-def heals_over_whoever_took_the_log(patch: Patch) -> None:
+def reopens_over_whoever_took_the_log(patch: Patch) -> None:
     def check_expected(
-        manifest: Manifest, log: str, _expected_epoch: int | None, heals: str | None
+        manifest: Manifest, log: str, _expected_epoch: int | None, reopens: str | None
     ) -> None:
-        if heals is not None:
-            check_incarnation(manifest, log, heals)
+        if reopens is not None:
+            check_incarnation(manifest, log, reopens)
 
     patch.set(takeover, "_check_expected", check_expected)
 
 
 @mutation("", logs=True)
 def looks_at_the_epoch_once(patch: Patch) -> None:
-    """Who heals and is slower than a successor takes the log from it at the next attempt."""
+    """Who reopens and is slower than a successor takes the log from it at the next attempt."""
     honest = TakeoverDriver._execute
     honest_check = takeover._check_expected
     checked: WeakSet[TakeoverDriver] = WeakSet()
@@ -104,9 +104,9 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
         return answer
 
     def check_expected(
-        manifest: Manifest, log: str, expected_epoch: int | None, heals: str | None
+        manifest: Manifest, log: str, expected_epoch: int | None, reopens: str | None
     ) -> None:
-        honest_check(manifest, log, None if again[0] else expected_epoch, heals)
+        honest_check(manifest, log, None if again[0] else expected_epoch, reopens)
 
     patch.set(TakeoverDriver, "_execute", execute)
     patch.set(takeover, "_check_expected", check_expected)
@@ -115,9 +115,9 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    test=f"{_KEEPS}::test_healing_out_of_an_empty_segment_forgets_no_txid_of_before",
+    test=f"{_KEEPS}::test_reopening_out_of_an_empty_segment_forgets_no_txid_of_before",
 )
-def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
+def forgets_the_txid_of_before_when_it_reopens(patch: Patch) -> None:
     """If its segment is empty `last_txid` falls, and a retry appends a second time."""
     honest = TakeoverDriver._execute
 
@@ -130,19 +130,22 @@ def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
 
 
 @mutation(
-    "", logs=True, drawn=False, test=f"{_KEEPS}::test_the_txid_of_what_healing_kept_is_the_last_one"
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_KEEPS}::test_the_txid_of_what_reopening_kept_is_the_last_one",
 )
-def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
+def reopens_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
     """Not with that of the records that were in flight, and are kept."""
-    honest = Writing._healed
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
         before = self.confirmed_txid
         effects = honest(self, event, now)
         self._sent_txid = self.confirmed_txid = before
         return effects
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation(
@@ -152,12 +155,12 @@ def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
     test="tests/dlog/protocol/test_writing.py"
     "::test_what_is_sent_again_is_behind_the_txid_that_was_kept",
 )
-def heals_without_the_old_txid(patch: Patch) -> None:
+def reopens_without_the_old_txid(patch: Patch) -> None:
     """What is sent again says that the log has the txids that are in flight behind it. It shows
     only if the writer then dies between two of its entries, and another opens the log."""
-    honest = Writing._healed
+    honest = Writing._reopened
 
-    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+    def reopened(self: Writing, event: Reopened, now: float) -> list[WritingEffect]:
         sent = self._sent_txid
         effects = honest(self, event, now)
         for effect in effects:
@@ -166,7 +169,7 @@ def heals_without_the_old_txid(patch: Patch) -> None:
                     batch.previous_txid = max(sent, batch.previous_txid)
         return effects
 
-    patch.set(Writing, "_healed", healed)
+    patch.set(Writing, "_reopened", reopened)
 
 
 @mutation(
@@ -188,11 +191,11 @@ def names_one_offset_for_all_unknown_outcomes(patch: Patch) -> None:
     logs=True,
     drawn=False,
     test=f"{_KEEPS}"
-    "::test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_healing",
+    "::test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_reopening",
 )
 def listens_to_the_ledger_of_before(patch: Patch) -> None:
     """With `ledger.LedgerWriter` it is the same: all its futures are settled when it is let go
-    of, their callbacks run in the next turn of the loop, and no healing ends before. The port
+    of, their callbacks run in the next turn of the loop, and no reopening ends before. The port
     does not promise that."""
 
     def hears(self: Writing, _: LedgerId) -> bool:
