@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlog.health.findings import Finding, Report
 
 _WIDTH: Final = 100
-_COLORS: Final = {"GRAVE": "red", "WRONG": "yellow", "NOTE": None}
+_COLORS: Final = {"CRITICAL": "red", "WARNING": "yellow", "NOTE": None}
 
 
 app = CommandGroup("cli#health")
@@ -28,7 +28,7 @@ app = CommandGroup("cli#health")
 @app.define(
     READS,
     "dlog status",
-    "dlog status --json | jq -r '.signs[].what'",
+    "dlog status --json | jq -r '.findings[].what'",
     "dlog status --uri zk://host:2181/dlog || page-somebody",
 )
 def status(uri: Uri = None, as_json: Json = False) -> None:
@@ -88,14 +88,14 @@ def _print(report: "Report") -> None:
         _colored("No problems found", "green")
         write_text(" in what was checked.\n")
     else:
-        gravest = max(finding.gravity for finding in findings).name
+        most_severe = max(finding.severity for finding in findings).name
         said = f"{counted(wrong, 'problem')} found"
-        _colored(said, _COLORS[gravest])
+        _colored(said, _COLORS[most_severe])
         write_text(".\n")
     for finding in findings:
         write_text("\n")
-        _colored(finding.gravity.name, _COLORS[finding.gravity.name])
-        write_text(_shown(finding).removeprefix(finding.gravity.name))
+        _colored(finding.severity.name, _COLORS[finding.severity.name])
+        write_text(_shown(finding).removeprefix(finding.severity.name))
         for consequence in finding.consequences:
             write_text(_below(consequence))
     write_text("\n")
@@ -116,7 +116,9 @@ def _colored(words: str, color: str | None) -> None:
 
 
 def _shown(finding: "Finding") -> str:
-    return _wrapped(f"{finding.gravity.name}: {finding.what}", "", "  ") + _action(finding, "  -> ")
+    return _wrapped(f"{finding.severity.name}: {finding.what}", "", "  ") + _action(
+        finding, "  -> "
+    )
 
 
 def _below(consequence: "Finding") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.health.findings import Finding, Gravity, named
+from dlog.health.findings import Finding, Severity, named
 from ledger.metastore.acl_survey import AclSurvey
 from ledger.values import counted
 
@@ -23,7 +23,7 @@ class AclFacts:
             return
         if not self.survey.ids:
             yield Finding(
-                Gravity.NOTE,
+                Severity.NOTE,
                 "open-namespace",
                 "anyone who can reach ZooKeeper may read and change all metadata, including keys "
                 "of ledgers",
@@ -31,7 +31,7 @@ class AclFacts:
             )
         elif len(self.survey.roles.operators) > 1 and not self.survey.roles.keep_rights:
             yield Finding(
-                Gravity.WRONG if self.grants else Gravity.NOTE,
+                Severity.WARNING if self.grants else Severity.NOTE,
                 "all-are-operators",
                 f"each of {len(self.survey.roles.operators)} identities that may write to "
                 "ZooKeeper may grant itself every role, and register as a bookie",
@@ -39,7 +39,7 @@ class AclFacts:
             )
         if self.survey.missing:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "acl-missing",
                 f"only operators can make what is missing: {named(self.survey.missing)}",
                 _MEND,
@@ -47,7 +47,7 @@ class AclFacts:
         if self.survey.differing:
             paths = [path for path, _ in self.survey.examples]
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "acl-differs",
                 f"{counted(self.survey.differing, 'node')} of the namespace may be touched by "
                 f"others than the rest of it: {named(paths)}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.findings import Finding, Gravity, are, named
+from dlog.health.findings import Finding, Severity, are, named
 from ledger.feature_level import FIRST, LEVEL_MAX
 from ledger.quorum import Quorum
 from ledger.values import counted
@@ -66,7 +66,7 @@ class BookiesFacts:
             yield from _findings_of(bookie)
             if bookie.registered and bookie.reads < self.level:
                 yield Finding(
-                    Gravity.WRONG,
+                    Severity.WARNING,
                     "bookie-too-old",
                     f"bookie {bookie.bookie} reads levels up to {bookie.reads}, and the cluster is "
                     f"at level {self.level}",
@@ -104,7 +104,7 @@ class BookiesFacts:
                 else "none was ever started"
             )
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "no-bookie",
                 f"no bookie is registered: {known}",
                 "Start the bookies: with 'dlog up' for a local cluster, else with 'dlog bookie "
@@ -113,7 +113,7 @@ class BookiesFacts:
             )
         elif not writable or writable < quorum.ack <= planned:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "nothing-written",
                 f"{writable} of {counted(len(there), 'registered bookie')} accept new entries: "
                 f"logs that need {quorum.ack} acknowledgements, the default, cannot be written",
@@ -122,7 +122,7 @@ class BookiesFacts:
             )
         elif writable < quorum.ensemble:
             yield Finding(
-                Gravity.WRONG if planned >= quorum.ensemble else Gravity.NOTE,
+                Severity.WARNING if planned >= quorum.ensemble else Severity.NOTE,
                 "few-bookies",
                 f"{are(writable, 'bookie')} writable, and by default each segment of a log needs "
                 f"{quorum.ensemble}",
@@ -186,21 +186,21 @@ def away_finding(missed: Sequence[tuple[str, str]], *, leaving: bool = False) ->
         "do not reach the metadata store"
     )
     return Finding(
-        Gravity.NOTE if leaving else Gravity.WRONG, "bookie-away", what, action, bookies=names
+        Severity.NOTE if leaving else Severity.WARNING, "bookie-away", what, action, bookies=names
     )
 
 
 def _findings_of(each: BookieFacts) -> Iterator[Finding]:
     if each.damaged:
         yield Finding(
-            Gravity.WRONG,
+            Severity.WARNING,
             "bookie-unreadable",
             f"the metadata of bookie {each.bookie} cannot be read: {each.damaged}",
             "No client uses it. Restart it with the newest version that runs in the cluster.",
         )
     if each.limbo:
         yield Finding(
-            Gravity.WRONG,
+            Severity.WARNING,
             "bookie-in-limbo",
             f"bookie {each.bookie} is {each.limbo}",
             "Keep the other bookies up until limbo ends by itself: see 'in limbo' in "
@@ -230,7 +230,7 @@ def _read_only_finding(each: BookieFacts) -> Finding:
         )
         action = f"'dlog bookie status {each.bookie}' queries it."
     return Finding(
-        Gravity.NOTE if ordered else Gravity.WRONG,
+        Severity.NOTE if ordered else Severity.WARNING,
         "bookie-read-only",
         f"bookie {each.bookie} accepts no new entries: {why}",
         action,

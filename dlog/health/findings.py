@@ -13,18 +13,18 @@ KIND_MAX: Final = 20
 """So many findings of one kind are told one by one."""
 
 
-class Gravity(IntEnum):
+class Severity(IntEnum):
     NOTE = 1
-    """Nothing is wrong; somebody may want to know."""
-    WRONG = 2
-    """Somebody should see to it: copies lack, or less would be borne than was planned for."""
-    GRAVE = 3
-    """Now: records cannot be written or read, or may be lost."""
+    """No problem, but worth knowing."""
+    WARNING = 2
+    """An operator should act: copies are missing, or fewer failures are tolerated than planned."""
+    CRITICAL = 3
+    """Records cannot be written or read now, or may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    gravity: Gravity
+    severity: Severity
     kind: str
     """In a word or two that stays the same, for scripts."""
     what: str
@@ -37,11 +37,11 @@ class Finding:
     """It follows from that bookies are out of reach if of each of these groups one is; empty: it
     has another cause."""
     consequences: tuple["Finding", ...] = ()
-    """The gravest first. A finding is as grave as the gravest of them."""
+    """The most severe first. A finding is as severe as the most severe of them."""
 
     @property
     def is_wrong(self) -> bool:
-        return self.gravity >= Gravity.WRONG
+        return self.severity >= Severity.WARNING
 
 
 class Facts(Protocol):
@@ -75,8 +75,8 @@ class Report:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more. What two
-        checks saw is said once, and what follows from another finding stands below that one."""
+        """The most severe first; of one kind and severity `KIND_MAX`, and then how many more. What
+        two checks saw is reported once, and a consequence is listed below its finding."""
         return _ordered(_joined(finding for one in self.checked for finding in _findings(one)))
 
     @property
@@ -93,7 +93,7 @@ class Report:
     def to_dict(self) -> dict[str, object]:
         return {
             "healthy": self.healthy,
-            "signs": [
+            "findings": [
                 {
                     **_shown(finding),
                     "consequences": [_shown(consequence) for consequence in finding.consequences],
@@ -122,7 +122,7 @@ def are(count: int, one: str) -> str:
 
 def _shown(finding: Finding) -> dict[str, object]:
     return {
-        "gravity": finding.gravity.name.lower(),
+        "severity": finding.severity.name.lower(),
         "kind": finding.kind,
         "what": finding.what,
         "action": finding.action,
@@ -144,16 +144,16 @@ def _joined(findings: Iterable[Finding]) -> Iterator[Finding]:
     for finding in once:
         if finding in alone:
             consequences = tuple(_ordered(below.get(finding, ())))
-            gravity = max(each.gravity for each in (finding, *consequences))
-            yield replace(finding, gravity=gravity, consequences=consequences)
+            severity = max(each.severity for each in (finding, *consequences))
+            yield replace(finding, severity=severity, consequences=consequences)
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    kinds: dict[tuple[Gravity, str], list[Finding]] = {}
+    kinds: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in findings:
-        kinds.setdefault((finding.gravity, finding.kind), []).append(finding)
-    gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].gravity)
-    return [finding for kind in gravest_first for finding in _bounded(kind)]
+        kinds.setdefault((finding.severity, finding.kind), []).append(finding)
+    most_severe_first = sorted(kinds.values(), key=lambda kind: -kind[0].severity)
+    return [finding for kind in most_severe_first for finding in _bounded(kind)]
 
 
 def _bounded(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _findings(one: CheckResult) -> Iterator[Finding]:
         yield from one.facts.findings()
     else:
         yield Finding(
-            Gravity.GRAVE,
+            Severity.CRITICAL,
             f"{one.name}-unknown",
             f"the state of {one.name.replace('_', ' ')} is unknown: {one.trouble}",
             "Fix that first, then run the check again.",

@@ -5,7 +5,7 @@ finishes. Pure.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dlog.health.findings import Finding, Gravity, named
+from dlog.health.findings import Finding, Severity, named
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import all_covered
 from ledger.values import counted
@@ -33,7 +33,7 @@ class LogsFacts:
         if self.leaderless:
             one = len(self.leaderless) == 1
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "log-without-leader",
                 f"nobody leads {'log' if one else f'{len(self.leaderless)} logs:'} "
                 f"{named(self.leaderless)}, and {'its' if one else 'their'} last writer did not "
@@ -43,7 +43,7 @@ class LogsFacts:
             )
         if self.unread:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "log-unreadable",
                 f"the metadata of {named(self.unread)} cannot be read",
                 "'dlog log show LOG' says why.",
@@ -98,7 +98,7 @@ class OpeningsFacts:
     def findings(self) -> Iterator[Finding]:
         for log, obstacle in self.blocked:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "log-cannot-be-opened",
                 f"log {log} cannot be opened for writing: {obstacle.reason}",
                 "Bring these bookies back. If that is impossible, or their claim cannot be true: "
@@ -181,7 +181,7 @@ class DeletionsFacts:
     """Logs whose manifest is half full: how many percent of it, by how many segments."""
 
     def findings(self) -> Iterator[Finding]:
-        begun = Gravity.NOTE if self.janitor else Gravity.WRONG
+        begun = Severity.NOTE if self.janitor else Severity.WARNING
         action = (
             f"The janitor ({self.janitor}) finishes them with its next pass; if they stay, its log "
             "has the reason."
@@ -207,7 +207,7 @@ class DeletionsFacts:
             )
         if self.retained and not self.janitor:
             yield Finding(
-                Gravity.NOTE,
+                Severity.NOTE,
                 "no-janitor",
                 f"{counted(self.retained, 'log')} with a limit of age or size, and no janitor: "
                 "only their writers apply it",
@@ -215,7 +215,7 @@ class DeletionsFacts:
             )
         for log, reason in self.implausible:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "implausible-times",
                 f"log {log} has records with implausible times: {reason}",
                 "Set timestamp_ms in milliseconds since 1970, or leave it out. Retention by age "
@@ -223,7 +223,7 @@ class DeletionsFacts:
             )
         for log, percent, segments in self.filling:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "manifest-filling-up",
                 f"the manifest of log {log} is {percent} % full, of "
                 f"{counted(segments, 'segment')}; a full one gets no more, and staged batches of "
@@ -233,7 +233,7 @@ class DeletionsFacts:
             )
         if self.unread:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "log-unreadable",
                 f"the metadata of {named(self.unread)} cannot be read",
                 "'dlog log show LOG' says why.",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dlog.health.findings import Finding, Gravity, are, named
+from dlog.health.findings import Finding, Severity, are, named
 from ledger.values import counted
 
 SAMPLE_MAX: Final = 2_000
@@ -56,7 +56,7 @@ class RepairFacts:
         yield from self._of_loss()
         if self.alarm:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "audit-alarm",
                 f"repair marks nothing: {self.alarm}",
                 "The usual cause is a network or a metadata store that is cut off: bring the "
@@ -66,7 +66,7 @@ class RepairFacts:
         if self.urgent or self.short:
             count = max(self.urgent, self.short)
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "copies-short",
                 f"{are(count, 'ledger')} down to fewer copies than are acknowledged of an entry",
                 "One more loss may be permanent. Bring back the unavailable bookies, and stop "
@@ -75,7 +75,7 @@ class RepairFacts:
             )
         if self.marked:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "underreplicated",
                 f"{are(self.marked, 'ledger')} known to be underreplicated{self._held_up()}",
                 "'dlog autorecovery status' shows the progress of repair.",
@@ -83,7 +83,7 @@ class RepairFacts:
             )
         if self.exposed and not self.marked:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "copies-away",
                 f"{self.exposed} of {self.sampled} ledgers that were checked have a copy on an "
                 f"unavailable bookie ({named(self.away)})",
@@ -101,14 +101,14 @@ class RepairFacts:
     def _of_loss(self) -> Iterator[Finding]:
         if self.lost:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "entries-lost",
                 f"no available bookie has some entries of {_ledgers(self.lost)}",
                 "Bring back the bookies that held them: 'dlog bookie where LEDGER' names them.",
             )
         if self.differing:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "copies-differ",
                 f"two bookies have different bytes for entries of {_ledgers(self.differing)}",
                 "'dlog log verify' reports which differ from the majority; an operator has to "
@@ -118,11 +118,11 @@ class RepairFacts:
     def _of_nobody(self) -> Iterator[Finding]:
         """Findings that nobody repairs: wrong only if there is something to be repaired."""
         marked, exposed = bool(self.marked), bool(self.exposed)
-        gravity = Gravity.WRONG if marked or exposed else Gravity.NOTE
+        severity = Severity.WARNING if marked or exposed else Severity.NOTE
         due_to = self._due_to(marked=marked, exposed=exposed)
         if not self.enabled:
             yield Finding(
-                gravity,
+                severity,
                 "repair-off",
                 "repair is disabled",
                 "'dlog autorecovery enable' resumes it.",
@@ -130,7 +130,7 @@ class RepairFacts:
             )
         if not self.auditor:
             yield Finding(
-                gravity,
+                severity,
                 "no-auditor",
                 "no auditor looks for underreplicated ledgers",
                 "Run 'dlog autorecovery start' on a machine or two.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dlog.health.findings import Finding, Gravity, named
+from dlog.health.findings import Finding, Severity, named
 from ledger.values import counted
 from ledger.wire import bookie_pb2 as pb
 
@@ -45,7 +45,7 @@ def expiry_finding(whose: str, validity: Validity, now_s: float) -> Finding | No
     left_s = validity.left_s(now_s)
     if left_s <= 0:
         return Finding(
-            Gravity.GRAVE,
+            Severity.CRITICAL,
             "certificate-expired",
             f"the certificate of {whose} expired on {validity}: no peer accepts it",
             "Put a renewed one in its place, with its key; no restart is needed.",
@@ -55,7 +55,7 @@ def expiry_finding(whose: str, validity: Validity, now_s: float) -> Finding | No
     days = left_s / DAY_S
     when = counted(round(days), "day") if days >= 2 else counted(round(left_s / 3600), "hour")
     return Finding(
-        Gravity.NOTE,
+        Severity.NOTE,
         "certificate-expires",
         f"the certificate of {whose} expires in {when}, on {validity}",
         "Put a renewed one in its place, with its key; no restart is needed.",
@@ -116,7 +116,7 @@ class ServersFacts:
         if len({*versions, self.version}) > 1:
             running = "; ".join(f"{version}: {named(who)}" for version, who in versions.items())
             yield Finding(
-                Gravity.NOTE,
+                Severity.NOTE,
                 "versions-differ",
                 f"bookies run versions that differ from each other or from this program "
                 f"({self.version}): {running}",
@@ -181,7 +181,7 @@ class ServersFacts:
 def _findings_of_reach(each: ServerFacts) -> Iterator[Finding]:
     if not each.reached:
         yield Finding(
-            Gravity.WRONG,
+            Severity.WARNING,
             "bookie-unreachable",
             f"bookie {each.bookie} is registered, but does not answer clients at {each.address} "
             "from here",
@@ -192,7 +192,7 @@ def _findings_of_reach(each: ServerFacts) -> Iterator[Finding]:
         )
     elif each.silent:
         yield Finding(
-            Gravity.NOTE,
+            Severity.NOTE,
             "no-orders",
             f"bookie {each.bookie} serves clients, but its state is unknown: {each.silent}",
             "Make its --operator-port reachable from here, or query it on its own machine.",
@@ -203,7 +203,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
     for directory in status.ledger_directories:
         if directory.failure:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "directory-failed",
                 f"bookie {bookie} only reads from {directory.path}: {directory.failure}",
                 "Replace the disk, or start the bookie again once it works.",
@@ -211,7 +211,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
     for journal in status.journals:
         if journal.full:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "journal-full",
                 f"bookie {bookie} has no space for its journal {journal.path}",
                 "Free space there; nothing that was acknowledged is lost.",
@@ -220,7 +220,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
         if usage.total_bytes and 1 - usage.free_bytes / usage.total_bytes > FILLED_SHARE:
             share = 100 * (1 - usage.free_bytes / usage.total_bytes)
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "disk-filling",
                 f"{usage.path} of bookie {bookie} is {share:.0f} % full",
                 "Add bookies, shorten retention, or look for a consumer that holds it up; 'dlog "
@@ -228,7 +228,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
             )
     for alarm in status.collector.alarms:
         yield Finding(
-            Gravity.WRONG,
+            Severity.WARNING,
             "deletions-stuck",
             f"bookie {bookie} keeps {counted(status.collector.waiting, 'ledger')} that may be "
             f"garbage: {alarm.reason}",
@@ -237,7 +237,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
         )
     for warning in status.warnings:
         yield Finding(
-            Gravity.WRONG,
+            Severity.WARNING,
             "bookie-warns",
             f"bookie {bookie} warns: {warning}",
             f"'dlog bookie status {bookie}' shows its whole state.",
@@ -247,7 +247,7 @@ def _findings_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Finding]
 def _clock_finding(each: ServerFacts) -> Finding:
     off_s = each.clock_off_s or 0.0
     return Finding(
-        Gravity.WRONG,
+        Severity.WARNING,
         "clock-differs",
         f"the clock of bookie {each.bookie} is {abs(off_s):.1f} s "
         f"{'ahead of' if off_s > 0 else 'behind'} the local clock",

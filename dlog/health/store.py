@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlog.health.findings import Finding, Gravity
+from dlog.health.findings import Finding, Severity
 from ledger.feature_level import LEVEL_MAX, LEVELS, ClusterLevel
 
 SLOW_S: Final = 1.0
@@ -26,7 +26,7 @@ class StoreFacts:
     def findings(self) -> Iterator[Finding]:
         if self.trouble:
             yield Finding(
-                Gravity.GRAVE,
+                Severity.CRITICAL,
                 "store-unreachable",
                 f"the metadata store does not serve: {self.trouble}",
                 "Writers continue as long as no bookie fails and no segment ends; no log can be "
@@ -34,14 +34,14 @@ class StoreFacts:
             )
         elif not self.instance:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "no-namespace",
                 f"there is no namespace at {self.uri}",
                 "Check --uri and DLOG_URI, or create one there with 'dlog init'.",
             )
         elif self.answered_s > SLOW_S:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "store-slow",
                 f"the metadata store took {self.answered_s:.1f} s to answer",
                 "Takeovers and ensemble changes wait for it: check the load and the disks of its "
@@ -50,7 +50,7 @@ class StoreFacts:
 
         if self.instance and self.held.raising_to:
             yield Finding(
-                Gravity.WRONG,
+                Severity.WARNING,
                 "level-unfinished",
                 f"raising the cluster's level to {self.held.raising_to} was started but not "
                 "finished: bookies of older releases cannot start",
@@ -58,7 +58,7 @@ class StoreFacts:
             )
         elif self.instance and self.held.level < LEVEL_MAX:
             yield Finding(
-                Gravity.NOTE,
+                Severity.NOTE,
                 "level-low",
                 f"the cluster is at level {self.held.level}, and this release knows "
                 f"{LEVEL_MAX} ({LEVELS[LEVEL_MAX].brings})",

@@ -150,7 +150,7 @@ async def test_trouble_fits_on_a_phone_and_delete_looks_like_nothing_else(tmp_pa
         at.cluster.kill_bookie(2)
         await ended(writer.append_many([b"with two of three"] * 50))
         await page.goto(at.address)
-        below = page.locator(".problems .wrong, .problems .grave").locator("ul li")
+        below = page.locator(".problems .warning, .problems .critical").locator("ul li")
         await expect(below.first).to_be_visible()
         await expect(page.get_by_role("heading", name="Repair")).to_be_visible()
         name = at.cluster.processes[2].name

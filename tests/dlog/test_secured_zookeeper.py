@@ -438,4 +438,4 @@ async def every_node_is_for_the_certificates(scene: Scene) -> None:
     assert (survey.differing, survey.missing, survey.whole) == (0, (), True), survey.examples
     report = json.loads(await dlog(scene.tls["client"], "doctor", "--json", uri=scene.uri))
     assert report["acls"]["bookies"] == IN_ZOOKEEPER["bookies"]
-    assert [sign for sign in report["signs"] if sign["kind"].startswith("acl")] == []
+    assert [sign for sign in report["findings"] if sign["kind"].startswith("acl")] == []

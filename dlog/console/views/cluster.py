@@ -20,8 +20,8 @@ STALE_S: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class ProblemRow:
-    gravity: str
-    """note, wrong or grave."""
+    severity: str
+    """note, warning or critical."""
     what: str
     action: str
     since: str
@@ -114,7 +114,7 @@ def repair(seen: ClusterSeen) -> Curve | None:
 
 
 def problems(seen: ClusterSeen, now: float) -> Sequence[ProblemRow]:
-    """Return what is wrong, the gravest first, and for how long it has been seen."""
+    """Return the problems, the most severe first, and for how long it has been seen."""
     found = []
     findings = seen.report.findings
     for finding in findings:
@@ -126,7 +126,7 @@ def problems(seen: ClusterSeen, now: float) -> Sequence[ProblemRow]:
         consequences = [each.what for each in finding.consequences]
         found.append(
             ProblemRow(
-                finding.gravity.name.lower(), finding.what, finding.action, lasting, consequences
+                finding.severity.name.lower(), finding.what, finding.action, lasting, consequences
             )
         )
     missed = {bookie for finding in findings for bookie in finding.bookies}

@@ -86,8 +86,8 @@ def test_a_cluster_of_a_newer_level_is_refused_and_still_shown() -> None:
 
 def test_status_says_that_the_level_can_rise_or_that_a_rise_was_not_finished() -> None:
     put(ClusterLevel())
-    findings = json.loads(command("status", "--json", code=1).stdout)["signs"]
+    findings = json.loads(command("status", "--json", code=1).stdout)["findings"]
     assert "level-low" in {each["kind"] for each in findings}
     put(ClusterLevel(1, LEVEL_MAX))
-    findings = json.loads(command("status", "--json", code=1).stdout)["signs"]
+    findings = json.loads(command("status", "--json", code=1).stdout)["findings"]
     assert "level-unfinished" in {each["kind"] for each in findings}

@@ -41,8 +41,8 @@ def shell() -> Iterator[CliShell]:
 
 def kinds(shell: CliShell, *, code: int = 1) -> list[str]:
     """Return the kinds of what is wrong; notes are left out."""
-    findings = shell.json("status", code=code)["signs"]
-    return [finding["kind"] for finding in findings if finding["gravity"] != "note"]
+    findings = shell.json("status", code=code)["findings"]
+    return [finding["kind"] for finding in findings if finding["severity"] != "note"]
 
 
 def test_a_cluster_that_is_well_says_so(shell: CliShell) -> None:
@@ -62,8 +62,8 @@ def test_a_log_that_cannot_be_opened_is_named(shell: CliShell) -> None:
         shell.cluster.kill_bookie(0)
         assert "log-cannot-be-opened" not in kinds(shell)
         shell.cluster.kill_bookie(1)
-        findings = shell.json("status", code=1)["signs"]
-        (dead,) = (each for each in findings if each["gravity"] == "grave")
+        findings = shell.json("status", code=1)["findings"]
+        (dead,) = (each for each in findings if each["severity"] == "critical")
         below = dead["consequences"]
         (finding,) = (each for each in below if each["kind"] == "log-cannot-be-opened")
         assert "log orders cannot be opened for writing: of ledger" in finding["what"]
@@ -99,7 +99,7 @@ def test_a_ledger_with_a_lac_that_cannot_be_true_is_named_and_mended(shell: CliS
         ConfirmedEntryMissing, match="entry 1000000 is confirmed according to bookie"
     ):
         dlog.Log.open("orders", uri=shell.uri)
-    findings = shell.json("status", code=1)["signs"]
+    findings = shell.json("status", code=1)["findings"]
     (finding,) = (each for each in findings if each["kind"] == "log-cannot-be-opened")
     assert "entry 1000000 is claimed to be confirmed" in finding["what"]
     told = shell.refused("ledger", "close-at", str(ledger_id), "0", "--yes")
@@ -115,20 +115,20 @@ def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> 
     shell.write("orders")
     shell.cluster.kill_bookie(1)
     text = shell.run("status", code=1)
-    assert text.startswith("1 problem found.\n\nWRONG: bookie bookie-1 (last at 127.0.0.1:")
+    assert text.startswith("1 problem found.\n\nWARNING: bookie bookie-1 (last at 127.0.0.1:")
     assert "\n  - 2 bookies are writable, and by default each segment of a log needs 3\n" in text
     assert "\n    -> Segments start with fewer copies" in text
     found = shell.json("status", code=1)
     assert found["healthy"] is False
     assert found["bookies"]["bookies"][1]["state"] == "away"
     assert found["repair"]["with_copies_away"] == found["repair"]["sampled"] == 3
-    [finding] = found["signs"]
-    assert (finding["kind"], finding["gravity"]) == ("bookie-away", "wrong")
+    [finding] = found["findings"]
+    assert (finding["kind"], finding["severity"]) == ("bookie-away", "warning")
     below = [each["kind"] for each in finding["consequences"]]
     assert below == ["few-bookies", "copies-away", "no-auditor"]
     shell.cluster.kill_bookie(2)
-    [finding] = shell.json("status", code=1)["signs"]
-    assert (finding["kind"], finding["gravity"]) == ("bookie-away", "grave")
+    [finding] = shell.json("status", code=1)["findings"]
+    assert (finding["kind"], finding["severity"]) == ("bookie-away", "critical")
     below = [each["kind"] for each in finding["consequences"]]
     assert below[:2] == ["nothing-written", "copies-short"]
 
@@ -211,9 +211,9 @@ def test_a_log_that_was_left_by_its_leader_is_named_and_one_that_was_closed_is_n
 
 def test_a_store_that_does_not_answer_is_the_one_thing_that_is_wrong(shell: CliShell) -> None:
     with shell.cluster.metadata_cut():
-        [finding] = shell.json("status", code=1)["signs"]
+        [finding] = shell.json("status", code=1)["findings"]
         assert finding["kind"] == "store-unreachable"
-        assert shell.run("status", code=1).startswith("1 problem found.\n\nGRAVE: the metadata")
+        assert shell.run("status", code=1).startswith("1 problem found.\n\nCRITICAL: the metadata")
 
 
 def test_a_check_that_cannot_be_made_takes_no_other_with_it(shell: CliShell) -> None:
@@ -231,7 +231,7 @@ def test_a_check_that_cannot_be_made_takes_no_other_with_it(shell: CliShell) -> 
 
 def test_looking_makes_no_namespace(shell: CliShell) -> None:
     with MemoryHub().shared("empty-one"):
-        [finding] = shell.json("status", "--uri", "memory://empty-one", code=1)["signs"]
+        [finding] = shell.json("status", "--uri", "memory://empty-one", code=1)["findings"]
         assert finding["kind"] == "no-namespace"
 
         async def nodes() -> Any:
@@ -256,7 +256,7 @@ def test_the_doctor_asks_each_bookie_and_reads_each_log(shell: CliShell) -> None
     found = shell.json("doctor")
     assert found.keys() >= {check.name for check in CHECKS}
     assert found["deletions"]["with_retention"] == 1
-    notes = [finding["kind"] for finding in found["signs"]]
+    notes = [finding["kind"] for finding in found["findings"]]
     assert notes == ["no-auditor", "no-orders", "no-orders", "no-orders", "no-janitor"]
 
 
@@ -272,7 +272,7 @@ def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliS
     loop = LoopThread.get()
     store = loop.run(register_nobody())
     try:
-        finding = shell.json("doctor", code=1)["signs"][0]
+        finding = shell.json("doctor", code=1)["findings"][0]
         assert finding["kind"] == "bookie-unreachable"
         assert "bookie ghost is registered, but does not answer clients" in finding["what"]
     finally:
@@ -301,7 +301,7 @@ def test_the_doctor_sees_deletions_that_nobody_finishes(
     assert found["deletions"]["half_deleted"] == ["a"]
     assert found["deletions"]["waiting"] == {"b": 1}
     assert found["not_looked_at"] == ["the manifests of 1 more log"]
-    wrong = [finding["kind"] for finding in found["signs"] if finding["gravity"] == "wrong"]
+    wrong = [finding["kind"] for finding in found["findings"] if finding["severity"] == "warning"]
     assert wrong == ["logs-half-deleted", "ledgers-wait"]
     shell.run("janitor", "run", "--once")
     assert shell.json("doctor")["deletions"]["half_deleted"] == []

@@ -83,12 +83,12 @@ def test_a_terminal_shows_in_color_how_grave_it_is() -> None:
         shell.cluster.kill_bookie(0)
         said = shell.invoke("status", **shown).stdout
         assert "\x1b[33m\x1b[1m1 problem found\x1b[0m.\n" in said
-        assert "\n\x1b[33m\x1b[1mWRONG\x1b[0m: bookie " in said
+        assert "\n\x1b[33m\x1b[1mWARNING\x1b[0m: bookie " in said
         assert "\nNOTE: " in said
         for index in (1, 2):
             shell.cluster.kill_bookie(index)
         said = shell.invoke("doctor", **shown).stdout
-        assert "\n\x1b[31m\x1b[1mGRAVE\x1b[0m: no bookie is registered" in said
+        assert "\n\x1b[31m\x1b[1mCRITICAL\x1b[0m: no bookie is registered" in said
         for plain in ({**shown, "NO_COLOR": "1"}, {**shown, "TERM": "dumb"}):
             assert "\x1b" not in shell.invoke("status", **plain).stdout
 

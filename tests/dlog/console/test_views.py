@@ -173,7 +173,7 @@ def test_a_bookie_that_does_not_answer_says_for_how_long_and_stands_first() -> N
     cluster = ClusterSeen()
     well = BookieFacts(bookie="b0")
     cluster.take_in(report(well, servers=(server(),)), now=100.0, now_ms=1)
-    assert cluster_page(cluster, 101.0).problems[0].gravity == "note"
+    assert cluster_page(cluster, 101.0).problems[0].severity == "note"
     cluster.take_in(report(well, servers=(server(reached=False),)), now=102.0, now_ms=2)
     cluster.take_in(report(well, servers=(server(reached=False),)), now=114.0, now_ms=3)
     page = cluster_page(cluster, 114.0)
@@ -199,7 +199,7 @@ def test_a_bookie_that_died_is_one_problem_before_and_after_its_session_has_ende
     repair = RepairFacts(auditor="h:1", away=("b0",), ledgers=1, sampled=1, exposed=1)
     cluster.take_in(Report((CheckResult("repair", repair),)), now=120.0, now_ms=3)
     page = cluster_page(cluster, 122.0)
-    [problem] = [each for each in page.problems if each.gravity != "note"]
+    [problem] = [each for each in page.problems if each.severity != "note"]
     assert problem.what.startswith("bookie b0 is known and not registered")
     assert problem.since == "12 s", "it has been silent for so long"
     assert [each.split()[0] for each in problem.consequences] == ["2", "1"]

@@ -9,7 +9,7 @@ import pytest
 from dlog.aio import Log
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.checks import gather_deletions
-from dlog.health.findings import KIND_MAX, CheckResult, Facts, Finding, Gravity, Report, named
+from dlog.health.findings import KIND_MAX, CheckResult, Facts, Finding, Report, Severity, named
 from dlog.health.logs import DeletionsFacts, LogsFacts, Obstacle, OpeningsFacts, blocked_by
 from dlog.health.repair import RepairFacts, sample
 from dlog.health.servers import ServerFacts, ServersFacts
@@ -42,8 +42,8 @@ WELL: tuple[Facts, ...] = (
 )
 
 
-def findings(facts: Facts) -> list[tuple[Gravity, str]]:
-    return [(finding.gravity, finding.kind) for finding in facts.findings()]
+def findings(facts: Facts) -> list[tuple[Severity, str]]:
+    return [(finding.severity, finding.kind) for finding in facts.findings()]
 
 
 def report(*facts: Facts) -> Report:
@@ -60,10 +60,12 @@ def test_where_nothing_is_wrong_there_is_no_finding(facts: Facts) -> None:
 
 def test_a_store_that_does_not_answer_is_grave_and_a_slow_one_is_wrong() -> None:
     well = StoreFacts(uri="zk://h/r", instance="i")
-    assert findings(replace(well, trouble="no answer")) == [(Gravity.GRAVE, "store-unreachable")]
+    assert findings(replace(well, trouble="no answer")) == [
+        (Severity.CRITICAL, "store-unreachable")
+    ]
     assert "does not answer" in replace(well, trouble="no answer").summary()
-    assert findings(replace(well, answered_s=1.5)) == [(Gravity.WRONG, "store-slow")]
-    assert findings(replace(well, instance="")) == [(Gravity.WRONG, "no-namespace")]
+    assert findings(replace(well, answered_s=1.5)) == [(Severity.WARNING, "store-slow")]
+    assert findings(replace(well, instance="")) == [(Severity.WARNING, "no-namespace")]
 
 
 def bookies(*changed: BookieFacts) -> BookiesFacts:
@@ -74,7 +76,7 @@ def bookies(*changed: BookieFacts) -> BookiesFacts:
 
 def test_a_bookie_that_is_known_and_not_there_is_wrong() -> None:
     found = bookies(replace(THREE[1], registered=False))
-    assert findings(found) == [(Gravity.WRONG, "bookie-away"), (Gravity.WRONG, "few-bookies")]
+    assert findings(found) == [(Severity.WARNING, "bookie-away"), (Severity.WARNING, "few-bookies")]
     away = next(found.findings())
     assert "bookie b1 (last at h1:1) is known and not registered" in away.what
     assert "'dlog bookie recover b1'" in away.action
@@ -85,43 +87,43 @@ def test_one_that_was_given_up_or_is_emptied_is_nothing_wrong() -> None:
     retired = BookieFacts(bookie="b9", registered=False, retired=True)
     assert findings(bookies(retired)) == []
     leaving = BookieFacts(bookie="b9", registered=False, leaving=True)
-    assert findings(bookies(leaving)) == [(Gravity.NOTE, "bookie-away")]
+    assert findings(bookies(leaving)) == [(Severity.NOTE, "bookie-away")]
 
 
 def test_one_that_is_read_only_says_why_and_an_operators_word_is_only_a_note() -> None:
     full = replace(THREE[0], bookie="b3", read_only=True, reasons=("/d is 96 % full",))
-    assert findings(bookies(full)) == [(Gravity.WRONG, "bookie-read-only")]
+    assert findings(bookies(full)) == [(Severity.WARNING, "bookie-read-only")]
     assert "accepts no new entries: /d is 96 % full" in next(bookies(full).findings()).what
     ordered = replace(full, reasons=("an operator said so",))
-    assert findings(bookies(ordered)) == [(Gravity.NOTE, "bookie-read-only")]
+    assert findings(bookies(ordered)) == [(Severity.NOTE, "bookie-read-only")]
     both = replace(full, reasons=("an operator said so", "/d is 96 % full"))
-    assert findings(bookies(both)) == [(Gravity.WRONG, "bookie-read-only")]
+    assert findings(bookies(both)) == [(Severity.WARNING, "bookie-read-only")]
     emptied = replace(full, reasons=(), leaving=True)
-    assert findings(bookies(emptied)) == [(Gravity.NOTE, "bookie-read-only")]
+    assert findings(bookies(emptied)) == [(Severity.NOTE, "bookie-read-only")]
     silent = replace(full, reasons=(), silent="no answer")
     assert "reason is unknown (no answer)" in next(bookies(silent).findings()).what
 
 
 def test_a_bookie_in_limbo_or_unreadable_is_wrong() -> None:
     assert findings(bookies(replace(THREE[0], limbo="in limbo: files are gone"))) == [
-        (Gravity.WRONG, "bookie-in-limbo")
+        (Severity.WARNING, "bookie-in-limbo")
     ]
     damaged = replace(THREE[0], registered=False, damaged="format version 9")
-    assert (Gravity.WRONG, "bookie-unreadable") in findings(bookies(damaged))
+    assert (Severity.WARNING, "bookie-unreadable") in findings(bookies(damaged))
 
 
 def test_too_few_bookies_to_acknowledge_are_grave() -> None:
     one = bookies(*(replace(each, registered=False) for each in THREE[1:]))
-    assert (Gravity.GRAVE, "nothing-written") in findings(one)
+    assert (Severity.CRITICAL, "nothing-written") in findings(one)
     none = bookies(*(replace(each, registered=False) for each in THREE))
-    assert (Gravity.GRAVE, "no-bookie") in findings(none)
-    assert findings(BookiesFacts(bookies=())) == [(Gravity.GRAVE, "no-bookie")]
+    assert (Severity.CRITICAL, "no-bookie") in findings(none)
+    assert findings(BookiesFacts(bookies=())) == [(Severity.CRITICAL, "no-bookie")]
 
 
 def test_a_cluster_that_never_had_more_bookies_is_for_logs_that_want_no_more() -> None:
-    assert findings(BookiesFacts(bookies=THREE[:1])) == [(Gravity.NOTE, "few-bookies")]
+    assert findings(BookiesFacts(bookies=THREE[:1])) == [(Severity.NOTE, "few-bookies")]
     refusing = replace(THREE[0], read_only=True, reasons=("full",))
-    assert (Gravity.GRAVE, "nothing-written") in findings(BookiesFacts(bookies=(refusing,)))
+    assert (Severity.CRITICAL, "nothing-written") in findings(BookiesFacts(bookies=(refusing,)))
 
 
 REPAIR = RepairFacts(auditor="h:1", workers=1)
@@ -130,30 +132,30 @@ REPAIR = RepairFacts(auditor="h:1", workers=1)
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (replace(REPAIR, marked=3, looked_at=3), [(Gravity.WRONG, "underreplicated")]),
-        (replace(REPAIR, lost=(7,)), [(Gravity.GRAVE, "entries-lost")]),
-        (replace(REPAIR, differing=(7, 8)), [(Gravity.GRAVE, "copies-differ")]),
-        (replace(REPAIR, alarm="all are away"), [(Gravity.GRAVE, "audit-alarm")]),
-        (replace(REPAIR, urgent=2), [(Gravity.GRAVE, "copies-short")]),
-        (replace(REPAIR, short=2), [(Gravity.GRAVE, "copies-short")]),
+        (replace(REPAIR, marked=3, looked_at=3), [(Severity.WARNING, "underreplicated")]),
+        (replace(REPAIR, lost=(7,)), [(Severity.CRITICAL, "entries-lost")]),
+        (replace(REPAIR, differing=(7, 8)), [(Severity.CRITICAL, "copies-differ")]),
+        (replace(REPAIR, alarm="all are away"), [(Severity.CRITICAL, "audit-alarm")]),
+        (replace(REPAIR, urgent=2), [(Severity.CRITICAL, "copies-short")]),
+        (replace(REPAIR, short=2), [(Severity.CRITICAL, "copies-short")]),
         (
             replace(REPAIR, away=("b1",), ledgers=9, sampled=9, exposed=4),
-            [(Gravity.WRONG, "copies-away")],
+            [(Severity.WARNING, "copies-away")],
         ),
-        (replace(REPAIR, enabled=False), [(Gravity.NOTE, "repair-off")]),
-        (replace(REPAIR, auditor=""), [(Gravity.NOTE, "no-auditor")]),
+        (replace(REPAIR, enabled=False), [(Severity.NOTE, "repair-off")]),
+        (replace(REPAIR, auditor=""), [(Severity.NOTE, "no-auditor")]),
         (
             replace(REPAIR, enabled=False, marked=1, looked_at=1),
-            [(Gravity.WRONG, "underreplicated"), (Gravity.WRONG, "repair-off")],
+            [(Severity.WARNING, "underreplicated"), (Severity.WARNING, "repair-off")],
         ),
         (
             replace(REPAIR, auditor="", exposed=1, sampled=1, ledgers=1),
-            [(Gravity.WRONG, "copies-away"), (Gravity.WRONG, "no-auditor")],
+            [(Severity.WARNING, "copies-away"), (Severity.WARNING, "no-auditor")],
         ),
     ],
 )
 def test_what_repair_has_to_do_and_who_does_it(
-    facts: RepairFacts, expected: list[tuple[Gravity, str]]
+    facts: RepairFacts, expected: list[tuple[Severity, str]]
 ) -> None:
     assert findings(facts) == expected
 
@@ -184,19 +186,19 @@ def test_what_was_not_looked_at_is_said() -> None:
 
 def test_logs_that_lost_their_leader_are_named() -> None:
     facts = LogsFacts(logs=2, elections=2, looked_at=2, led=1, leaderless=("orders",))
-    assert findings(facts) == [(Gravity.WRONG, "log-without-leader")]
+    assert findings(facts) == [(Severity.WARNING, "log-without-leader")]
     assert next(facts.findings()).what.startswith("nobody leads log orders, and its last writer")
     unread = replace(facts, leaderless=(), unread=("x",))
-    assert findings(unread) == [(Gravity.WRONG, "log-unreadable")]
+    assert findings(unread) == [(Severity.WARNING, "log-unreadable")]
 
 
 def test_the_gravest_sign_comes_first() -> None:
     marked = replace(REPAIR, marked=1, looked_at=1)
     found = report(replace(REPAIR, auditor=""), marked, StoreFacts(uri="u", trouble="gone"))
-    assert [finding.gravity for finding in found.findings] == [
-        Gravity.GRAVE,
-        Gravity.WRONG,
-        Gravity.NOTE,
+    assert [finding.severity for finding in found.findings] == [
+        Severity.CRITICAL,
+        Severity.WARNING,
+        Severity.NOTE,
     ]
     assert not found.healthy
     assert report(replace(REPAIR, auditor="")).healthy, "a note is nothing wrong"
@@ -205,7 +207,7 @@ def test_the_gravest_sign_comes_first() -> None:
 def test_a_check_that_could_not_be_made_is_a_sign_itself() -> None:
     found = Report((CheckResult("logs", None, "no answer within 10 s"),))
     [finding] = found.findings
-    assert (finding.gravity, finding.kind) == (Gravity.GRAVE, "logs-unknown")
+    assert (finding.severity, finding.kind) == (Severity.CRITICAL, "logs-unknown")
     assert "no answer within 10 s" in finding.what
     assert not found.healthy
     assert found.to_dict()["logs"] is None
@@ -241,9 +243,12 @@ def test_one_dead_bookie_is_one_sign_with_what_follows_from_it_below() -> None:
     ):
         grave = repair is not EXPOSED
         [finding] = report(ONE_DEAD, repair, *([blocked] if grave else [])).findings
-        assert (finding.kind, finding.gravity) == ("bookie-away", Gravity.GRAVE if grave else 2)
+        assert (finding.kind, finding.severity) == (
+            "bookie-away",
+            Severity.CRITICAL if grave else 2,
+        )
         assert [each.kind for each in finding.consequences][: len(below)] == below
-    shown: Any = report(ONE_DEAD, EXPOSED).to_dict()["signs"]
+    shown: Any = report(ONE_DEAD, EXPOSED).to_dict()["findings"]
     assert [[each["kind"] for each in finding["consequences"]] for finding in shown] == [
         ["few-bookies", "copies-away"]
     ]
@@ -330,26 +335,26 @@ def saying(**fields: object) -> ServersFacts:
 
 def test_a_bookie_that_is_not_reached_is_wrong_and_one_that_takes_no_orders_is_not() -> None:
     gone = replace(SERVER, reached=False, status=None, silent="no answer")
-    assert findings(servers(gone)) == [(Gravity.WRONG, "bookie-unreachable")]
+    assert findings(servers(gone)) == [(Severity.WARNING, "bookie-unreachable")]
     shut = replace(SERVER, status=None, silent="it takes no orders")
-    assert findings(servers(shut)) == [(Gravity.NOTE, "no-orders")]
+    assert findings(servers(shut)) == [(Severity.NOTE, "no-orders")]
     assert servers(gone, shut).summary() == "1 of 2 reached by clients, 0 by operators"
 
 
 def test_what_a_bookie_says_of_its_disks_is_told() -> None:
     full = pb.DirectoryUsage(path="/d", total_bytes=100, free_bytes=9)
-    assert findings(saying(directories=[full])) == [(Gravity.WRONG, "disk-filling")]
+    assert findings(saying(directories=[full])) == [(Severity.WARNING, "disk-filling")]
     assert "/d of bookie b0 is 91 % full" in next(saying(directories=[full]).findings()).what
     assert saying(directories=[full]).summary().endswith("the fullest disk is at 91 %")
     assert findings(saying(directories=[pb.DirectoryUsage(path="/no-answer")])) == []
     failed = pb.LedgerDirectoryStatus(path="/l", failure="I/O error")
-    assert findings(saying(ledger_directories=[failed])) == [(Gravity.WRONG, "directory-failed")]
+    assert findings(saying(ledger_directories=[failed])) == [(Severity.WARNING, "directory-failed")]
     journal = pb.JournalStatus(path="/j", full=True)
-    assert findings(saying(journals=[journal])) == [(Gravity.WRONG, "journal-full")]
-    assert findings(saying(warnings=["86 % full"])) == [(Gravity.WRONG, "bookie-warns")]
+    assert findings(saying(journals=[journal])) == [(Severity.WARNING, "journal-full")]
+    assert findings(saying(warnings=["86 % full"])) == [(Severity.WARNING, "bookie-warns")]
     alarm = pb.CollectorAlarm(kind="untraced-deletions", reason="no trace")
     waiting = pb.CollectorStatus(waiting=3, alarms=[alarm])
-    assert findings(saying(collector=waiting)) == [(Gravity.WRONG, "deletions-stuck")]
+    assert findings(saying(collector=waiting)) == [(Severity.WARNING, "deletions-stuck")]
 
 
 @pytest.mark.parametrize(
@@ -360,31 +365,31 @@ def test_a_clock_differs_if_it_does_so_for_sure(
     off_s: float | None, answered_s: float, differs: bool
 ) -> None:
     facts = servers(replace(SERVER, clock_off_s=off_s, answered_s=answered_s))
-    assert findings(facts) == ([(Gravity.WRONG, "clock-differs")] if differs else [])
+    assert findings(facts) == ([(Severity.WARNING, "clock-differs")] if differs else [])
     if off_s == -9.0:
         assert "is 9.0 s behind the local clock" in next(facts.findings()).what
 
 
 def test_versions_that_differ_are_a_note() -> None:
     newer = replace(SERVER, bookie="b1", status=pb.StatusReply(version="1.1"))
-    assert findings(servers(SERVER, newer)) == [(Gravity.NOTE, "versions-differ")]
+    assert findings(servers(SERVER, newer)) == [(Severity.NOTE, "versions-differ")]
     assert "1.0: b0; 1.1: b1" in next(servers(SERVER, newer).findings()).what
-    assert findings(replace(servers(SERVER), version="0.9")) == [(Gravity.NOTE, "versions-differ")]
+    assert findings(replace(servers(SERVER), version="0.9")) == [(Severity.NOTE, "versions-differ")]
 
 
 def test_deletions_that_nobody_finishes_are_wrong() -> None:
     begun = DeletionsFacts(logs=9, looked_at=9, half_deleted=("a",), waiting=(("b", 2), ("c", 1)))
     assert findings(begun) == [
-        (Gravity.WRONG, "logs-half-deleted"),
-        (Gravity.WRONG, "ledgers-wait"),
+        (Severity.WARNING, "logs-half-deleted"),
+        (Severity.WARNING, "ledgers-wait"),
     ]
     assert "3 trimmed ledgers not deleted yet, of b, c" in [s.what for s in begun.findings()]
-    assert {gravity for gravity, _ in findings(replace(begun, janitor="h:1"))} == {Gravity.NOTE}
+    assert {severity for severity, _ in findings(replace(begun, janitor="h:1"))} == {Severity.NOTE}
     assert findings(DeletionsFacts(logs=1, looked_at=1, retained=1)) == [
-        (Gravity.NOTE, "no-janitor")
+        (Severity.NOTE, "no-janitor")
     ]
     unread = DeletionsFacts(logs=9, looked_at=5, unread=("x",))
-    assert findings(unread) == [(Gravity.WRONG, "log-unreadable")]
+    assert findings(unread) == [(Severity.WARNING, "log-unreadable")]
     assert list(unread.unseen()) == ["the manifests of 4 more logs"]
 
 
@@ -411,14 +416,14 @@ def certified(*, valid_days: float, left_days: float) -> pb.StatusReply:
     ("valid_days", "left_days", "expected"),
     [
         (365, 31, []),
-        (365, 29, [(Gravity.NOTE, "certificate-expires")]),
-        (365, -1, [(Gravity.GRAVE, "certificate-expired")]),
+        (365, 29, [(Severity.NOTE, "certificate-expires")]),
+        (365, -1, [(Severity.CRITICAL, "certificate-expired")]),
         (6, 2.5, []),
-        (6, 1.5, [(Gravity.NOTE, "certificate-expires")]),
+        (6, 1.5, [(Severity.NOTE, "certificate-expires")]),
     ],
 )
 def test_a_certificate_that_should_have_been_renewed_is_told_of(
-    valid_days: float, left_days: float, expected: list[tuple[Gravity, str]]
+    valid_days: float, left_days: float, expected: list[tuple[Severity, str]]
 ) -> None:
     status = certified(valid_days=valid_days, left_days=left_days)
     theirs = ServersFacts(
@@ -437,7 +442,7 @@ def test_a_certificate_that_should_have_been_renewed_is_told_of(
 def test_logs_whose_manifest_fills_up_are_named() -> None:
     facts = DeletionsFacts(logs=2, looked_at=2, filling=(("orders", 61, 17_000),))
     [finding] = facts.findings()
-    assert (finding.gravity, finding.kind) == (Gravity.WRONG, "manifest-filling-up")
+    assert (finding.severity, finding.kind) == (Severity.WARNING, "manifest-filling-up")
     assert "orders is 61 % full, of 17,000 segments" in finding.what
     assert "truncate" in finding.action
 
@@ -459,7 +464,7 @@ async def test_the_doctor_looks_at_how_full_manifests_are(monkeypatch: pytest.Mo
 def test_logs_with_implausible_times_are_named() -> None:
     facts = DeletionsFacts(logs=2, looked_at=2, implausible=(("orders", "a reason"),))
     (finding,) = facts.findings()
-    assert (finding.gravity, finding.kind) == (Gravity.WRONG, "implausible-times")
+    assert (finding.severity, finding.kind) == (Severity.WARNING, "implausible-times")
     assert "orders" in finding.what
     assert "a reason" in finding.what
 
@@ -506,7 +511,7 @@ def test_a_log_that_cannot_be_opened_is_grave() -> None:
         logs=9, looked_at=8, open=3, asked=2, blocked=(("orders", Obstacle("a reason")),)
     )
     (finding,) = facts.findings()
-    assert (finding.gravity, finding.kind) == (Gravity.GRAVE, "log-cannot-be-opened")
+    assert (finding.severity, finding.kind) == (Severity.CRITICAL, "log-cannot-be-opened")
     assert "log orders cannot be opened for writing: a reason" in finding.what
     assert "dlog ledger close-at" in finding.action
     assert len(list(facts.unseen())) == 2

@@ -30,14 +30,14 @@ async def findings(uri: str, command: str) -> list[dict[str, Any]]:
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await ended(process.communicate())
-    return [finding for finding in json.loads(output)["signs"] if finding["gravity"] != "note"]
+    return [finding for finding in json.loads(output)["findings"] if finding["severity"] != "note"]
 
 
 def shown(gatherer: Gatherer) -> list[ProblemRow]:
     return [
         problem
         for problem in problems(gatherer.cluster, time.monotonic())
-        if problem.gravity != "note"
+        if problem.severity != "note"
     ]
 
 
