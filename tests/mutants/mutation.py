@@ -430,7 +430,9 @@ def main(arguments: list[str] | None = None) -> int:
     for tests, bugs in chosen.items():
         began, mutator = time.monotonic(), Mutator(bugs)
         paths = [str(ROOT / each) for each in tests]
-        status = pytest.main(["-q", "--quick", "-p", "no:cacheprovider", *paths], plugins=[mutator])
+        status = pytest.main(
+            ["-q", "--quick", "--wide", "-p", "no:cacheprovider", *paths], plugins=[mutator]
+        )
         survivors = mutator.survivors
         judged = sum(each.key in JUDGED for each in survivors)
         bad += len(survivors) - judged + (status not in {0, 1})

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-QUERY_TIMEOUT_S = 90
+QUERY_TIMEOUT_S = 240
 
 
 def stream(

@@ -32,6 +32,7 @@ ROWS: Final = [b"%d" % row for row in range(1000)]
 PER_TRIGGER: Final = 100
 STEP_S: Final = 300.0
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+LONG: Final = pytest.mark.long("chaos-spark")
 LOCAL_CLUSTER: Final = "local-cluster[2,1,1024]"
 
 
@@ -73,7 +74,7 @@ def kill_a_machine() -> None:
     ("master", "trouble"),
     [
         (None, (kill_executors, kill_python_workers, kill_a_machine)),
-        (LOCAL_CLUSTER, (kill_python_workers, kill_executors)),
+        pytest.param(LOCAL_CLUSTER, (kill_python_workers, kill_executors), marks=LONG),
     ],
     ids=["standalone", "local-cluster"],
 )
@@ -254,6 +255,7 @@ def test_executors_get_dlog_by_py_files(
     assert f"rows {2 * len(ROWS)}" in shown
 
 
+@LONG
 def test_executors_get_all_by_a_packed_environment(
     shipped: str, bare_cluster: str, without_dlog: Path, tmp_path: Path
 ) -> None:

@@ -194,7 +194,7 @@ def test_a_log_is_not_overwritten_and_a_sealed_one_is_not_written(
 
 
 def test_a_stream_writes_small_and_large_batches_once_over_restarts(feed: Feed, uri: str) -> None:
-    for count in (10, 200_000, 1, 300_000):
+    for count in (10, 100_000, 1, 100_000):
         feed.put(count)
     feed.run(uri, "stream")
     assert values(uri, "stream") == feed.all()
@@ -203,7 +203,7 @@ def test_a_stream_writes_small_and_large_batches_once_over_restarts(feed: Feed, 
     assert values(uri, "stream") == feed.all()
 
 
-@pytest.mark.parametrize("rows", [10, 300_000])
+@pytest.mark.parametrize("rows", [10, 100_000])
 def test_a_batch_that_spark_runs_again_is_there_once(feed: Feed, uri: str, rows: int) -> None:
     log = f"again{rows}"
     feed.put(rows)
@@ -282,17 +282,17 @@ def test_a_table_of_several_logs_takes_no_rows(spark: SparkSession, uri: str) ->
         spark.sql("DROP TABLE many")
 
 
-def test_200_small_batches_make_the_segments_that_the_log_rolls_and_no_more(
+def test_many_small_batches_make_the_segments_that_the_log_rolls_and_no_more(
     feed: Feed, uri: str
 ) -> None:
-    for _ in range(201):
+    for _ in range(41):
         feed.put(3)
-    feed.run(uri, "small", timeout_s=400, **{"log.roll_records": 150})
+    feed.run(uri, "small", **{"log.roll_records": 30})
     assert values(uri, "small") == feed.all()
     found = manifest(uri, "small")
     assert found.epoch == 1
     full = [segment.sealed.records for segment in found.segments if segment.sealed]
-    assert full[:4] == [150] * 4
+    assert full[:4] == [30] * 4
     assert len(found.segments) <= 5
 
 
