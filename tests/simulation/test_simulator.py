@@ -22,7 +22,8 @@ from tests.simulation.stepping import Outcome
 from tests.simulation.workload import Simulation
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(200)
+SEEDS = range(80)
+"""`make sim` runs more of them."""
 
 FAST = [
     "confirms_with_one_ack_less",
