@@ -34,10 +34,14 @@ class Sizes:
     records: tuple[tuple[int, int], ...] = ((100, 2_000_000), (1000, 500_000))
     """(bytes of a value, how many)."""
     rounds: int = 3
-    """Of each, in turn, after one that counts for nothing; the median counts."""
+    """Of each, in turn, after `warm_rounds`; the median counts."""
+    warm_rounds: int = 1
+    """They count for nothing."""
     per_trigger: int = 250_000
     kafka_writes: int = 4
     """Kafka writes one row of so many: what is synced takes it long, and a rate is a rate."""
+    warm_s: float = 5.0
+    """Before latency counts."""
     latency_s: float = 20.0
     latency_per_s: int = 1000
     backfill: tuple[int, int] = (20_000_000, 1_000_000)
@@ -47,11 +51,13 @@ class Sizes:
 
 
 QUICK: Final = Sizes(
-    records=((100, 20_000),),
+    records=((100, 2_000),),
     rounds=1,
-    per_trigger=5000,
-    latency_s=3.0,
-    backfill=(50_000, 10_000),
+    warm_rounds=0,
+    per_trigger=1000,
+    warm_s=0.5,
+    latency_s=1.0,
+    backfill=(5_000, 2_500),
     seconds=0.1,
 )
 
@@ -64,10 +70,10 @@ class Bench(Results):
         """Measure each of *ways* in turn, and report rows a second: of `LIMIT`, ours as a share of
         that, and of others beside ours."""
         rates: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(self.sizes.rounds + 1):
+        for number in range(self.sizes.warm_rounds + self.sizes.rounds):
             for way, work in ways.items():
                 rows, seconds = work()
-                if number:
+                if number >= self.sizes.warm_rounds:
                     rates[way].append(rows / seconds)
         ours, limit = median(rates[OURS]), median(rates[LIMIT])
         for way, found in rates.items():
