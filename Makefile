@@ -208,6 +208,7 @@ proto: $(STAMP)
 
 sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(REPLICAS),--replicas) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(if $(LOGS),$(if $(SEED),,$(PY) -m pytest -q --long -m long tests/simulation/logs/test_interrupted_takeovers.py))
 
 mutations: $(STAMP)
 	$(PY) -m tests.mutants $(MODULES) $(if $(KINDS),--kinds $(KINDS))

@@ -208,7 +208,7 @@ def _check_command(item: pytest.Item, target: str) -> None:
     makefile = (item.config.rootpath / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     lines = recipe[1].splitlines() if recipe else []
-    words = {word for line in lines if "--long" in line for word in line.split()}
+    words = {word.rstrip(")") for line in lines if "--long" in line for word in line.split()}
     if item.path.relative_to(item.config.rootpath).as_posix() not in words:
         raise pytest.UsageError(f"{item.nodeid} is long, and make {target} does not run it")
 

@@ -139,7 +139,7 @@ def stopped_anywhere(fate: str) -> Iterator[Interrupted]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", ["crashes", "sleeps"])
+@pytest.mark.parametrize("fate", ["crashes", pytest.param("sleeps", marks=pytest.mark.long("sim"))])
 def test_a_takeover_that_stops_anywhere_is_taken_over_itself(fate: str) -> None:
     assert {world.step for world in stopped_anywhere(fate)} == {"", *STEPS}
 
