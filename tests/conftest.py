@@ -37,6 +37,9 @@ for late in (
 
 # A JVM that lives for a test compiles more than it runs: a session of Spark takes a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Seconds that Python gives a JVM of Spark to answer; a loaded machine takes longer than the 15 of
+# the default.
+os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and all that tests start would
 # inherit it: commands that are to end with it would not.

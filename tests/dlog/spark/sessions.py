@@ -27,6 +27,7 @@ def session(master: str, scratch: Path, settings: dict[str, str] | None = None) 
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.authenticate.socketTimeout": "300s",  # else 15, which a loaded machine misses
         # The default starts a process for each file.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing"
