@@ -4,9 +4,12 @@
 
 The client runs on the main thread and three bookies with disks in memory on the threads of
 `dlog.testing`, so a call belongs to the client or to the bookies by its thread. After each append
-the next one waits until nothing is called any more: the third bookie has answered, and all three
-know the LAC. Counts hardly depend on the machine or on what else it does. Those of today are in
-`calls.json`; the command fails if one has grown by more than `GROWTH_MAX`. `--record` writes them.
+the next one waits until nothing is called any more: the third bookie has answered. Counts hardly
+depend on the machine or on what else it does. Those of today are in `calls.json`; the command fails
+if one has grown by more than `GROWTH_MAX`. `--record` writes them.
+
+A LAC that travels by itself is counted apart: it leaves only if nothing is added for a quiet
+moment, or if a reader waits. Its calls are the difference to appends after which it always leaves.
 """
 
 import argparse
@@ -28,18 +31,22 @@ import dlog
 import dlog.testing
 from dlog.aio import Log
 from dlog.testing import bookie
+from ledger import writer
+from ledger.protocol.writer_events import PublishLac
 
 APPENDS: Final = 200
 PAYLOAD: Final = bytes(100)
 GROWTH_MAX: Final = 0.10
 PASSES: Final = "passes of the client's loop"
+LAC: Final = "calls of the client for a LAC by itself"
+LAC_AT_BOOKIE: Final = "calls of each bookie for a LAC by itself"
 RECORDED: Final = Path(__file__).with_suffix(".json")
 _WARM: Final = 100
 _BOOKIES: Final = 3
 _QUIET_S: Final = 0.005
 _QUIET_LOOKS: Final = 2
 """Nothing was called between so many looks, and the one before them."""
-_CHECKPOINT_S: Final = 3600.0
+_NEVER_S: Final = 3600.0
 """A checkpoint is in the way of no append, and its time is the machine's."""
 _SOMETIMES: Final = 0.5
 """A file that is entered less often by an append is not in its way."""
@@ -150,20 +157,33 @@ class LoneAppend:
 
 async def _appended(
     uri: str, appends: int, counter: CallCounter, loop_passes: PassCounter
-) -> LoneAppend:
-    passes = 0
+) -> tuple[LoneAppend, LoneAppend]:
     async with await Log.open("calls", uri=uri) as log:
         for _ in range(_WARM):
             await log.append(PAYLOAD)
+        with patch.object(writer, "PUBLISH_QUIET_S", _NEVER_S):
+            lone = await _averaged(log, appends, counter, loop_passes)
+        with patch.object(writer.LedgerWriter, "_publish_now", _publish_to_all):
+            return lone, await _averaged(log, appends, counter, loop_passes)
+
+
+def _publish_to_all(self: writer.LedgerWriter, effect: PublishLac) -> None:
+    self._publish(effect, effect.bookies)
+
+
+async def _averaged(
+    log: Log, appends: int, counter: CallCounter, loop_passes: PassCounter
+) -> LoneAppend:
+    passes = 0
+    await _quiet(counter)
+    counter.begin()
+    for _ in range(appends):
+        before = loop_passes.passes
+        await log.append(PAYLOAD)
+        passes += loop_passes.passes - before
         await _quiet(counter)
-        counter.begin()
-        for _ in range(appends):
-            before = loop_passes.passes
-            await log.append(PAYLOAD)
-            passes += loop_passes.passes - before
-            await _quiet(counter)
-        client = counter.since_begin(client=True)
-        bookies = counter.since_begin(client=False)
+    client = counter.since_begin(client=True)
+    bookies = counter.since_begin(client=False)
     return LoneAppend(
         {file: calls / appends for file, calls in client.items()},
         {file: calls / appends / _BOOKIES for file, calls in bookies.items()},
@@ -180,9 +200,10 @@ async def _quiet(counter: CallCounter) -> None:
         total = counter.total
 
 
-def counted(appends: int) -> LoneAppend:
-    """Make so many lone appends in a cluster of this process; return the calls of one."""
-    service = replace(bookie._SERVICE, checkpoint_interval_s=_CHECKPOINT_S)  # noqa: SLF001
+def counted(appends: int) -> tuple[LoneAppend, LoneAppend]:
+    """Make so many lone appends in a cluster of this process; return the calls of one, and of one
+    after which a LAC travels by itself."""
+    service = replace(bookie._SERVICE, checkpoint_interval_s=_NEVER_S)  # noqa: SLF001
     counter, loop_passes = CallCounter(), PassCounter()
     counter.install()
     try:
@@ -213,13 +234,15 @@ def main() -> int:
     parser.add_argument("--files", action="store_true", help="print the calls of each file")
     parser.add_argument("--record", action="store_true", help=f"write {RECORDED.name}")
     options = parser.parse_args()
-    lone = counted(options.appends)
+    lone, published = counted(options.appends)
     if options.files:
         for name, calls in (("client", lone.client), ("each bookie", lone.bookie)):
             for file, count in sorted(calls.items(), key=lambda pair: -pair[1]):
                 if count >= _SOMETIMES:
                     print(f"{count:8.1f}  {name:12} {file}")
     figures = lone.figures()
+    for name, own in ((LAC, "calls of the client"), (LAC_AT_BOOKIE, "calls of each bookie")):
+        figures[name] = round(published.figures()[own] - figures[own], 1)
     if options.record:
         # Which answers come in one turn is chance.
         kept = figures | {PASSES: math.ceil(figures[PASSES])}

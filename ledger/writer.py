@@ -30,7 +30,7 @@ from ledger.errors import (
     WrongPassword,
     with_unknown_outcome,
 )
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import get_logger, now_ms
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.mark import written_without
@@ -49,6 +49,12 @@ ENTRY_CHARGE_MIN: Final = 256
 however small it is."""
 PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
 """So that no writer has more entries in flight than bookies take for possible."""
+_PUBLISH_TURNS: Final = 4
+"""So many turns of the loop the LAC waits for an entry that carries it: as many as it takes to tell
+who waits for the last one, and to get what he adds then."""
+PUBLISH_QUIET_S: Final = 0.01
+"""Without an add for so long, the LAC is published also to bookies at which nobody waits for it. A
+reader that comes in between waits as long at most."""
 Settled = Callable[[EntryId | LogError], None]
 """Called once: with the id of an entry that is confirmed, or why it may not be kept."""
 
@@ -102,6 +108,10 @@ class LedgerWriter:
         """Set when `ready` has to look again."""
         self._runs: tuple[int, int, list[AddRun]] = (0, -1, [])
         """Of what range runs were built last, shared by the bookies of one step."""
+        self._put_off: tuple[protocol.PublishLac, list[BookieId], float] | None = None
+        """News of the LAC for bookies at which nobody waits for it, and when it is due."""
+        self._quiet: asyncio.TimerHandle | None = None
+        """Calls `_publish_late`; there may be newer news by then."""
         self._marking: set[asyncio.Task[None]] = set()
         """Goes on when the writer is over: what lacks copies still does."""
         self._list()
@@ -239,8 +249,7 @@ class LedgerWriter:
                 else:
                     self._send(effect)
             case protocol.PublishLac():
-                soon: Callable[..., object] = self._loop.call_soon
-                soon(soon, soon, soon, self._publish_if_idle, effect)  # four turns later
+                self._publish_soon(effect, _PUBLISH_TURNS)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
             case common.ChooseReplacements():
@@ -282,6 +291,9 @@ class LedgerWriter:
 
     def _stop(self) -> None:
         self._run.stop()
+        self._put_off = None
+        if self._quiet is not None:
+            self._quiet.cancel()
         self._unlisted()
 
     def _send(self, effect: protocol.SendAdds) -> None:
@@ -312,14 +324,55 @@ class LedgerWriter:
             return [run]
         return runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX)
 
-    def _publish_if_idle(self, effect: protocol.PublishLac) -> None:
-        """Publish, unless an entry was added that carries as much: its caller would wait for three
-        messages that nobody needs. Called four turns of the loop after the LAC has moved: as many
-        as it takes to tell who waits for the last entry, and to get what he adds then."""
-        if not self._queued and self._machine.last_add_pushed == effect.last_add_confirmed:
-            self._publish(effect)
+    def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
+        """Publish after so many turns, unless an entry was added that carries as much: its caller
+        would wait for messages that nobody needs."""
+        if self._queued or self._machine.last_add_pushed != effect.last_add_confirmed:
+            return
+        if turns:
+            self._loop.call_soon(self._publish_soon, effect, turns - 1)
+        else:
+            self._publish_now(effect)
 
-    def _publish(self, effect: protocol.PublishLac) -> None:
+    def _publish_now(self, effect: protocol.PublishLac) -> None:
+        """Publish to the bookies at which readers wait, and put it off for the others."""
+        is_watched = self._environment.transport.is_watched
+        later = [bookie for bookie in effect.bookies if not is_watched(bookie)]
+        now = [bookie for bookie in effect.bookies if bookie not in later]
+        if now:
+            self._publish(effect, now)
+        if later:
+            self._put_off = effect, later, self._loop.time() + PUBLISH_QUIET_S
+            if self._quiet is None:
+                self._quiet = self._loop.call_later(PUBLISH_QUIET_S, self._publish_late)
+
+    def _publish_late(self) -> None:
+        """Publish what was put off, unless it is too new, or an entry carries as much since."""
+        self._quiet = None
+        if self._put_off is None:
+            return
+        effect, later, due = self._put_off
+        if not self._is_newest(effect):
+            self._put_off = None  # what was added is followed by news of its own
+        elif self._loop.time() < due:
+            self._quiet = self._loop.call_at(due, self._publish_late)
+        else:
+            self._put_off = None
+            self._publish(effect, later)
+
+    def _publish_if_watched(self, bookie: BookieId) -> None:
+        """Publish to *bookie*, which has just answered, if that was put off too soon."""
+        assert self._put_off is not None
+        effect, later, _ = self._put_off
+        is_watched = self._environment.transport.is_watched
+        if bookie in later and is_watched(bookie) and self._is_newest(effect):
+            later.remove(bookie)
+            self._publish(effect, [bookie])
+
+    def _is_newest(self, effect: protocol.PublishLac) -> bool:
+        return not self._queued and self._machine.last_add_pushed == effect.last_add_confirmed
+
+    def _publish(self, effect: protocol.PublishLac, bookies: Sequence[BookieId]) -> None:
         frame = encode_lac(
             ledger_id=self.ledger_id,
             last_add_confirmed=effect.last_add_confirmed,
@@ -334,7 +387,7 @@ class LedgerWriter:
             frames=frame,
             explicit_lac=True,
         )
-        for bookie in effect.bookies:
+        for bookie in bookies:
             self._environment.transport.add(bookie, run, _ignore)
 
     def on_answer(self, sent: protocol.SendAdds, status: Status) -> None:
@@ -351,6 +404,8 @@ class LedgerWriter:
             self._answering = False
             if self._settled:
                 self._tell()
+        if self._put_off is not None:
+            self._publish_if_watched(sent.bookie)
 
     def _tell(self) -> None:
         """Tell those who wait what became of their entries; each may add more, or end this. An

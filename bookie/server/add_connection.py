@@ -191,7 +191,13 @@ class AddConnection:
             return
         held_ms = 0 if self._held is None else self._left_ms(self._held)
         for ack in self._stream.session.acks():
-            message = ack_message(ack.first, ack.last, ack.statuses, held_ms)
+            message = ack_message(
+                ack.first,
+                ack.last,
+                ack.statuses,
+                held_ms,
+                unwatched=not self._stream.session.watched_batches,
+            )
             connection.send(FrameKind.ADDED, ack.last, message)
         if self._waiting and self._preparing is None and self._held is None:
             # Not from here: who tells of what is durable tells others too.

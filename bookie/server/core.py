@@ -142,7 +142,8 @@ class BookieCore:
         self._queued_bytes = {False: 0, True: 0}  # by: is it recovery
         self._charges: deque[tuple[int, int, bool]] = deque()
         self._disk_reads = self._fencing_reads = self._waiting_reads = self._held_reads = 0
-        self._waiting: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
+        """How many reads wait for what is confirmed, by ledger."""
         self.changed: dict[int, None] = {}
         """Ledgers whose waiting reads must look again."""
         self.taken = 0
@@ -224,7 +225,7 @@ class BookieCore:
         self.added_bytes += size_bytes
         if recovery:
             self.recovery_entries += count
-        if run.ledger_id in self._waiting:
+        if run.ledger_id in self.waiting:
             self.changed[run.ledger_id] = None
         return status, ticket
 
@@ -311,7 +312,7 @@ class BookieCore:
         if self._waiting_reads >= self.limits.waiting_reads_max:
             return ReadAnswer(Status.TOO_MANY_REQUESTS)
         ledger_id = query.ledger_id
-        self._waiting[ledger_id] = self._waiting.get(ledger_id, 0) + 1
+        self.waiting[ledger_id] = self.waiting.get(ledger_id, 0) + 1
         self._waiting_reads += 1
         try:
             seen = False
@@ -331,9 +332,9 @@ class BookieCore:
                     break
         finally:
             self._waiting_reads -= 1
-            self._waiting[ledger_id] -= 1
-            if not self._waiting[ledger_id]:
-                del self._waiting[ledger_id]
+            self.waiting[ledger_id] -= 1
+            if not self.waiting[ledger_id]:
+                del self.waiting[ledger_id]
         return ReadAnswer(
             answer.status,
             considered=query.first - 1,
@@ -353,8 +354,12 @@ class BookieCore:
         return answer
 
     def _touch(self, ledger_id: int) -> None:
-        if ledger_id in self._waiting:
+        if ledger_id in self.waiting:
             self.changed[ledger_id] = None
+
+
+WATCHED_BATCHES: Final = 64
+"""So many batches of a client a read that waited is remembered for."""
 
 
 class AddSession:
@@ -363,6 +368,9 @@ class AddSession:
     def __init__(self, core: BookieCore) -> None:
         self._core = core
         self._last_batch = 0
+        self.watched_batches = 0
+        """So many more batches count as watched: a read waits for a ledger of this client, or has
+        lately, as a tail that got something asks again in a moment."""
         self.open: deque[tuple[int, int, tuple[Status, ...]]] = deque()
         """Batches that are not answered yet: number, ticket, and statuses unless all is good."""
 
@@ -379,6 +387,11 @@ class AddSession:
         if batch != self._last_batch + 1:
             raise BadMessage("AddBatch", f"batch {batch} came after {self._last_batch}")
         self._last_batch = batch
+        waiting = self._core.waiting
+        if waiting and any(run.ledger_id in waiting for run in runs):
+            self.watched_batches = WATCHED_BATCHES
+        elif self.watched_batches:
+            self.watched_batches -= 1
         ticket, statuses = 0, []
         for run, ready in zip_longest(runs, prepared):
             status, ticket_of_run = self._core.add(run, ready)

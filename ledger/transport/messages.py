@@ -97,22 +97,30 @@ def batch_runs(received: Received) -> list[AddRun]:
     return runs
 
 
-def ack_message(first: int, last: int, statuses: Sequence[Status], held_ms: int = 0) -> bytes:
-    message = pb.AddAck(first_batch=first, last_batch=last, held_ms=held_ms)
+def ack_message(
+    first: int,
+    last: int,
+    statuses: Sequence[Status],
+    held_ms: int = 0,
+    *,
+    unwatched: bool = False,
+) -> bytes:
+    message = pb.AddAck(first_batch=first, last_batch=last, held_ms=held_ms, unwatched=unwatched)
     if statuses:
         message.statuses.extend(pb.Status.ValueType(status) for status in statuses)
     return checked(message)
 
 
-def ack_values(received: Received) -> tuple[int, int, list[Status], int]:
-    """Return first batch, last batch, the statuses by run, and for how many ms the connection is
-    not read from. Raises `BadMessage`."""
+def ack_values(received: Received) -> tuple[int, int, list[Status], int, bool]:
+    """Return first batch, last batch, the statuses by run, for how many ms the connection is not
+    read from, and whether nobody waits for what is confirmed. Raises `BadMessage`."""
     message, _ = verified(pb.AddAck, received)
     return (
         message.first_batch,
         message.last_batch,
         [_status(status, "AddAck") for status in message.statuses] if message.statuses else [],
         message.held_ms,
+        message.unwatched,
     )
 
 

@@ -29,6 +29,10 @@ class BookieTransport(Protocol):
         *on_done* is called exactly once, later. Runs to one bookie arrive in order, and are
         answered in order. The buffer of the run must not change until then."""
 
+    def is_watched(self, bookie: BookieId) -> bool:
+        """Whether readers may wait at *bookie* for what is confirmed: so it said, or nothing, when
+        it last answered an add."""
+
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer: ...
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer: ...

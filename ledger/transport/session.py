@@ -56,6 +56,8 @@ class BookieSession:
         self.way = way
         self.address = way.address
         self.ended = False
+        self.is_watched = True
+        """Whether readers may wait at the bookie for news of what this process adds to."""
         self._generation = way.generation
         self._bookie = bookie
         self._before: BookieSession | None = None
@@ -196,7 +198,8 @@ class BookieSession:
     def _acked(self, frame: Frame) -> None:
         if frame.kind != FrameKind.ADDED:
             raise BadMessage("Frame", f"kind {frame.kind} answers no adds")
-        first, last, statuses, held_ms = ack_values(frame.body)
+        first, last, statuses, held_ms, unwatched = ack_values(frame.body)
+        self.is_watched = not unwatched
         if held_ms:
             self._held_until = self._loop.time() + min(held_ms / 1000, _HELD_S_MAX)
         window = self._window

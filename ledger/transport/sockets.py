@@ -134,6 +134,10 @@ class SocketTransport:
         else:
             session.add(run, on_done, size_bytes)
 
+    def is_watched(self, bookie: BookieId) -> bool:
+        link = self._links.get(bookie)
+        return link is None or link.session is None or link.session.is_watched
+
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         request, timeout_s = read_request(query), self._limits.timeout_s + query.wait_ms / 1000
         answer = await self._ask(bookie, FrameKind.READ, request, read_answer, timeout_s)

@@ -171,10 +171,15 @@ class AddAck(_message.Message):
     LAST_BATCH_FIELD_NUMBER: _builtins.int
     STATUSES_FIELD_NUMBER: _builtins.int
     HELD_MS_FIELD_NUMBER: _builtins.int
+    UNWATCHED_FIELD_NUMBER: _builtins.int
     first_batch: _builtins.int
     last_batch: _builtins.int
     held_ms: _builtins.int
     """a quota: for so long nothing more is read from this connection"""
+    unwatched: _builtins.bool
+    """No read waits, nor did lately, for ledgers that this connection adds to: the LAC by itself may
+    be sent a moment later. A bookie that does not know this field never sets it.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___Status.ValueType]:
         """empty: every run of these batches is durable"""
@@ -186,10 +191,11 @@ class AddAck(_message.Message):
         last_batch: _builtins.int = ...,
         statuses: _abc.Iterable[Global___Status.ValueType] | None = ...,
         held_ms: _builtins.int = ...,
+        unwatched: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_batch", b"first_batch", "held_ms", b"held_ms", "last_batch", b"last_batch", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_batch", b"first_batch", "held_ms", b"held_ms", "last_batch", b"last_batch", "statuses", b"statuses", "unwatched", b"unwatched"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,7 +83,7 @@ def test_adds_and_their_acknowledgements_are_understood() -> None:
         )
         assert said == wanted
     acked = messages.ack_values(body("ADDED", FrameKind.ADDED))
-    assert acked == (1, 2, [Status.OK, Status.FENCED], 30)
+    assert acked == (1, 2, [Status.OK, Status.FENCED], 30, False)
 
 
 def test_questions_and_answers_are_understood() -> None:

@@ -92,6 +92,7 @@ _SAMPLES = [
     _Sample("batch of nothing", batch_message([]), _batch),
     _Sample("ack", ack_message(3, 5, []), ack_values),
     _Sample("ack of statuses", ack_message(3, 3, [Status.OK, Status.FENCED]), ack_values),
+    _Sample("ack of what nobody waits for", ack_message(3, 5, [], unwatched=True), ack_values),
     _Sample("ack of nothing", ack_message(0, 0, []), ack_values),
     _Sample("read", _READ, read_query),
     _Sample("fencing read", read_request(ReadQuery(7, KEY, 0, 9, fence=True)), read_query),

@@ -39,7 +39,7 @@ async def acked(peer: Peer, last: int) -> None:
     done = 0
     while done < last:
         frame = await peer.frame()
-        _, done, statuses, _ = ack_values(frame.body)
+        _, done, statuses, _, _ = ack_values(frame.body)
         assert (frame.kind, frame.number, statuses) == (FrameKind.ADDED, done, [])
 
 
@@ -58,6 +58,32 @@ async def test_a_writer_with_too_many_open_batches_is_not_read_from(
         await until(lambda: only_connection(bookie).is_reading)
         peer.add(21, run_of(21))
         await peer.frame()
+
+
+async def test_an_ack_says_whether_a_read_waits_or_has_lately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.core.WATCHED_BATCHES", 2)
+
+    async with (
+        serving() as bookie,
+        greeted(bookie.address) as peer,
+        transport_to(bookie.address) as reader,
+    ):
+
+        async def unwatched(batch: int, ledger_id: int = 7) -> bool:
+            peer.add(batch, run_of(batch, ledger_id=ledger_id))
+            return ack_values((await peer.frame()).body)[-1]
+
+        assert await unwatched(1)
+        query = ReadQuery(7, KEY, 2, 2, bytes_max=1, wait_ms=60_000)
+        reading = asyncio.create_task(reader.read(BOOKIE, query))
+        await until(lambda: bookie.service.core.waiting_reads == 1)
+        assert await unwatched(2, ledger_id=8), "of another ledger"
+        assert not await unwatched(3)
+        reading.cancel()
+        await until(lambda: bookie.service.core.waiting_reads == 0)
+        assert [await unwatched(batch) for batch in (4, 5, 6)] == [False, True, True]
 
 
 async def test_a_batch_does_not_pass_the_one_before_it_that_needs_the_disk() -> None:

@@ -132,7 +132,7 @@ async def test_what_waits_stays_with_the_client() -> None:
             peer.add(batch, run_of(batch, ledger_id=mine, payload=payload))
         await until(lambda: bookie.held() == 1)
         frame = await peer.frame()
-        _, last, _, held_ms = ack_values(frame.body)
+        _, last, _, held_ms, _ = ack_values(frame.body)
         assert last == 1
         assert 2000 < held_ms < 4000, "300 KB at 64 KiB/s, less the first second"
         assert len(bookie.bookie.storage.ledgers[mine]) == 1

@@ -63,6 +63,10 @@ class SimTransport:
 
         stream.request(self._world.adding(self.process, target, run), heard)
 
+    def is_watched(self, bookie: BookieId) -> bool:
+        """Drawn: what a bookie said last may be of any age, and readers come and go."""
+        return self._world.scheduler.random.random() < 0.5
+
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         await self._before(f"read from {bookie}")
         target = self._world.bookies[bookie]

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from ledger import writer as ledger_writer
 from ledger.cluster import make_namespace
 from ledger.entry import ENTRY_BYTES_MAX, access_key, parse_header
 from ledger.environment import Credentials, Environment
@@ -47,7 +48,10 @@ class Bookies:
         self.taken: dict[BookieId, list[int]] = {}
         self.told: dict[BookieId, list[int]] = {}
         """Which LAC came by itself."""
+        self.unwatched: set[BookieId] = set()
+        """At which nobody waits for what is confirmed."""
         self.holds = False
+        self.holds_only: BookieId | None = None
         self._held: list[Callable[[Status], None]] = []
 
     def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
@@ -55,7 +59,7 @@ class Bookies:
             self.told.setdefault(bookie, []).append(parse_header(run.frames).last_add_confirmed)
         else:
             self.taken.setdefault(bookie, []).extend(run.entries)
-        if self.holds:
+        if self.holds or (bookie == self.holds_only and not run.explicit_lac):
             self._held.append(on_done)
         else:
             on_done(Status.OK)
@@ -70,6 +74,9 @@ class Bookies:
     async def answer_once_they_have(self, entries: list[int]) -> None:
         await until(lambda: self.taken == dict.fromkeys((B1, B2, B3), entries))
         self.answer(Status.OK)
+
+    def is_watched(self, bookie: BookieId) -> bool:
+        return bookie not in self.unwatched
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         return ReadAnswer(Status.UNREACHABLE)
@@ -137,6 +144,67 @@ def test_no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_t
             assert bookies.told == {}
 
             await until(lambda: bookies.told == {B1: [9], B2: [9], B3: [9]})
+            await writing.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_lac_goes_at_once_to_bookies_at_which_readers_wait_and_later_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(quiet_s: float, told: dict[BookieId, list[int]]) -> None:
+        monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", quiet_s)
+        async with handle() as (writing, bookies):
+            bookies.unwatched = {B1, B3}
+            await _added(writing)
+            await until(lambda: bookies.told == told)
+            if writing._put_off is not None:
+                writing._publish_late()  # too early
+            assert bookies.told == told
+            await writing.close()
+
+    asyncio.run(scenario(3600.0, {B2: [0]}))
+    asyncio.run(scenario(0.0, {B1: [0], B2: [0], B3: [0]}))
+
+
+def test_a_quiet_moment_begins_again_with_each_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
+            bookies.unwatched = {B1, B2, B3}
+            await _added(writing)
+            await until(lambda: writing._put_off is not None)
+            bookies.holds = True
+            last = writing.add(b"b")
+            await settled()
+            writing._publish_late()  # as if its time had come
+            assert (bookies.told, writing._put_off) == ({}, None), "that entry carries it"
+            bookies.answer(Status.OK)
+            assert await last == 1
+            await until(lambda: writing._put_off is not None)
+            effect, later, _ = writing._put_off or (None, [], 0.0)
+            assert (effect and effect.last_add_confirmed, later) == (1, [B1, B2, B3])
+            await writing.close()
+            assert writing._put_off is None
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_has_come_gets_the_lac_with_the_answer_that_tells_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last bookie answers when the entry is confirmed and the LAC was put off."""
+
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
+            bookies.unwatched = {B1, B2, B3}
+            bookies.holds_only = B3
+            await _added(writing)
+            await until(lambda: writing._put_off is not None)
+            bookies.unwatched = {B1, B2}
+            bookies.answer(Status.OK)
+            assert bookies.told == {B3: [0]}
             await writing.close()
 
     asyncio.run(scenario())

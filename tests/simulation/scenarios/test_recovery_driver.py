@@ -49,6 +49,9 @@ class Watched:
         self._world.post.do(lambda: self._world.bookies[bookie].add(run, answers.append))
         asyncio.get_running_loop().call_soon(on_done, answers[0])
 
+    def is_watched(self, bookie: BookieId) -> bool:
+        return True
+
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         self.reads.append(query)
         answers: list[ReadAnswer] = []

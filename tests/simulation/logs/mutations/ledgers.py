@@ -2,8 +2,10 @@
 
 The scenario of ledgers has drivers of its own, so these are for the logs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from bookie.server import add_connection
 from ledger import client, entry, recovery, writer
 from ledger.entry import encode_frame, parse_header
 from ledger.errors import DamagedEntry
@@ -13,7 +15,8 @@ from ledger.protocol.answers import Found, proven_lac
 from ledger.protocol.recovery_events import LacRead
 from ledger.protocol.recovery_phases import Fencing
 from ledger.reader import LedgerReader, ReaderState
-from ledger.requests import ReadAnswer
+from ledger.requests import ReadAnswer, Status
+from ledger.transport import messages
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _BELIEVED = "tests/ledger/test_what_is_believed.py"
@@ -38,6 +41,54 @@ def recovers_what_it_does_not_verify(patch: Patch) -> None:
         return Found(answer.status, headers, frames, answer.considered, None, lac, answer.fenced)
 
     patch.set(recovery, "verified", believed)
+
+
+_HANDLE = "tests/simulation/scenarios/test_handle.py"
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_HANDLE}::test_the_lac_goes_at_once_to_bookies_at_which_readers_wait_and_later_to_the_others",
+)
+def forgets_the_lac_that_it_put_off(patch: Patch) -> None:
+    """Whoever reads to the end when the writer is quiet never gets its last entry. Writers of the
+    simulator are never quiet for as long as readers wait."""
+
+    def publish_late(self: writer.LedgerWriter) -> None:
+        self._quiet = self._put_off = None
+
+    patch.set(writer.LedgerWriter, "_publish_late", publish_late)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_HANDLE}::test_a_reader_that_has_come_gets_the_lac_with_the_answer_that_tells_of_it",
+)
+def does_not_look_whether_a_reader_has_come(patch: Patch) -> None:
+    """A tail is a quiet moment later; nothing is broken by that."""
+    patch.set(writer.LedgerWriter, "_publish_if_watched", lambda _self, _bookie: None)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/bookie/server/test_connections.py"
+    "::test_an_ack_says_whether_a_read_waits_or_has_lately",
+)
+def says_that_nobody_waits(patch: Patch) -> None:
+    """A tail is a quiet moment later; nothing is broken by that."""
+
+    def ack_message(
+        first: int, last: int, statuses: Sequence[Status], held_ms: int = 0, **_: bool
+    ) -> bytes:
+        return messages.ack_message(first, last, statuses, held_ms, unwatched=True)
+
+    patch.set(add_connection, "ack_message", ack_message)
 
 
 @mutation(
