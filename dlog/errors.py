@@ -521,6 +521,17 @@ class CommandOutcomeUnknown(RemoteError):
         self.log, self.reason = log, reason
 
 
+class ForwardRefused(RemoteError):
+    """The leader takes no such command from this replica; it was not applied by this call."""
+
+    def __init__(self, log: str, leader: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: leader {leader} refused a forwarded command: {reason}. Correct that, or "
+            "submit it to the leader itself"
+        )
+        self.log, self.leader, self.reason = log, leader, reason
+
+
 class SnapshotRequestFailed(RemoteError):
     """A running replica did not write the snapshot that was requested."""
 

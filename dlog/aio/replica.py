@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, NamedTuple, Never, Self, TypeVar, get_args
 
 from dlog import metrics
+from dlog.aio.command_router import CommandRouter, LocalReplica
 from dlog.aio.handle import opening
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
@@ -233,6 +234,20 @@ class Replica(Generic[M]):
         )
         self._proposals: Proposals[list[_Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
         self._term: _Term | None = None
+        self._router = CommandRouter(
+            LocalReplica(
+                name=name,
+                candidate=candidate.name,
+                version=machine.version,
+                leads=self._leads,
+                leader_elsewhere=self._leader_elsewhere,
+                submit=self._submit,
+                changed=lambda: self._changed,
+            ),
+            ledgers,
+            self._node,
+            f"replica-{self._proposals.proposer.hex()}",
+        )
         self._led_epoch = 0
         """The last one that this replica led."""
         self._changed = asyncio.Event()
@@ -356,6 +371,7 @@ class Replica(Generic[M]):
         *,
         request_id: RequestId | tuple[str, int] | None = None,
         timeout_s: Duration = SUBMIT_S,
+        forward: bool = False,
     ) -> object:
         """Append a command, apply it in the order of the log, and return what `apply` returned.
 
@@ -364,19 +380,32 @@ class Replica(Generic[M]):
         `dlog.protocol.client_table` keeps it. If its append ends without an outcome the log is
         waited for. Cancelling ends the waiting, not the command.
 
+        With *forward* the command is sent to the leader if this replica is not it, and again to its
+        successor if the leader dies meanwhile, until *timeout_s*. It has a request then, its own if
+        none is given, so it has one effect; its result must be one that can be kept.
+
         Raises `NotLeader` (certainly not applied), `CommandOutcomeUnknown` if the outcome was not
         learned in *timeout_s*, `RequestForgotten`, `RecordTooLarge`, `TooManyPending`,
-        `InvalidValue`; `ApplyFailed` and what else stopped this replica."""
+        `InvalidValue`; with *forward* `AccessDenied`, `ForwardRefused`, `InvalidResult`;
+        `ApplyFailed` and what else stopped this replica."""
         wait_s = duration_s(timeout_s, "timeout_s")
         request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidValue("payload", payload, "give bytes")
-        command, began = bytes(payload), self._loop.time()
-        waiter = self._waiter_of(command, request)
+        command = bytes(payload)
+        if forward:
+            return await self._router.submit(command, request, wait_s)
+        return await self._submit(command, request, wait_s, self._state.machine.version)
+
+    async def _submit(
+        self, command: bytes, request: RequestId | None, wait_s: float, version: int
+    ) -> object:
+        began = self._loop.time()
+        waiter = self._waiter_of(command, request, version)
         try:
             if waiter is None:
                 async with asyncio.timeout(wait_s):
-                    waiter = await self._waiter_in_room(command, request)
+                    waiter = await self._waiter_in_room(command, request, version)
                     outcome = await waiter
             else:
                 self._deadlines.watch(waiter, began, wait_s)
@@ -390,6 +419,16 @@ class Replica(Generic[M]):
         if outcome.error is not None:
             raise outcome.error
         return outcome.result
+
+    def _leads(self) -> bool:
+        """Raises what stopped this replica."""
+        self._check()
+        return self.role == "leader"
+
+    def _leader_elsewhere(self) -> LeaderMark | None:
+        """Return who leads as far as is known here, if that is another replica."""
+        mark = self._state.leader
+        return None if mark is None or mark.epoch == self._led_epoch else mark
 
     async def read(
         self,
@@ -495,14 +534,12 @@ class Replica(Generic[M]):
         term = self._term
         if term is not None and term.serves and term.standby.is_leader:
             return term
-        mark = self._state.leader
-        if mark is None or mark.epoch == self._led_epoch:  # its own term is over
-            raise NotLeader(self.name, "", "", 0)
+        mark = self._leader_elsewhere() or LeaderMark(0, "", "")
         raise NotLeader(self.name, mark.name, mark.address, mark.epoch)
 
-    def _waiter_of(self, payload: bytes, request: RequestId | None) -> _Waiter | None:
-        """Append a command, unless its *request* is pending already; return what waits for its
-        outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
+    def _waiter_of(self, payload: bytes, request: RequestId | None, version: int) -> _Waiter | None:
+        """Append a command of *version*, unless its *request* is pending already; return what waits
+        for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
         waiter: _Waiter = self._loop.create_future()
         if request is not None:
             waiters = self._proposals.waiter_of(request)
@@ -517,7 +554,7 @@ class Replica(Generic[M]):
         if queued > QUEUE_BYTES_MAX:
             raise TooManyPending(queued, QUEUE_BYTES_MAX)
         origin = self._proposals.propose(term.log.epoch, request, [waiter])
-        envelope = CommandEnvelope(payload, self._state.machine.version, origin, request)
+        envelope = CommandEnvelope(payload, version, origin, request)
         try:
             self._append(term, envelope, encode_command(envelope))
         except BaseException:
@@ -525,9 +562,11 @@ class Replica(Generic[M]):
             raise
         return waiter
 
-    async def _waiter_in_room(self, payload: bytes, request: RequestId | None) -> _Waiter:
+    async def _waiter_in_room(
+        self, payload: bytes, request: RequestId | None, version: int
+    ) -> _Waiter:
         """As `_waiter_of`, once there is room."""
-        while (waiter := self._waiter_of(payload, request)) is None:
+        while (waiter := self._waiter_of(payload, request, version)) is None:
             await self._leading().log.writer.room()
         return waiter
 
@@ -572,10 +611,12 @@ class Replica(Generic[M]):
     async def _start(self) -> None:
         await self._registration.start()
         try:
+            await self._router.listen(self._lifeline_host)
             if self._keeper is not None:
                 await self._keeper.restore_newest()
                 await self._keeper.register()
         except BaseException:
+            await self._router.close()
             await self._registration.close()
             raise
         self._running = asyncio.create_task(self._run(), name=f"replica of {self.name}")
@@ -646,7 +687,8 @@ class Replica(Generic[M]):
             )
         assert self.applied == end, "a promotion ends at the end of the log"
         self._term, self._led_epoch = term, term.log.epoch
-        mark = LeaderMark(term.log.epoch, self._candidate.name, self._candidate.address)
+        candidate, endpoint = self._candidate, self._router.endpoint
+        mark = LeaderMark(term.log.epoch, candidate.name, candidate.address, endpoint)
         self._append(term, mark, encode_mark(mark))
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
@@ -723,24 +765,28 @@ class Replica(Generic[M]):
     async def _follow(self, batch: Sequence[Record]) -> None:
         """Apply what was read from the log, where that was not done before."""
         first = self.applied
-        records = [
-            (record.offset, record.timestamp_ms, record.value)
-            for record in batch
-            if record.offset >= first
-        ]
-        for at in range(0, len(records), APPLY_RECORDS_MAX):
-            part = records[at : at + APPLY_RECORDS_MAX]
-            await self._apply(part, sum(len(value) for _, _, value in part))
+        batch = [record for record in batch if record.offset >= first]
+        for at in range(0, len(batch), APPLY_RECORDS_MAX):
+            part = batch[at : at + APPLY_RECORDS_MAX]
+            txids = [record.txid for record in part if record.txid is not None]
+            await self._apply(
+                [(record.offset, record.timestamp_ms, record.value) for record in part],
+                sum(len(record.value) for record in part),
+                last_txid=txids[-1] if txids else None,
+            )
             await asyncio.sleep(0)
 
-    async def _apply(self, records: Sequence[StoredCommand], size_bytes: int) -> None:
+    async def _apply(
+        self, records: Sequence[StoredCommand], size_bytes: int, *, last_txid: int | None = None
+    ) -> None:
         """Apply *records*, of *size_bytes* together, and report their outcomes, whole also if this
         is cancelled. Raises what stopped the state."""
         before = self.applied
         if self._executor is None:
-            self._report(self._state.apply(records))
+            self._report(self._state.apply(records, last_txid=last_txid))
         else:
-            work = asyncio.ensure_future(self._on_state(partial(self._state.apply, records)))
+            apply = partial(self._state.apply, records, last_txid=last_txid)
+            work = asyncio.ensure_future(self._on_state(apply))
             try:
                 await _whole(work)
             finally:
@@ -764,6 +810,7 @@ class Replica(Generic[M]):
         self._notify()
 
     def _begin_epoch(self, mark: LeaderMark) -> None:
+        self._router.leader_changed()
         for waiters in self._proposals.withdraw_before(mark.epoch):
             error = NotLeader(self.name, mark.name, mark.address, mark.epoch)
             _resolve(waiters, _Outcome(error=error))
@@ -830,6 +877,7 @@ class Replica(Generic[M]):
         self._notify()
         if self._running is not None:
             await asyncio.wait({self._running})
+        await self._router.close()
         await self._registration.close()
         self._deadlines.close()  # none waits any more
         if self._keeper is not None:

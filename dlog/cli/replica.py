@@ -84,6 +84,7 @@ _LISTED: Final = _REPLICA.only(
 _SNAPSHOT: "Final[View[SnapshotInfo]]" = View(
     Column("offset", lambda each: each.offset),
     Column("state", lambda each: each.state),
+    json_column("txid", lambda each: None if each.header is None else each.header.txid),
     Column("epoch", lambda each: None if each.header is None else each.header.epoch),
     Column("version", lambda each: None if each.header is None else each.header.version),
     Column("bytes", lambda each: each.size_bytes, "size", format_size),

@@ -8,8 +8,8 @@ The value of each record of such a log is an envelope, all integers little endia
 
     kind 1, a command                           kind 2, a mark that a leader begins its epoch with
     u16      version of the application         u64      epoch
-    16 bytes proposer, u64 its sequence         u16, u16 bytes of name and address
-    u64      number of the request                       name, address, UTF-8
+    16 bytes proposer, u64 its sequence         3 x u16  bytes of name, address and endpoint
+    u64      number of the request                       name, address, endpoint, UTF-8
     u8       bytes of the client, 0: none
              client, UTF-8
              payload
@@ -37,13 +37,13 @@ NUMBER_MAX: Final = 2**63 - 1
 VERSION_MAX: Final = 2**16 - 1
 DIGEST_BYTES_MAX: Final = 64
 TEXT_BYTES_MAX: Final = 2000
-"""Of a leader's name, and of its address."""
+"""Of a leader's name, of its address, and of its endpoint."""
 
 _MAGIC: Final = b"dC"
 _HEAD: Final = struct.Struct("<2sBB")
 _COMMAND: Final = struct.Struct("<2sBBH16sQQB")
 """With the head."""
-_MARK: Final = struct.Struct("<QHH")
+_MARK: Final = struct.Struct("<QHHH")
 _DIGEST: Final = struct.Struct("<Q")
 _COMMAND_KIND: Final = 1
 _MARK_KIND: Final = 2
@@ -107,6 +107,8 @@ class LeaderMark:
     name: str
     address: str
     """Where clients reach it; empty: it did not say."""
+    endpoint: str = ""
+    """Where it takes commands of other replicas (`dlog.aio.forward`); empty: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,10 @@ def encode_command(envelope: CommandEnvelope) -> bytes:
 
 
 def encode_mark(mark: LeaderMark) -> bytes:
-    name, address = mark.name.encode(), mark.address.encode()
-    assert max(len(name), len(address)) <= TEXT_BYTES_MAX, "checked by whoever gave them"
+    texts = [text.encode() for text in (mark.name, mark.address, mark.endpoint)]
+    assert max(map(len, texts)) <= TEXT_BYTES_MAX, "checked by whoever gave them"
     head = _HEAD.pack(_MAGIC, FORMAT_VERSION, _MARK_KIND)
-    return head + _MARK.pack(mark.epoch, len(name), len(address)) + name + address
+    return b"".join((head, _MARK.pack(mark.epoch, *map(len, texts)), *texts))
 
 
 def check_digest(digest: object) -> None:
@@ -181,13 +183,16 @@ def _decode_command(value: bytes) -> CommandEnvelope:
 
 
 def _decode_mark(value: bytes) -> LeaderMark:
-    epoch, name_bytes, address_bytes = _MARK.unpack_from(value, _HEAD.size)
-    address_at = _MARK_AT + name_bytes
-    if max(name_bytes, address_bytes) > TEXT_BYTES_MAX:
+    epoch, *sizes = _MARK.unpack_from(value, _HEAD.size)
+    if max(sizes) > TEXT_BYTES_MAX:
         raise ValueError(f"its texts are longer than {TEXT_BYTES_MAX} bytes")
-    if address_at + address_bytes != len(value):
+    if _MARK_AT + sum(sizes) != len(value):
         raise ValueError("it is not as long as its texts")
-    return LeaderMark(epoch, value[_MARK_AT:address_at].decode(), value[address_at:].decode())
+    texts, at = [], _MARK_AT
+    for size in sizes:
+        texts.append(value[at : at + size].decode())
+        at += size
+    return LeaderMark(epoch, *texts)
 
 
 def _decode_digest(value: bytes) -> StateDigest:

@@ -29,7 +29,7 @@ class _Proposal(NamedTuple, Generic[W]):
 class Proposals(Generic[W]):
     def __init__(self, proposer: bytes) -> None:
         """*proposer*: of this replica in this life, and of no other."""
-        self._proposer = proposer
+        self.proposer = proposer
         self._sequence = 0
         self._pending: dict[Origin, _Proposal[W]] = {}
         self._requests: dict[tuple[str, int], W] = {}
@@ -44,7 +44,7 @@ class Proposals(Generic[W]):
     def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
         """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
         self._sequence += 1
-        origin = Origin(self._proposer, self._sequence)
+        origin = Origin(self.proposer, self._sequence)
         self._pending[origin] = _Proposal(epoch, request, waiter)
         if request is not None:
             key = request.client, request.number

@@ -133,6 +133,8 @@ class ReplicatedState(Generic[M]):
         """Of the record that is applied next."""
         self.leader: LeaderMark | None = None
         """The one of the last epoch that was applied."""
+        self.txid: int | None = None
+        """The last one of the records that were applied; None: none has any."""
         self.clients = ClientTable()
         self.failure: LogError | None = None
         """What ended it, at `offset`."""
@@ -140,8 +142,11 @@ class ReplicatedState(Generic[M]):
         self._digests: dict[int, bytes] = {}
         """The last ones that were made here, by offset."""
 
-    def apply(self, records: Iterable[StoredCommand]) -> list[Applied]:
-        """Apply *records*, which follow each other; return what became of each.
+    def apply(
+        self, records: Iterable[StoredCommand], *, last_txid: int | None = None
+    ) -> list[Applied]:
+        """Apply *records*, which follow each other; return what became of each. *last_txid*: the
+        last one that any of them has.
 
         A digest that is due comes behind the record that it includes.
 
@@ -171,6 +176,8 @@ class ReplicatedState(Generic[M]):
             except BaseException as error:
                 self._fail(error)
                 raise
+        if last_txid is not None:
+            self.txid = last_txid
         return applied
 
     def _fail(self, error: BaseException) -> ApplyFailed:
@@ -246,9 +253,11 @@ class ReplicatedState(Generic[M]):
             log=self._log,
             incarnation=incarnation,
             offset=self.offset,
+            txid=self.txid,
             epoch=leader.epoch,
             leader=leader.name,
             address=leader.address,
+            endpoint=leader.endpoint,
             version=self.machine.version,
             written_ms=now_ms,
         )
@@ -265,10 +274,10 @@ class ReplicatedState(Generic[M]):
         self.machine.restore(state)
         while state.read(PIECE_BYTES):
             pass  # its checksum is at the end
-        self.clients, self.offset = clients, header.offset
+        self.clients, self.offset, self.txid = clients, header.offset, header.txid
         self.leader = None
         if header.epoch:
-            self.leader = LeaderMark(header.epoch, header.leader, header.address)
+            self.leader = LeaderMark(header.epoch, header.leader, header.address, header.endpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,10 +101,14 @@ class SnapshotHeader:
     """Of the log: one that was deleted and created again has another state."""
     offset: int
     """Of the first record that is not in the state."""
+    txid: int | None = None
+    """The last one of the records that are; None: they have none, as those that replicas append."""
     epoch: int
     """Of the last leader below it; 0: there was none."""
     leader: str
     address: str
+    endpoint: str = ""
+    """Of that leader (`LeaderMark`)."""
     version: int
     """Of the application that wrote it (`StateMachine.version`)."""
     written_ms: int
@@ -122,9 +126,12 @@ class SnapshotHeader:
         except (ValueError, TypeError) as error:
             raise DamagedSnapshot(f"its header: {error}") from error
         numbers = (header.offset, header.epoch, header.version, header.written_ms)
-        texts = (header.log, header.incarnation, header.leader, header.address)
+        leader = (header.leader, header.address, header.endpoint)
+        texts = (header.log, header.incarnation, *leader)
         if not all(type(each) is int and each >= 0 for each in numbers):
             raise DamagedSnapshot(f"its header has numbers {numbers}")
+        if header.txid is not None and type(header.txid) is not int:
+            raise DamagedSnapshot(f"its header has the txid {header.txid!r}")
         if not all(type(each) is str for each in texts):
             raise DamagedSnapshot(f"its header has texts {texts}")
         return header

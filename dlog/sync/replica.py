@@ -123,9 +123,12 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
         *,
         request_id: RequestId | tuple[str, int] | None = None,
         timeout_s: Duration = SUBMIT_S,
+        forward: bool = False,
     ) -> object:
         """See `dlog.aio.Replica.submit`."""
-        return self._run(self._inner.submit(payload, request_id=request_id, timeout_s=timeout_s))
+        return self._run(
+            self._inner.submit(payload, request_id=request_id, timeout_s=timeout_s, forward=forward)
+        )
 
     def read(
         self,

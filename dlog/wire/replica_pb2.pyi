@@ -3,16 +3,18 @@
 isort:skip_file
 What the metadata store holds about running replicas of state machines."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -143,3 +145,75 @@ class SnapshotRequestNode(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
 
 Global___SnapshotRequestNode: _TypeAlias = SnapshotRequestNode  # noqa: Y015
+
+@_typing.final
+class ForwardedCommand(_message.Message):
+    """A command that a replica which does not lead sends to the one that does, in a frame COMMAND."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    """of its request"""
+    number: _builtins.int
+    version: _builtins.int
+    """of the application that submitted it"""
+    timeout_ms: _builtins.int
+    """how long the sender waits for the reply"""
+    payload: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        number: _builtins.int = ...,
+        version: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "number", b"number", "payload", b"payload", "timeout_ms", b"timeout_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardedCommand: _TypeAlias = ForwardedCommand  # noqa: Y015
+
+@_typing.final
+class ForwardReply(_message.Message):
+    """The reply to it, in a frame ANSWER."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    result: _builtins.bytes
+    """as the table of clients keeps it"""
+    error: _builtins.str
+    """kind of the error; empty: there is a result"""
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the error"""
+
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        result: _builtins.bytes = ...,
+        error: _builtins.str = ...,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "numbers", b"numbers", "result", b"result", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardReply: _TypeAlias = ForwardReply  # noqa: Y015

@@ -105,6 +105,8 @@ class FrameKind(IntEnum):
     INFO = 6
     ORDER = 7
     """On the port for operators."""
+    COMMAND = 8
+    """Between replicas of a state machine: a command for the leader."""
     ANSWER = 32
     CANCEL = 33
     """Nobody waits for the answer any more; without a body."""

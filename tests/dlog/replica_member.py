@@ -56,9 +56,14 @@ def main(uri: str, name: str, snapshots: str) -> None:
         say("open", applied=replica.applied)
         for line in sys.stdin:
             match line.split():
-                case ["submit", number]:
+                case ["submit" | "forward" as how, number]:
                     try:
-                        result = replica.submit(number.encode(), request_id=("client", int(number)))
+                        result = replica.submit(
+                            number.encode(),
+                            request_id=("client", int(number)) if how == "submit" else None,
+                            timeout_s=PATIENCE_S,
+                            forward=how == "forward",
+                        )
                         say("result", number=int(number), result=result)
                     except LogError as error:
                         say("error", number=int(number), error=type(error).__name__)

@@ -107,3 +107,36 @@ async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(tmp_path: P
             replica.tell("read")
             assert (await replica.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))
         assert (await log_info("accounts", uri=cluster.uri)).tail.first_offset > 0
+
+
+async def test_commands_forwarded_by_a_follower_are_done_once_though_leaders_are_killed(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
+        members = [
+            await stack.enter_async_context(member(cluster.uri, name, tmp_path / "snapshots"))
+            for name in ("a", "b", "c")
+        ]
+        for each in members:
+            await each.hear("open")
+        waits = {asyncio.create_task(each.hear("leads")): each for each in members}
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        leader = waits[done.pop()]
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        follower = next(each for each in members if each is not leader)
+        results = []
+        for number in range(1, COMMANDS + 1):
+            follower.tell(f"forward {number}")
+            if number == KILLS[0]:
+                await asyncio.sleep(0)
+                leader.process.kill()
+            said = await follower.hear("result", "error")
+            assert said["event"] == "result", said
+            results.append(said["result"])
+        assert results == list(range(1, COMMANDS + 1)), "each has one effect, in order"
+        follower.tell("read")
+        assert (await follower.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))

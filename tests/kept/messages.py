@@ -9,12 +9,36 @@ the same command; it refuses to change what is kept. What is written in another 
 import json
 import sys
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from dlog.columns import Columns
 from dlog.envelope import seal
+from dlog.errors import NotLeader
 from dlog.headers import HeadersGiven, encode_headers
+from dlog.protocol.client_table import ClientTable, encode_result
+from dlog.protocol.command import (
+    CommandEnvelope,
+    LeaderMark,
+    Origin,
+    RequestId,
+    StateDigest,
+    encode_command,
+    encode_digest,
+    encode_mark,
+)
+from dlog.protocol.forward_message import (
+    ForwardedCommand,
+    encode_refusal,
+    encode_reply,
+    encode_welcome,
+)
+from dlog.protocol.forward_message import encode_command as encode_forwarded
+from dlog.protocol.forward_message import (
+    encode_hello as encode_forward_hello,
+)
+from dlog.protocol.snapshot import SnapshotHeader, write_snapshot
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
@@ -94,6 +118,25 @@ HEADERS: Final = {"h": b"v"}
 PAIRS: Final = (("h", b"v"), ("n", None), ("h", b""))
 RECEIPT: Final = Receipt(bytes(range(16)), 12)
 CIPHER_KEY: Final = bytes(range(32))
+REQUEST: Final = RequestId("client-7", 42)
+ENVELOPE: Final = CommandEnvelope(b"pay alice 5", 3, Origin(bytes(range(16)), 7), REQUEST)
+ALONE: Final = CommandEnvelope(b"pay bob 5", 3, Origin(bytes(range(16)), 8), None)
+LEADER: Final = LeaderMark(5, "app-1", "http://app-1:8000", "tls:app-1:41001")
+DIGEST: Final = StateDigest(100, b"digest")
+FORWARDED: Final = ForwardedCommand(REQUEST, b"pay alice 5", 3, 1500)
+SNAPSHOT: Final = SnapshotHeader(
+    log="accounts",
+    incarnation="a" * 16,
+    offset=100,
+    txid=9,
+    epoch=5,
+    leader="app-1",
+    address="http://app-1:8000",
+    endpoint="tls:app-1:41001",
+    version=3,
+    written_ms=1_764_000_000_000,
+)
+STATE: Final = b"the application's state"
 
 
 def values() -> Mapping[str, bytes]:
@@ -115,6 +158,7 @@ def values() -> Mapping[str, bytes]:
         FrameKind.CANCEL: b"",
         FrameKind.NOT_KNOWN: b"",
         FrameKind.ORDER: order,
+        FrameKind.COMMAND: encode_forwarded(FORWARDED),
     }
     answers = {
         "answer to READ": b"".join(made.read_reply(READ_ANSWER, read)),
@@ -122,6 +166,8 @@ def values() -> Mapping[str, bytes]:
         "answer to READ_HELD": made.held_reply(HELD_ANSWER, held),
         "answer to INFO": made.info_reply(INFO, info),
         "answer to ORDER": order_reply(ORDER_REPLY, order),
+        "answer to COMMAND": encode_reply({"balance": 5}),
+        "answer to COMMAND, an error": encode_reply(NotLeader("accounts", "app-1", "http://a", 5)),
     }
     return {
         "hello": encode_hello(HELLO),
@@ -137,6 +183,14 @@ def values() -> Mapping[str, bytes]:
         "explicit LAC": LAC,
         "entry with HMAC, version 2": FRAME_2,
         "explicit LAC, version 2": LAC_2,
+        "hello to a leader": encode_forward_hello("a" * 16),
+        "welcome of a leader": encode_welcome(),
+        "refusal of a leader": encode_refusal("here is a replica of another log"),
+        "command": encode_command(ENVELOPE),
+        "command without a request": encode_command(ALONE),
+        "mark of a leader": encode_mark(LEADER),
+        "digest": encode_digest(DIGEST),
+        "snapshot": snapshot(),
         "batch 1": batch(Codec.NONE),
         "batch 2": batch(Codec.NONE, headers=HEADERS),
         "batch 3": _full(Codec.NONE),
@@ -150,6 +204,19 @@ def compressed() -> Mapping[str, bytes]:
     """Return batches as a compressor makes them: another version of it may make other bytes."""
     batches = {f"batch 3, {codec.name}": _full(codec) for codec in (Codec.ZSTD, Codec.LZ4)}
     return batches | {"batch 4, ZSTD": sealed(Codec.ZSTD)}
+
+
+def clients() -> ClientTable:
+    table = ClientTable()
+    table.put(REQUEST, encode_result({"balance": 5}))
+    table.put(RequestId("client-7", 43), encode_result(b"bytes"))
+    return table
+
+
+def snapshot() -> bytes:
+    out = BytesIO()
+    write_snapshot(out, SNAPSHOT, clients().encode(), lambda stream: stream.write(STATE))
+    return out.getvalue()
 
 
 def _full(codec: Codec) -> bytes:

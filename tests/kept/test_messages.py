@@ -2,13 +2,19 @@
 
 import json
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dlog.envelope import unseal
+from dlog.errors import NotLeader
 from dlog.position import NO_TXID
+from dlog.protocol import forward_message
+from dlog.protocol.client_table import ClientTable
+from dlog.protocol.command import decode
+from dlog.protocol.snapshot import check_snapshot, read_snapshot
 from dlog.recordbatch import VERSION, RecordBatch, decode_batch
 from ledger.entry import (
     Checked,
@@ -105,6 +111,44 @@ def test_questions_and_answers_are_understood() -> None:
     found = messages.held_answer(body("answer to READ_HELD", FrameKind.ANSWER), held)
     assert (list(found.ranges()), found.considered, found.listed) == ([(0, 3), (5, 6)], 8, 9)
     assert messages.info_answer(body("answer to INFO", FrameKind.ANSWER), info) == written.INFO
+
+
+def test_what_replicas_say_to_each_other_is_understood() -> None:
+    assert forward_message.decode_hello(KEPT["hello to a leader"]) == "a" * 16
+    assert forward_message.decode_answer(KEPT["welcome of a leader"]) == ""
+    refusal = forward_message.decode_answer(KEPT["refusal of a leader"])
+    assert refusal == "here is a replica of another log"
+    command = body("COMMAND", FrameKind.COMMAND)
+    assert forward_message.decode_command(command) == written.FORWARDED
+    replies = [
+        forward_message.decode_reply(
+            body(name, FrameKind.ANSWER), log="accounts", request=written.REQUEST
+        )
+        for name in ("answer to COMMAND", "answer to COMMAND, an error")
+    ]
+    assert replies[0] == {"balance": 5}
+    assert isinstance(replies[1], NotLeader)
+    assert (replies[1].leader, replies[1].address, replies[1].epoch) == ("app-1", "http://a", 5)
+
+
+def test_records_of_replicas_are_understood() -> None:
+    for name, said in (
+        ("command", written.ENVELOPE),
+        ("command without a request", written.ALONE),
+        ("mark of a leader", written.LEADER),
+        ("digest", written.DIGEST),
+    ):
+        assert decode(KEPT[name], log="accounts", offset=1) == said
+
+
+def test_a_snapshot_is_read() -> None:
+    kept = KEPT["snapshot"]
+    assert check_snapshot(BytesIO(kept), len(kept)) == written.SNAPSHOT
+    header, table, state = read_snapshot(BytesIO(kept), len(kept))
+    assert (header, state.read()) == (written.SNAPSHOT, written.STATE)
+    clients = ClientTable.decode(table)
+    assert clients.find(written.REQUEST) == written.clients().find(written.REQUEST)
+    assert b"".join(clients.encode()) == b"".join(written.clients().encode())
 
 
 @pytest.mark.parametrize("kind", FrameKind)

@@ -278,7 +278,7 @@ async def test_a_read_of_a_replica_that_lags_behind_fails_in_time(
 ) -> None:
     async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
         await follower.read(history)
-        monkeypatch.setattr(follower._state, "apply", lambda _: [])
+        monkeypatch.setattr(follower._state, "apply", lambda *_, **__: [])
         await leader.submit(b"x 1")
         with pytest.raises(NotCaughtUp) as caught:
             await follower.read(history, timeout_s=0.2)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from io import BytesIO
+from typing import Any, BinaryIO, TypeVar
 
 import pytest
 
@@ -454,3 +455,23 @@ def test_giving_up_returns_all_that_wait() -> None:
     proposals.propose(1, None, "second")
     assert proposals.give_up() == ["first", "second"]
     assert len(proposals) == 0
+
+
+class KeptSums(Sums):
+    def snapshot(self, out: BinaryIO) -> None:
+        out.write(b"%d" % self.total)
+
+    def restore(self, source: BinaryIO) -> None:
+        self.total = int(source.read())
+
+
+def test_a_snapshot_has_the_last_txid_of_what_is_in_it() -> None:
+    sums = ReplicatedState("log", KeptSums())
+    assert sums.capture("life", now_ms=1).header.txid is None
+    sums.apply([(0, 1000, encode_command(envelope(b"1")))], last_txid=7)
+    sums.apply([(1, 1000, encode_command(envelope(b"1")))])
+    captured = sums.capture("life", now_ms=1)
+    assert captured.header.txid == 7
+    restored = ReplicatedState("log", KeptSums())
+    restored.restore(captured.header, b"".join(captured.table), BytesIO(b"2"))
+    assert (restored.txid, restored.machine.total) == (7, 2)

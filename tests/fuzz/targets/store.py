@@ -6,6 +6,7 @@ from bookie.identity.cookie import Cookie
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import consumer_steps
 from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest
 from leader.election import Candidacy
 from leader.record import CandidateRecord
 from ledger import registry
@@ -53,7 +54,34 @@ REGISTRATION: Final = metadata_pb2.BookieNode(
 CONSUMER: Final = consumer_steps.encode(
     ConsumerState(incarnation="i", log_incarnation="l", position=5)
 )
+REPLICA: Final = ReplicaRecord(
+    log="l",
+    candidate="a",
+    address="http://a",
+    process="h:1",
+    role="leader",
+    epoch=1,
+    applied=2,
+    version=3,
+    since_ms=4,
+    snapshots="file:///s",
+    newest_snapshot=1,
+    phase="writing",
+    total_bytes=9,
+)
 STORE: Final = (
+    Target(
+        "node-replica",
+        lambda data: ReplicaRecord.decode(data, path="/r"),
+        (REPLICA.encode(),),
+        refuses=DamagedMetadata,
+    ),
+    Target(
+        "node-snapshot-request",
+        lambda data: SnapshotRequest.decode(data, path="/r"),
+        (SnapshotRequest(asked_by="a", asked_ms=1, begun=True, offset=7).encode(),),
+        refuses=DamagedMetadata,
+    ),
     Target(
         "node-ledger",
         lambda data: LedgerMetadata.decode(data, path="/l"),

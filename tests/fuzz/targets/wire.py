@@ -6,7 +6,11 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 from google_crc32c import extend as crc32c_extend
 
-from ledger.errors import BadMessage
+from dlog.errors import NotLeader
+from dlog.protocol import forward_message
+from dlog.protocol.command import RequestId
+from dlog.protocol.forward_message import ForwardedCommand
+from ledger.errors import BadMessage, TooManyPending
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -95,7 +99,62 @@ INFO: Final = messages.info_request()
 READ_ANSWER: Final = ReadAnswer(
     Status.OK, [0, 1, 2], [*map(len, FRAMES)], b"".join(FRAMES), considered=9
 )
+FORWARDED: Final = ForwardedCommand(RequestId("client", 7), b"payload", 3, 1500)
+
+
+def _parse_reply(data: bytes) -> object:
+    return forward_message.decode_reply(data, log="log", request=FORWARDED.request)
+
+
+def _sealed_at_start(data: bytes) -> bytes:
+    """Let the first four bytes be the CRC-32C of all behind them."""
+    return crc(data[4:]) + data[4:]
+
+
+REPLICAS: Final = (
+    Target(
+        "forward-hello",
+        forward_message.decode_hello,
+        (forward_message.encode_hello("life"),),
+        refuses=BadMessage,
+        seal=sealed_at_end,
+    ),
+    Target(
+        "forward-welcome",
+        forward_message.decode_answer,
+        (forward_message.encode_welcome(), forward_message.encode_refusal("no")),
+        refuses=BadMessage,
+        seal=sealed_at_end,
+    ),
+    Target(
+        "forward-command",
+        forward_message.decode_command,
+        (forward_message.encode_command(FORWARDED),),
+        refuses=BadMessage,
+        seal=_sealed_at_start,
+    ),
+    Target(
+        "forward-reply",
+        _parse_reply,
+        tuple(
+            map(
+                forward_message.encode_reply,
+                (
+                    b"bytes",
+                    {"a": [1, None]},
+                    NotLeader("log", "a", "http://a", 7),
+                    TooManyPending(7, 9),
+                    forward_message.Denied(),
+                    forward_message.Failed("no"),
+                ),
+            )
+        ),
+        refuses=BadMessage,
+        seal=_sealed_at_start,
+    ),
+)
 WIRE: Final = (
+    *REPLICAS,
     Target(
         "wire-frames",
         _read_frames,

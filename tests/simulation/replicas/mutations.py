@@ -5,6 +5,8 @@ from typing import Any, BinaryIO
 
 from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
+from dlog.aio.command_router import CommandRouter
+from dlog.aio.forward import ForwardFailed, WriterRights
 from dlog.aio.read.tails import acknowledged_end
 from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica import Replica
@@ -13,7 +15,7 @@ from dlog.errors import NotLeader
 from dlog.position import Record
 from dlog.protocol import replicated_state
 from dlog.protocol.client_table import ClientTable
-from dlog.protocol.command import Origin, RequestId
+from dlog.protocol.command import LeaderMark, Origin, RequestId
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replicated_state import CapturedState, ReplicatedState, StateMachine
 from dlog.protocol.snapshot import SnapshotHeader, WriteState, read_header
@@ -105,7 +107,7 @@ def knows_its_commands_by_their_number_alone(patch: Patch) -> None:
     honest = Proposals.leave
 
     def leave(self: Proposals[Any], origin: Origin) -> object:
-        return honest(self, Origin(self._proposer, origin.sequence))
+        return honest(self, Origin(self.proposer, origin.sequence))
 
     patch.set(Proposals, "leave", leave)
 
@@ -315,3 +317,54 @@ def truncates_what_a_replica_without_snapshots_needs(patch: Patch) -> None:
         return []
 
     patch.set(snapshot_keeper, "read_replicas", nobody)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test="tests/dlog/aio/test_forward.py::test_a_reply_that_is_lost_is_asked_for_again",
+)
+def forwards_again_as_another_request(patch: Patch) -> None:
+    """Not drawn: nothing is forwarded there."""
+    honest = CommandRouter._forward
+
+    async def forwarded(
+        self: CommandRouter, leader: LeaderMark, payload: bytes, _: RequestId, left_s: float
+    ) -> object:
+        return await honest(self, leader, payload, self._numbers.take(), left_s)
+
+    patch.set(CommandRouter, "_forward", forwarded)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test="tests/dlog/aio/test_forward.py"
+    "::test_a_command_that_never_left_is_not_applied_and_one_that_did_is_unknown",
+)
+def calls_refused_what_was_forwarded_without_a_reply(patch: Patch) -> None:
+    """Not drawn: nothing is forwarded there."""
+    honest = ForwardFailed.__init__
+
+    def __init__(self: ForwardFailed, reason: str, **_: bool) -> None:  # noqa: N807
+        honest(self, reason, was_sent=False)
+
+    patch.set(ForwardFailed, "__init__", __init__)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test="tests/dlog/aio/test_forward.py"
+    "::test_only_writers_of_the_log_forward_commands_and_answer_them",
+)
+def takes_commands_of_readers(patch: Patch) -> None:
+    """Not drawn: nothing is forwarded there."""
+
+    async def may_write(_: WriterRights, _connection: object) -> bool:
+        return True
+
+    patch.set(WriterRights, "may_write", may_write)
