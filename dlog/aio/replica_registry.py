@@ -234,11 +234,14 @@ class RegisteredReplica:
         return None if self.end is None else max(0, self.end - self.record.applied)
 
 
-async def read_replicas(store: MetadataStore, incarnation: str) -> list[tuple[str, ReplicaRecord]]:
-    """Return id and record of each replica of a log, the leader first. Raises `DamagedMetadata`,
-    `MetadataUnavailable`."""
+async def read_replicas(
+    store: MetadataStore, incarnation: str, *, fresh: bool = True
+) -> list[tuple[str, ReplicaRecord]]:
+    """Return id and record of each replica of a log, the leader first. *fresh*: with all that was
+    written before the call. Raises `DamagedMetadata`, `MetadataUnavailable`."""
     path = replicas_path(incarnation)
-    await store.sync(path)
+    if fresh:
+        await store.sync(path)
     replicas: list[tuple[str, ReplicaRecord]] = []
     for replica in replica_ids(await children_of(store, path)):
         node = replica_path(incarnation, replica)

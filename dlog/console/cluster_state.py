@@ -15,6 +15,7 @@ from dlog.health.findings import Finding, Report
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.manifest import Manifest
 from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.replica_record import ReplicaRecord
 
 SignKey = tuple[str, str]
 """Kind and sentence of what is wrong."""
@@ -26,6 +27,8 @@ BOOKIES_MAX: Final = 1_000
 """With series of their own."""
 CONSUMERS_MAX: Final = 100
 """Of one log, with series of their own."""
+REPLICAS_MAX: Final = 100
+"""Of one log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class LogLook:
     leader: str = ""
     leads_since_ms: int = 0
     consumers: Sequence[tuple[str, ConsumerState]] = ()
+    replicas: Sequence[ReplicaRecord] = ()
+    """Of a state machine, that run now; the leader first."""
     trouble: str = ""
     """Why it is not known, or not all of it."""
 

@@ -18,8 +18,16 @@ from typing import Final
 
 from bookie.autorecovery.status import open_work
 from dlog.aio.read.tails import TailTracker
+from dlog.aio.replica_registry import read_replicas
 from dlog.aio.store import ManifestNode, log_names, read_consumers
-from dlog.console.cluster_state import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
+from dlog.console.cluster_state import (
+    CONSUMERS_MAX,
+    REPLICAS_MAX,
+    ClusterSeen,
+    LogLook,
+    LogSeen,
+    Repairing,
+)
 from dlog.console.metrics import POLL_S, POLLS
 from dlog.health.checks import examine
 from leader import current_leader
@@ -307,6 +315,8 @@ class Gatherer:
             consumers=consumers,
         )
         try:
+            replicas = await read_replicas(store, manifest.incarnation, fresh=False)
+            known = replace(known, replicas=[each for _, each in replicas[:REPLICAS_MAX]])
             tail = await tracker.poll()
         except LogError as error:  # bookies are away: what the store knows is known
             return replace(known, trouble=str(error))

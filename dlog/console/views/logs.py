@@ -20,6 +20,7 @@ from dlog.console.wording import (
 from dlog.manifest import Manifest, Segment
 from dlog.names import is_own
 from dlog.protocol.record_trace import written_by
+from dlog.protocol.replica_record import ReplicaRecord
 from dlog.settings import settings_facts
 from ledger.ids import LedgerId
 from ledger.ledger_owner import STAMP_LOG
@@ -123,6 +124,23 @@ class ConsumerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    name: str
+    role: str
+    address: str
+    applied: str
+    lag: str
+    version: str
+    since: str
+    snapshot: str
+    """Offset of the newest one that it knows."""
+    store: str
+    """Where its snapshots are."""
+    state: str
+    """The snapshot under way, or the error that stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TakeoverRow:
     at: str
     what: str
@@ -140,6 +158,7 @@ class LogPage:
     segments: Sequence[SegmentRow]
     segments_left_out: int
     consumers: Sequence[ConsumerRow]
+    replicas: Sequence[ReplicaRow]
     takeovers: Sequence[TakeoverRow]
     settings: Sequence[tuple[str, str]]
     sealed: bool
@@ -162,7 +181,7 @@ def log_page(
         nothing = Line((), None, 0)
         empty: Sequence[SegmentRow] = ()
         return LogPage(
-            log, False, look.trouble, (), "", Spark(), nothing, empty, 0, (), (), (), False
+            log, False, look.trouble, (), "", Spark(), nothing, empty, 0, (), (), (), (), False
         )
     end = manifest.sealed_end if look.next_offset is None else look.next_offset
     leads = f" for {seconds((now_ms - look.leads_since_ms) / 1000)}" if look.leads_since_ms else ""
@@ -213,12 +232,32 @@ def log_page(
             )
             for name, state in look.consumers
         ],
+        replicas=[_replica_row(each, look.next_offset) for each in look.replicas],
         takeovers=takeovers(manifest, shown, metadata, seen.takeovers),
         settings=[
             (name, setting(name, value) or NOT_ENCRYPTED)
             for name, value in settings_facts(manifest.settings).items()
         ],
         sealed=manifest.sealed,
+    )
+
+
+def _replica_row(record: ReplicaRecord, end: int | None) -> ReplicaRow:
+    state = record.error
+    if record.phase is not None and not state:
+        of = "" if record.total_bytes is None else f" of {size(record.total_bytes)}"
+        state = f"{record.phase} a snapshot: {size(record.done_bytes)}{of}"
+    return ReplicaRow(
+        name=record.candidate,
+        role=record.role,
+        address=record.address or UNKNOWN,
+        applied=count(record.applied),
+        lag=count(None if end is None else max(0, end - record.applied)),
+        version=str(record.version),
+        since=moment(record.since_ms),
+        snapshot=count(record.newest_snapshot) if record.newest_snapshot else "none",
+        store=record.snapshots or "none",
+        state=state,
     )
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 import pytest
 
-from dlog.aio import Log
+from dlog import Command, StateMachine
+from dlog.aio import Log, Replica, replica_registry
 from dlog.aio.read.tails import TailTracker
 from dlog.console import pages, poller
 from dlog.console.cluster_state import LogLook
@@ -68,6 +70,51 @@ async def test_names_and_payloads_never_become_markup() -> None:
             ):
                 assert not re.search(r"<script(?! src=\"/static)|<b>key|<i>|975460423716", page)
         await writer.close()
+
+
+class Count(StateMachine):
+    count = 0
+
+    def apply(self, _: Command) -> object:
+        self.count += 1
+        return self.count
+
+    def snapshot(self, out: BinaryIO) -> None:
+        out.write(b"%d" % self.count)
+
+    def restore(self, source: BinaryIO) -> None:
+        self.count = int(source.read())
+
+
+async def test_a_log_shows_its_replicas_and_their_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_registry, "STATUS_S", 0.0)
+    monkeypatch.setattr(replica_registry, "POLL_S", 0.02)
+    async with (
+        looking() as at,
+        Replica.open(
+            "accounts",
+            Count(),
+            client=at.client,
+            candidate="<b>app-1",
+            address="http://app-1:8000",
+            snapshots=str(tmp_path),
+        ) as replica,
+    ):
+        assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+        await replica.submit(b"x")
+        offset = await replica.snapshot()
+
+        async def shows_the_snapshot() -> bool:
+            page = await at.page("/log", name="accounts")
+            return f'<td class="num">{offset}</td><td>{tmp_path.as_uri()}</td>' in page
+
+        await eventually(shows_the_snapshot)
+        page = await at.page("/log", name="accounts")
+        assert "<h3>Replicas</h3>" in page
+        assert '<td class="name">&lt;b&gt;app-1</td><td>leader</td>' in page
+        assert "http://app-1:8000" in page
 
 
 async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:

@@ -1,6 +1,7 @@
 """What pages say, of facts made up here; no cluster is needed for that."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +35,7 @@ from dlog.console.request_guard import (
 from dlog.console.request_guard import host_of as host
 from dlog.console.views.changes import changed_settings
 from dlog.console.views.cluster import card, cluster_page
-from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
+from dlog.console.views.logs import PAGE_LOGS, ReplicaRow, find, ledger_list, log_page
 from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Form, Node, json_tree, record_row
 from dlog.console.wording import (
     LIMITS,
@@ -54,6 +55,7 @@ from dlog.health.repair import RepairFacts
 from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import Place, Record
+from dlog.protocol.replica_record import ReplicaRecord
 from dlog.settings import LogSettings, parse_settings, settings_facts
 from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
@@ -392,3 +394,34 @@ def test_the_name_of_a_host_is_read_without_its_port() -> None:
     assert [host(each) for each in names] == [
         "localhost", "::1", "127.0.0.1", "evil", "", "localhost",
     ]  # fmt: skip
+
+
+def test_a_replica_shows_the_snapshot_under_way_or_what_stopped_it() -> None:
+    record = ReplicaRecord(
+        log="accounts",
+        candidate="a",
+        address="",
+        process="h:1",
+        role="standby",
+        epoch=0,
+        applied=7,
+        version=2,
+        since_ms=1000,
+        snapshots="",
+        newest_snapshot=0,
+        phase="writing",
+        done_bytes=2048,
+    )
+    manifest = Manifest(incarnation="i")
+
+    def row(record: ReplicaRecord, end: int | None = 9) -> ReplicaRow:
+        seen = LogSeen(look=LogLook(manifest=manifest, next_offset=end, replicas=[record]))
+        [shown] = log_page("accounts", seen, {}, 1000).replicas
+        return shown
+
+    assert (row(record).lag, row(record).store, row(record).snapshot) == ("2", "none", "none")
+    assert row(record).state == "writing a snapshot: 2 KiB"
+    checked = replace(record, phase="checking", total_bytes=4096)
+    assert row(checked).state == "checking a snapshot: 2 KiB of 4 KiB"
+    assert row(replace(record, role="stopped", error="cannot apply")).state == "cannot apply"
+    assert row(record, None).lag == row(record, None).address
