@@ -339,12 +339,11 @@ class ForwardClient:
         self._commands += 1
         self._bytes += size_bytes
         try:
-            connection = await self._connected(endpoint)
-            body = await connection.ask(encode_command(command))
+            body = await self._exchange(endpoint, encode_command(command))
             try:
                 reply = decode_reply(body, log=self._log, request=command.request)
             except BadMessage as error:
-                connection.abort()
+                self.drop()
                 raise ForwardFailed(str(error), was_sent=True) from error
         finally:
             self._commands -= 1
@@ -354,6 +353,10 @@ class ForwardClient:
         if isinstance(reply, Failed):
             raise ForwardFailed(reply.reason, was_sent=True)
         return reply
+
+    async def _exchange(self, endpoint: ForwardEndpoint, body: bytes) -> bytes:
+        connection = await self._connected(endpoint)
+        return await connection.ask(body)
 
     def drop(self) -> None:
         """End the connection: what is under way has no reply."""

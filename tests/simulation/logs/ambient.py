@@ -12,7 +12,6 @@ from random import Random
 from typing import Final
 
 import ledger.log_events
-from dlog.aio.forward import ForwardListener
 from leader import lifeline
 from leader.campaign import _Campaign
 from leader.refusals import LifelineAddress
@@ -43,10 +42,6 @@ async def _has_died(address: LifelineAddress, *, security: object = None) -> boo
     return await lifeline.has_died(address, refusals_here())
 
 
-async def _not_listening(*_: object) -> None:
-    raise OSError("replicas of simulated processes forward nothing")
-
-
 @contextmanager
 def surroundings(scheduler: Scheduler) -> Iterator[None]:
     """Let production code of this process find simulated time and tokens within the block."""
@@ -66,7 +61,6 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
     put(lifeline, "socket", SocketModule)
     put(lifeline, "network", network_here)
     put(import_module("leader.campaign"), "has_died", _has_died)
-    put(ForwardListener, "open", _not_listening)
     defaults = _Campaign.__init__.__kwdefaults__
     assert defaults is not None, "a campaign takes a clock"
     monotonic = defaults["clock"]

@@ -16,6 +16,7 @@ from dlog import (
     StateMachine,
 )
 from dlog.aio import Replica
+from dlog.errors import ForwardRefused
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
@@ -173,7 +174,9 @@ class ReplicaMember:
         payload = f"{client.name} {number}".encode()
         request = RequestId(client.name, number)
         try:
-            result = await replica.submit(payload, request_id=request, timeout_s=PATIENCE_S)
+            result = await replica.submit(
+                payload, request_id=request, timeout_s=PATIENCE_S, forward=self._forwards()
+            )
         except LogError as error:
             self._failed(error)
             if client.number == number:
@@ -195,7 +198,9 @@ class ReplicaMember:
         request = RequestId(client.name, number)
         payload = f"{client.name} {number}".encode()
         try:
-            result = await replica.submit(payload, request_id=request, timeout_s=PATIENCE_S)
+            result = await replica.submit(
+                payload, request_id=request, timeout_s=PATIENCE_S, forward=self._forwards()
+            )
         except LogError as error:
             self._failed(error)
             return
@@ -209,7 +214,7 @@ class ReplicaMember:
         payload = f"{self.process.name} {self._anonymous}".encode()
         began_at = self._oracle.acknowledged_count
         try:
-            result = await replica.submit(payload, timeout_s=PATIENCE_S)
+            result = await replica.submit(payload, timeout_s=PATIENCE_S, forward=self._forwards())
         except NotLeader:
             self._oracle.refuse(payload)
             self.process.mark("command_refused")
@@ -230,8 +235,13 @@ class ReplicaMember:
         self._oracle.read(self.process.name, count, began_at)
         self.process.mark("replica_read" if self.leads_now else "follower_read")
 
+    def _forwards(self) -> bool:
+        return self._random.random() < 0.4
+
     def _failed(self, error: LogError) -> None:
         self.process.mark(type(error).__name__)
         is_stopped = self.replica is None or self.replica.role == "stopped"
-        if not (error.retryable or is_stopped or isinstance(error, RequestForgotten)):
+        if not (
+            error.retryable or is_stopped or isinstance(error, RequestForgotten | ForwardRefused)
+        ):
             raise error

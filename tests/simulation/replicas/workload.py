@@ -28,6 +28,7 @@ from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
 from tests.simulation.logs.profile import draw as draw_logs
 from tests.simulation.logs.workload import LogSimulation
+from tests.simulation.replicas.forward import forwarding
 from tests.simulation.replicas.member import ReplicaMember
 from tests.simulation.replicas.oracle import KEPT, SAME_STATE, Client, ReplicaOracle
 
@@ -91,7 +92,7 @@ class ReplicaSimulation(LogSimulation):
         threads = asyncio.to_thread
         asyncio.to_thread = _later
         try:
-            with super()._surroundings():
+            with super()._surroundings(), forwarding():
                 yield
         finally:
             asyncio.to_thread = threads
