@@ -22,12 +22,13 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self, get_args
 
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from dlog.errors import DamagedSnapshot, SnapshotTooNew
+from ledger.errors import InvalidValue
 from ledger.values import Duration, Size, count_of, duration_or_none, size_bytes
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ _HEAD: Final = struct.Struct("<8sHII")
 _SIZE: Final = struct.Struct("<Q")
 _FOOT: Final = struct.Struct("<I8s")
 
-LEADER_PATIENCE: Final = 2
-"""A leader leaves snapshots to those that follow it, unless none came in this many times."""
+OTHERS_PATIENCE: Final = 2
+"""Replicas leave snapshots to those that are to write them, unless none came in this many times."""
+SnapshotWriter = Literal["follower", "leader"]
 
 WriteState = Callable[[BinaryIO], object]
 """Writes the state as it was when this was made."""
@@ -66,6 +68,9 @@ class SnapshotPolicy:
     """Of commands; 256 MiB."""
     every_s: Duration | None = None
     """Also after so long, if anything was applied; None: whatever time it took."""
+    by: SnapshotWriter = "follower"
+    """Which replicas write them. The others do so only if none came in twice that time, or after
+    twice as many commands: as a leader without followers."""
     keep: int = 2
     """Older ones are removed."""
     truncate: bool = False
@@ -77,10 +82,12 @@ class SnapshotPolicy:
         size_bytes(self.every_bytes, "every_bytes", least=1)
         duration_or_none(self.every_s, "every_s")
         count_of(self.keep, "keep", least=1)
+        if self.by not in get_args(SnapshotWriter):
+            raise InvalidValue("by", self.by, f"use {' or '.join(get_args(SnapshotWriter))}")
 
     def is_due(self, *, records: int, command_bytes: int, since_s: float, leads: bool) -> bool:
         """Return whether to write one now, that much after the last one."""
-        times = LEADER_PATIENCE if leads else 1
+        times = self._times(leads=leads)
         after_s = self.after_s(leads=leads)
         return records > 0 and (
             records >= times * self.every_records
@@ -91,7 +98,10 @@ class SnapshotPolicy:
     def after_s(self, *, leads: bool) -> float | None:
         """Return how long after the last one the next is due, however little was applied."""
         every_s = duration_or_none(self.every_s, "every_s")
-        return None if every_s is None else every_s * (LEADER_PATIENCE if leads else 1)
+        return None if every_s is None else every_s * self._times(leads=leads)
+
+    def _times(self, *, leads: bool) -> int:
+        return 1 if leads is (self.by == "leader") else OTHERS_PATIENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from dlog.protocol.client_table import ClientTable
 from dlog.protocol.snapshot import (
     PIECE_BYTES,
     SnapshotHeader,
+    SnapshotWriter,
     WriteState,
     check_snapshot,
     read_header,
@@ -335,15 +336,17 @@ def test_a_place_where_no_snapshots_can_be_is_refused(uri: str) -> None:
         SnapshotStore(uri, LOG, "life")
 
 
-def test_a_policy_is_due_by_records_bytes_or_time_and_later_for_a_leader() -> None:
-    policy = SnapshotPolicy(every_records=10, every_bytes=1000, every_s=60)
+@pytest.mark.parametrize("by", ["follower", "leader"])
+def test_a_policy_is_due_by_records_bytes_or_time_and_later_for_others(by: SnapshotWriter) -> None:
+    policy = SnapshotPolicy(every_records=10, every_bytes=1000, every_s=60, by=by)
+    writes = by == "leader"
 
     def due(records: int = 1, command_bytes: int = 1, since_s: float = 1, *, leads: bool) -> bool:
         return policy.is_due(
             records=records, command_bytes=command_bytes, since_s=since_s, leads=leads
         )
 
-    for leads, times in ((False, 1), (True, 2)):
+    for leads, times in ((writes, 1), (not writes, 2)):
         assert not due(leads=leads)
         assert due(records=10 * times, leads=leads)
         assert not due(records=10 * times - 1, leads=leads)
@@ -355,6 +358,7 @@ def test_a_policy_is_due_by_records_bytes_or_time_and_later_for_a_leader() -> No
         {"keep": 0},
         {"every_bytes": 0},
         {"every_s": -1},
+        {"by": "anybody"},
     ]
     for wrong in wrongs:
         with pytest.raises(InvalidValue):
