@@ -288,7 +288,7 @@ class Replica(Generic[M]):
         at a time, instead of on the event loop. *snapshots*: a directory for snapshots, as
         ``file:///directory``, which replicas may share; the newest whole one there is where this
         begins, else the beginning of the log. *policy* says when they are written. The others are
-        those of `Standby.open`.
+        those of `Standby.open`; at *lifeline_host* the leader also takes what others forward.
 
         Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
         `SnapshotsUnusable`, `SnapshotTooNew`, `SnapshotAhead`, `DamagedSnapshot` (again with
