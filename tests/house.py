@@ -16,9 +16,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 460,
-    "product lines": 95_400,
-    "test lines": 127_700,
+    "product files": 463,
+    "product lines": 96_600,
+    "test lines": 128_900,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")
