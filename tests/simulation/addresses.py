@@ -36,7 +36,7 @@ from ledger.transport.handshake import (
 )
 from tests.simulation.disk import SimDisk
 from tests.simulation.disks_elsewhere import known
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
 from tests.simulation.service import SimService
 
 if TYPE_CHECKING:

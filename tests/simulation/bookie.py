@@ -50,9 +50,9 @@ from ledger.requests import (
 )
 from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.disks_elsewhere import TwoOfOneIdentity, in_window, stop_cleanly, told
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Action, Timer
 from tests.simulation.promises import Promises
-from tests.simulation.scheduler import Action, Timer
 from tests.simulation.service import SimService
 from tests.simulation.store import SimStore, drive
 

@@ -38,10 +38,10 @@ from ledger.requests import (
 )
 from ledger.transport.handshake import Purpose
 from tests.simulation.addresses import Listener, connects, meant
-from tests.simulation.host import Host
-from tests.simulation.network import Stream
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Stream
+from tests.simulation.kernel.scheduler import Action, Timer
 from tests.simulation.oracle import Choice
-from tests.simulation.scheduler import Action, Timer
 from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from ledger.quorum import Quorum
 from tests.simulation.addresses import ForeignBookie, Listener
 from tests.simulation.bookie import SimBookie
 from tests.simulation.evicting import Evicting
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Network
+from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.metadata import SimMetadata
-from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.recovering import RecoveringClient
-from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import SimStore, drive
 from tests.simulation.tailing import TailingClient
 from tests.simulation.writing import WritingClient

@@ -24,7 +24,7 @@ from bookie.tools.format import retire
 from ledger.errors import MetadataError, MetadataUnavailable, NoSuchNode
 from ledger.registry import COOKIES
 from tests.simulation.disk import SimDisk
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
 from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:

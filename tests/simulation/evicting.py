@@ -13,7 +13,7 @@ from bookie.collector.garbage import is_surplus
 from ledger.errors import MetadataError
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
 from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:

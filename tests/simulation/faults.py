@@ -16,9 +16,9 @@ from tests.simulation.bookie import JOURNAL_END, NEWEST_JOURNAL, SimBookie
 from tests.simulation.cluster import Cluster
 from tests.simulation.disk import SimDisk
 from tests.simulation.disks_elsewhere import cookie_of, known, retire_name, start_copy
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Action
 from tests.simulation.profile import Profile
-from tests.simulation.scheduler import Action
 
 _ACTS: Final = (
     ("index/redo", ("sync", "index/0")),
@@ -53,7 +53,7 @@ class Faults:
             fault = self._random.choice(ways)
             if fault == self._lose_journal:
                 at_s *= 0.1  # it waits for adds that are still to come
-            self._scheduler.after(at_s, partial(self._strike, fault))
+            self._plan(at_s, fault)
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
             kinds += [self._crash_bookie, self._crash_at_work, self._crash_at_work, self._crash_all]
@@ -75,12 +75,12 @@ class Faults:
             at_s = self._random.uniform(
                 0.0, self._random.choice((0.3, 1.0)) * self._profile.faults_s
             )
-            self._scheduler.after(at_s, partial(self._strike, self._let_stranger_listen))
+            self._plan(at_s, self._let_stranger_listen)
         if not kinds:
             return
         for _ in range(self._profile.faults):
             at_s = self._random.uniform(0.0, self._profile.faults_s)
-            self._scheduler.after(at_s, partial(self._strike, self._random.choice(kinds)))
+            self._plan(at_s, self._random.choice(kinds))
 
     def heal(self) -> None:
         """End everything that is wrong, for good."""
@@ -100,6 +100,10 @@ class Faults:
             if host.paused and not host.asleep:
                 host.resume()
 
+    def _plan(self, at_s: float, fault: Action) -> None:
+        if self._scheduler.faults.happens():
+            self._scheduler.after(at_s, partial(self._strike, fault))
+
     def _strike(self, fault: Action) -> None:
         if not self._healed:
             fault()
@@ -108,7 +112,9 @@ class Faults:
         self._scheduler.after(self._random.uniform(0.01, at_most_s), partial(self._strike, action))
 
     def _promised(self, bookie: SimBookie) -> None:
-        if not self._healed and self._scheduler.chance(self._profile.crash_after_promise):
+        if self._healed or not self._scheduler.chance(self._profile.crash_after_promise):
+            return
+        if self._scheduler.faults.happens():
             life = bookie.host.life
             self._scheduler.after(
                 self._random.uniform(0.0, 0.003), partial(self._crash_life, bookie, life)

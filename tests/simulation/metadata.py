@@ -17,10 +17,10 @@ from ledger.metadata import LedgerMetadata
 from ledger.metastore.tree import Tree
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.wire import metadata_pb2 as pb
-from tests.simulation.host import Host
-from tests.simulation.network import Network
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Network
+from tests.simulation.kernel.scheduler import Scheduler, Timer
 from tests.simulation.oracle import Oracle
-from tests.simulation.scheduler import Scheduler, Timer
 
 Result = TypeVar("Result")
 

@@ -15,7 +15,7 @@ from ledger.protocol.placement import QuarantineConfig
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from tests.simulation.cluster import Choices
-from tests.simulation.network import Weather
+from tests.simulation.kernel.network import Weather
 
 QUORUMS: Final = (
     Quorum(3, 3, 2),

@@ -33,8 +33,8 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from tests.simulation.host import Host
-from tests.simulation.scheduler import Action
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Action
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

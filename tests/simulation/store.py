@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from ledger.errors import MetadataError
 from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned
 from ledger.metastore.tree import Tree
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
 
 if TYPE_CHECKING:
     from tests.simulation.metadata import SimMetadata

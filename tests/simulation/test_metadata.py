@@ -2,11 +2,11 @@
 
 from ledger.ids import BookieId
 from ledger.manager.layout import LAYOUTS
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Network
+from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.metadata import CALM_HEARTBEAT_S, HEARTBEAT_S, SimMetadata
-from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
-from tests.simulation.scheduler import Scheduler
 
 
 def test_a_bookie_that_restarts_in_calm_hours_is_registered_at_once_and_stays_so() -> None:

@@ -15,11 +15,11 @@ from ledger.requests import HeldAnswer, HeldQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.__main__ import main
 from tests.simulation.addresses import meant
 from tests.simulation.client import Client
-from tests.simulation.coverage import REQUIRED, missing
+from tests.simulation.coverage import REQUIRED
+from tests.simulation.kernel.simulation import Outcome
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.judging import judge
-from tests.simulation.stepping import Outcome
-from tests.simulation.workload import Simulation
+from tests.simulation.workload import LedgerSimulation
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(80)
@@ -48,8 +48,9 @@ FAST_SEEDS_MAX = 300
 def test_the_cluster_scenario_keeps_every_invariant_and_finishes() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
-        covered.update(Simulation(seed).run().marks)
-    assert len(missing(covered)) <= 8, f"too much never happened: {missing(covered)}"
+        covered.update(LedgerSimulation(seed).run().marks)
+    missing = LedgerSimulation.missing(covered)
+    assert len(missing) <= 8, f"too much never happened: {missing}"
 
 
 @pytest.mark.integration
@@ -87,7 +88,7 @@ def test_many_seeds_run_on_several_cores() -> None:
 def test_a_long_run_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tests.simulation.__main__.LINES_S", 0.0)
+    monkeypatch.setattr("tests.simulation.kernel.seeds.LINES_S", 0.0)
     assert main(["--seeds", "0:4", "--jobs", "1"]) == 0
     assert "3/4 seeds, 0 broken" in capsys.readouterr().err
 
@@ -95,7 +96,7 @@ def test_a_long_run_tells_how_far_it_is(
 @pytest.mark.slow
 def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
     for seed in SEEDS:
-        simulation = Simulation(seed, keep_trace=True)
+        simulation = LedgerSimulation(seed, keep_trace=True)
         outcome = simulation.run()
         if outcome.marks.get("writer_woke_after_hours") and any(
             line.endswith("fails: fenced") and float(line.split()[0]) > 3600
@@ -106,7 +107,7 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
 
 
 def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
-    simulation = Simulation(3)
+    simulation = LedgerSimulation(3)
     simulation.run()
     cluster, asked = simulation.cluster, 0
     for ledger_id, history in cluster.oracle.ledgers.items():
@@ -126,7 +127,7 @@ def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
 
 
 def test_only_the_bookie_that_is_meant_is_asked_at_its_address() -> None:
-    simulation = Simulation(3)
+    simulation = LedgerSimulation(3)
     simulation.run()
     cluster = simulation.cluster
     ledger_id, history = next(iter(cluster.oracle.ledgers.items()))
@@ -154,7 +155,7 @@ def test_only_the_bookie_that_is_meant_is_asked_at_its_address() -> None:
 
 
 def test_seeds_differ() -> None:
-    outcomes = [Simulation.attempt(seed) for seed in (1, 2)]
+    outcomes = [LedgerSimulation.attempt(seed) for seed in (1, 2)]
     assert all(isinstance(outcome, Outcome) for outcome in outcomes)
     assert outcomes[0] != outcomes[1]
 
@@ -215,9 +216,9 @@ def test_a_mutation_leaves_nothing_behind() -> None:
 
 def test_what_never_happened_is_named() -> None:
     marks = dict.fromkeys(REQUIRED, 1)
-    assert missing(marks) == []
+    assert LedgerSimulation.missing(marks) == []
     del marks["recoveries_raced"]
-    assert missing(marks) == ["recoveries_raced"]
+    assert LedgerSimulation.missing(marks) == ["recoveries_raced"]
 
 
 def test_a_failure_tells_how_to_see_it_again(

@@ -11,21 +11,24 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
 from tests.simulation.away import GONE_S, send_away
 from tests.simulation.bookie import SimBookie
-from tests.simulation.check import check
 from tests.simulation.cluster import Cluster
+from tests.simulation.coverage import REQUIRED
 from tests.simulation.faults import Faults
-from tests.simulation.network import Aim
+from tests.simulation.invariants import MODULES, check
+from tests.simulation.kernel.changes import UNCHANGED, Changes
+from tests.simulation.kernel.invariants import meaning
+from tests.simulation.kernel.network import Aim
+from tests.simulation.kernel.simulation import LEDGERS, SLEEP_S, Simulation
 from tests.simulation.profile import Profile, draw
 from tests.simulation.promises import READ_ALL_BYTES
 from tests.simulation.recovering import RecoveringClient
-from tests.simulation.stepping import SLEEP_S, Stepped
 from tests.simulation.writing import WritingClient
 
 EVICTS: Final = 0.4
@@ -36,16 +39,23 @@ RECOVERIES_AFTER_HEALING_MAX: Final = 12
 """One a second: a bookie may have to find out that its session was lost, and begin another."""
 
 
-class Simulation(Stepped):
-    command = "make sim"
+class LedgerSimulation(Simulation):
+    name = LEDGERS
+    required = REQUIRED
+    invariants: ClassVar = {name: meaning(module) for name, module in MODULES.items()}
     steps_max = 400_000  # large entries and a tiny memory: each checkpoint takes one of them
     healed_s_max = 180.0
 
     def __init__(
-        self, seed: int, *, profile: Profile | None = None, keep_trace: bool = False
+        self,
+        seed: int,
+        *,
+        profile: Profile | None = None,
+        changes: Changes = UNCHANGED,
+        keep_trace: bool = False,
     ) -> None:
-        super().__init__(seed, keep_trace=keep_trace)
-        self.profile = profile or self._draw()
+        super().__init__(seed, changes=changes, keep_trace=keep_trace)
+        self.profile = self._draw() if profile is None else self.simpler(profile)
         self.cluster = self._make_cluster()
         self.cluster.on_change = self._delete_perhaps
         # Apart from the others' lot, as strangers: what is drawn after it stays as it is.
@@ -59,7 +69,7 @@ class Simulation(Stepped):
     def _draw(self) -> Profile:
         apart = Random(f"strangers {self.scheduler.seed}")
         strangers = apart.randrange(1, 6) if apart.random() < STRANGERS else 0
-        return replace(draw(self._random), strangers=strangers)
+        return self.simpler(replace(draw(self._random), strangers=strangers))
 
     def _make_cluster(self) -> Cluster:
         return Cluster(

@@ -21,5 +21,24 @@
 | degraded_ensembles_suffice | | who is there suffices without those that are away |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
-`tests.simulation.check` calls them after every step.
+`check` calls them after every step.
 """
+
+from typing import Final
+
+from tests.simulation.kernel import invariants
+from tests.simulation.oracle import Oracle
+
+MODULES: Final = invariants.modules_of(__name__, __path__)
+INVARIANTS: Final = {name: module.broken for name, module in MODULES.items()}
+
+
+def check(oracle: Oracle) -> None:
+    """Check all invariants of the ledgers that changed. Raises `InvariantError`."""
+    if not oracle.changed:
+        return
+    for ledger_id in oracle.changed:
+        history = oracle.ledgers[ledger_id]
+        if history.metadata:  # else it is being created
+            invariants.check(INVARIANTS, f"ledger {ledger_id}", history)
+    oracle.changed.clear()

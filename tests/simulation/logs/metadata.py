@@ -24,13 +24,13 @@ from ledger.manager.layout import LEDGERS, Layout
 from ledger.metastore.tree import Tree
 from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import INSTANCE
-from tests.simulation.host import Host
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Network, Stream
+from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.past import HidingTree, Past, PastTree
 from tests.simulation.metadata import CALL_TIMEOUT_S, SimMetadata
-from tests.simulation.network import Network, Stream
 from tests.simulation.oracle import Oracle
-from tests.simulation.scheduler import Scheduler
 
 Result = TypeVar("Result")
 

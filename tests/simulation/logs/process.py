@@ -13,13 +13,13 @@ from ledger.protocol.placement import Quarantine
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, BookieDirectory, BookieRegistration
 from ledger.repair_marks import RepairHints
-from tests.simulation.host import Host
-from tests.simulation.logs.loop import SimLoop
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.loop import SimLoop
+from tests.simulation.kernel.network import Stream
+from tests.simulation.kernel.sockets import Machine, Sockets
 from tests.simulation.logs.requests import Request
-from tests.simulation.logs.sockets import Machine, Sockets
 from tests.simulation.logs.store import LoopStore
 from tests.simulation.logs.transport import SimTransport
-from tests.simulation.network import Stream
 from tests.simulation.oracle import DegradedChoice
 
 if TYPE_CHECKING:
@@ -183,6 +183,5 @@ class Process:
         if not task.cancelled():
             task.result()
         if not self._running:
-            self.note("ends")
-            self.host.crash()
+            self.host.crash("ends")
             self.sockets.die(silently=False)

@@ -21,7 +21,7 @@ from ledger.log_events import now_ms
 from ledger.manager import LedgerStore
 from ledger.registry import BookieRegistration
 from tests.simulation.bookie import INSTANCE, SimBookie
-from tests.simulation.logs.loop import SimLoop
+from tests.simulation.kernel.loop import SimLoop
 from tests.simulation.logs.store import LoopStore
 
 if TYPE_CHECKING:

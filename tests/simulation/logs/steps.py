@@ -7,7 +7,7 @@ from typing import Any
 
 from dlog.aio.write.takeover_driver import TakeoverDriver
 from ledger.protocol.procedure import Action
-from tests.simulation.logs.loop import SimLoop
+from tests.simulation.kernel.loop import SimLoop
 
 
 @contextmanager

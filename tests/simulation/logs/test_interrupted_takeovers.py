@@ -14,11 +14,11 @@ import pytest
 
 from dlog.settings import LogSettings
 from ledger.quorum import Quorum
+from tests.simulation.kernel.scheduler import Action
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.logs.writing import Leader
-from tests.simulation.scheduler import Action
 
 QUORUM = Quorum(3, 3, 2)
 POINTS_MAX = 1000

@@ -10,7 +10,7 @@ import pytest
 
 from dlog.aio.write.writer import LogWriter
 from tests.simulation.__main__ import main
-from tests.simulation.logs.coverage import REQUIRED_OF_LOGS, missing_of_logs
+from tests.simulation.logs.coverage import REQUIRED_OF_LOGS
 from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations.judging import judge
@@ -36,7 +36,7 @@ def test_logs_keep_every_invariant_and_finish() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
         covered.update(LogSimulation(seed).run().marks)
-    assert len(missing_of_logs(covered)) <= 12, f"too much never happened: {covered}"
+    assert len(LogSimulation.missing(covered)) <= 12, f"too much never happened: {covered}"
 
 
 @pytest.mark.integration
@@ -78,9 +78,9 @@ def test_the_table_of_bugs_of_logs_is_long_enough() -> None:
 
 def test_what_never_happened_to_logs_is_named() -> None:
     marks = dict.fromkeys(REQUIRED_OF_LOGS, 1)
-    assert missing_of_logs(marks) == []
+    assert LogSimulation.missing(marks) == []
     del marks["log_opened"]
-    assert missing_of_logs(marks) == ["log_opened"]
+    assert LogSimulation.missing(marks) == ["log_opened"]
 
 
 def test_a_failure_tells_how_to_see_it_again(

@@ -19,8 +19,8 @@ from ledger.requests import (
     Status,
 )
 from tests.simulation.client import ADD_TIMEOUT_S, READ_TIMEOUT_S
-from tests.simulation.host import Host
-from tests.simulation.network import Stream
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Stream
 
 if TYPE_CHECKING:
     from tests.simulation.logs.process import Process

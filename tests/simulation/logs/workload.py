@@ -13,17 +13,22 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tests.simulation.away import GONE_S, send_away
-from tests.simulation.check import check as check_ledgers
+from tests.simulation.invariants import check as check_ledgers
+from tests.simulation.kernel.ambient import surroundings, wall_clock_ms
+from tests.simulation.kernel.changes import UNCHANGED, Changes
+from tests.simulation.kernel.invariants import meaning
+from tests.simulation.kernel.simulation import SLEEP_S, Simulation
 from tests.simulation.logs import administration, changing
-from tests.simulation.logs.ambient import surroundings, wall_clock_ms
-from tests.simulation.logs.check import check
 from tests.simulation.logs.committing import Driver, Query, new_query
 from tests.simulation.logs.consuming import ConsumingClient
+from tests.simulation.logs.coverage import REQUIRED_OF_LOGS
 from tests.simulation.logs.faults import Doom, LogFaults
 from tests.simulation.logs.invariants import (
+    MODULES,
+    check,
     no_ledger_leaks_for_ever,
     retention_takes_what_it_may,
     units_are_in_once,
@@ -36,8 +41,28 @@ from tests.simulation.logs.standing import StandbyLeader
 from tests.simulation.logs.steps import watched_takeovers
 from tests.simulation.logs.world import Bookies, World
 from tests.simulation.logs.writing import Leader
-from tests.simulation.stepping import SLEEP_S, Stepped
+from tests.simulation.workload import LedgerSimulation
 
+RESTORED: Final = "restored_store_loses_nothing"
+OF_LEDGERS_ONLY: Final = frozenset(
+    f"floor.{name}"
+    for name in (
+        "aimed_s",
+        "deletes",
+        "deletes_at_change",
+        "entries",
+        "forgeries",
+        "ledgers",
+        "pauses_s",
+        "readers",
+        "recoverers",
+        "recoverers_sleep",
+        "recovery_begins_at",
+        "strangers",
+        "writer_closes",
+        "writer_fate",
+    )
+)
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
 CONSUMERS: Final = ("shop", "shop", "audit")
@@ -53,17 +78,29 @@ LEADERS_MAX: Final = 12
 """Processes that lead a log one after the other, as others crash."""
 
 
-class LogSimulation(Stepped):
-    command = "make sim LOGS=1"
+class LogSimulation(Simulation):
+    name = "logs"
+    required = REQUIRED_OF_LOGS
+    invariants: ClassVar = {
+        **LedgerSimulation.invariants,
+        **{name: meaning(module) for name, module in MODULES.items()},
+        RESTORED: "a store that is put back to an older moment loses nothing that was acknowledged",
+    }
+    of_no_effect = OF_LEDGERS_ONLY
     steps_max = 400_000
     healed_s_max = 300.0
     steps_per_look = 20
 
     def __init__(
-        self, seed: int, *, profile: LogProfile | None = None, keep_trace: bool = False
+        self,
+        seed: int,
+        *,
+        profile: LogProfile | None = None,
+        changes: Changes = UNCHANGED,
+        keep_trace: bool = False,
     ) -> None:
-        super().__init__(seed, keep_trace=keep_trace)
-        self.profile = profile or draw(self._random)
+        super().__init__(seed, changes=changes, keep_trace=keep_trace)
+        self.profile = self.simpler(profile or draw(self._random))
         floor = self.profile.floor
         self.world = World(
             self.scheduler,
@@ -151,7 +188,7 @@ class LogSimulation(Stepped):
         self._must("write after the restore", restore.write)
         story = restore.broken()
         if story is not None:
-            raise self._error(f"restored_store_loses_nothing: {story}")
+            raise self._error(f"{RESTORED}: {story}")
 
     # The scenario.
 
@@ -441,7 +478,7 @@ class LogSimulation(Stepped):
         self._settle()
 
     def _busy(self) -> list[str]:
-        """See `Stepped`; readers go on, and keep nobody waiting either."""
+        """See `Simulation`; readers go on, and keep nobody waiting either."""
         reading = {tailer.process.name for tailer in self._tailers}
         reading |= {leader.process.name for leader in self._leaders if leader.idle}
         busy = [

@@ -12,16 +12,16 @@ from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import CALM_CHECKPOINT_S, Choices, Cluster
-from tests.simulation.host import Host
-from tests.simulation.logs.ambient import wall_clock_ms
-from tests.simulation.logs.loop import SimLoop
+from tests.simulation.kernel.ambient import wall_clock_ms
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.loop import SimLoop
+from tests.simulation.kernel.scheduler import Scheduler
+from tests.simulation.kernel.sockets import LOOPBACK, Machine
 from tests.simulation.logs.metadata import LogMetadata
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHINE, STRANGERS
 from tests.simulation.logs.serving import Serving
-from tests.simulation.logs.sockets import LOOPBACK, Machine
-from tests.simulation.scheduler import Scheduler
 
 Adding = Callable[[int, Callable[[Status], None]], None]
 """Takes what came on a connection, and where to its answer goes."""

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation.check import INVARIANTS
-from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
-from tests.simulation.logs.check import INVARIANTS_OF_ALL
+from tests.simulation.kernel.simulation import Simulation, SimulationError
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.plugin import VARIABLE
-from tests.simulation.repair.check import INVARIANTS as INVARIANTS_OF_REPAIR
-from tests.simulation.replicas.oracle import INVARIANTS as INVARIANTS_OF_REPLICAS
-from tests.simulation.scenarios_of_seeds import SCENARIOS
-from tests.simulation.stepping import SimulationError
+from tests.simulation.workloads import WORKLOADS
 
 SEEDS_MAX: Final = 2000
 NOT_CAUGHT: Final = "NOT CAUGHT"
@@ -71,23 +66,21 @@ def fails_its_test(name: str) -> bool:
 
 def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
     """A seed that breaks without the bug as well says nothing about it."""
-    run = SCENARIOS[MUTATIONS[name].scenario].attempt
+    workload = WORKLOADS[MUTATIONS[name].scenario]
+    run = workload.attempt
     for seed in range(seeds_max):
         with put_back(name):
             outcome = run(seed)
         if isinstance(outcome, SimulationError) and not isinstance(run(seed), SimulationError):
             took_s = time.monotonic() - began
-            return Verdict(name, seed + 1, caught_by(outcome), outcome.broken, took_s)
+            return Verdict(name, seed + 1, caught_by(outcome, workload), outcome.broken, took_s)
     return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
 
 
-def caught_by(error: SimulationError) -> str:
+def caught_by(error: SimulationError, workload: type[Simulation]) -> str:
     """Return the invariant that *error* is about, or what else found it."""
     first = error.broken.partition(":")[0]
-    of_logs = {*INVARIANTS_OF_LOGS, *INVARIANTS_OF_ALL, "no_ledger_leaks_for_ever"}
-    if first in INVARIANTS or first in of_logs or first in INVARIANTS_OF_REPAIR:
-        return first
-    if first in INVARIANTS_OF_REPLICAS:
+    if first in workload.invariants:
         return first
     if first == "AssertionError":
         return "an assertion of production code"

@@ -35,7 +35,7 @@ class Mutation:
     reference: str
     apply: Callable[[Patch], None]
     scenario: str
-    """Which simulator has to find it: a name of `SCENARIOS`."""
+    """Which simulator has to find it: a name of `WORKLOADS`."""
     test: str
     """The test that has to fail with it, as pytest names it; empty: only a simulator finds it."""
     drawn: bool

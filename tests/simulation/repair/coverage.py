@@ -1,6 +1,5 @@
 """What must have happened in a long run of repairs."""
 
-from collections.abc import Mapping
 from typing import Final
 
 EFFECTS: Final = (
@@ -53,8 +52,3 @@ REQUIRED_OF_REPAIR: Final = (
     "worker_sleeps",
     "worker_woke_after_hours",
 )
-
-
-def missing_of_repair(marks: Mapping[str, int]) -> list[str]:
-    """Return what never happened although it must have."""
-    return [thing for thing in REQUIRED_OF_REPAIR if not marks.get(thing)]

@@ -37,7 +37,7 @@ class RepairFaults(Faults):
         for count, fault in faults:
             for _ in range(count):
                 at_s = self._random.uniform(0.0, faults_s)
-                self._scheduler.after(at_s, partial(self._strike, fault))
+                self._plan(at_s, fault)
 
     def _forge(self) -> None:
         """Somebody with the certificate of a bookie sends a record, or a last add confirmed, of a
@@ -180,7 +180,8 @@ class Stop:
         healed: Callable[[], bool],
         on_crash: Callable[[RepairProcess], None],
     ) -> None:
-        self._process, self._fate, self._at_call = process, fate, at_call
+        self._process, self._at_call = process, at_call
+        self._fate = fate if process.world.scheduler.faults.happens() else "lives"
         self._healed, self._on_crash = healed, on_crash
 
     def __call__(self, port: str, what: str) -> None:

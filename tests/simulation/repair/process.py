@@ -13,8 +13,8 @@ from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
 from ledger.repair_marks import MARKS
 from tests.simulation.client import READ_TIMEOUT_S
+from tests.simulation.kernel.sockets import Machine
 from tests.simulation.logs.process import Process
-from tests.simulation.logs.sockets import Machine
 from tests.simulation.logs.store import LoopStore
 
 if TYPE_CHECKING:

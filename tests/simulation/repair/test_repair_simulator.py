@@ -8,7 +8,7 @@ from bookie.autorecovery.protocol.repair_plan import Situation
 from tests.simulation.__main__ import main
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations.judging import judge
-from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR, missing_of_repair
+from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR
 from tests.simulation.repair.workload import RepairSimulation
 
 SEEDS = range(40)
@@ -25,7 +25,7 @@ def test_everything_is_repaired_and_every_invariant_holds() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
         covered.update(RepairSimulation(seed).run().marks)
-    assert len(missing_of_repair(covered)) <= 12, missing_of_repair(covered)
+    assert len(RepairSimulation.missing(covered)) <= 12, RepairSimulation.missing(covered)
 
 
 @pytest.mark.slow
@@ -49,9 +49,9 @@ def test_the_table_of_bugs_of_repair_is_long_enough() -> None:
 
 def test_what_never_happened_to_repairs_is_named() -> None:
     marks = dict.fromkeys(REQUIRED_OF_REPAIR, 1)
-    assert missing_of_repair(marks) == []
+    assert RepairSimulation.missing(marks) == []
     del marks["repair_done"]
-    assert missing_of_repair(marks) == ["repair_done"]
+    assert RepairSimulation.missing(marks) == ["repair_done"]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.move_job import LedgerMove, MoveJob, decommission
@@ -31,21 +31,23 @@ from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import Cluster
 from tests.simulation.disks_elsewhere import start_anew
 from tests.simulation.faults import Faults
-from tests.simulation.logs.ambient import surroundings
+from tests.simulation.kernel.ambient import surroundings
+from tests.simulation.kernel.invariants import meaning
+from tests.simulation.kernel.simulation import SLEEP_S
 from tests.simulation.logs.process import BOOKIES, STORE
 from tests.simulation.logs.world import Bookies
 from tests.simulation.profile import Profile
 from tests.simulation.recovering import RecoveringClient
-from tests.simulation.repair.check import check_repairs
+from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR
 from tests.simulation.repair.faults import RepairFaults, Sleep, Stop
-from tests.simulation.repair.invariants import rest_is_fully_replicated
+from tests.simulation.repair.invariants import MODULES, rest_is_fully_replicated
+from tests.simulation.repair.invariants import check as check_repairs
 from tests.simulation.repair.oracle import Bounded
 from tests.simulation.repair.process import RepairProcess
 from tests.simulation.repair.profile import RepairProfile, draw
 from tests.simulation.repair.watching import watched_marks, watched_repairs
 from tests.simulation.repair.world import RepairWorld
-from tests.simulation.stepping import SLEEP_S
-from tests.simulation.workload import Simulation
+from tests.simulation.workload import LedgerSimulation
 from tests.simulation.writing import PASSWORD, WritingClient
 
 SPARES: Final = 2
@@ -65,8 +67,13 @@ FOUND_FIRST_S: Final = 2.0
 """Within it all writers have begun, or at least tried."""
 
 
-class RepairSimulation(Simulation):
-    command = "make sim REPAIR=1"
+class RepairSimulation(LedgerSimulation):
+    name = "repair"
+    required = REQUIRED_OF_REPAIR
+    invariants: ClassVar = {
+        **LedgerSimulation.invariants,
+        **{name: meaning(module) for name, module in MODULES.items()},
+    }
     steps_max = 1_500_000
     healed_s_max = 2 * 3600.0
     steps_per_look = 200
@@ -74,7 +81,7 @@ class RepairSimulation(Simulation):
     cluster: RepairWorld
 
     def _draw(self) -> Profile:
-        self.repair = draw(self._random)
+        self.repair = self.simpler(draw(self._random))
         return self.repair.floor
 
     def _make_cluster(self) -> Cluster:

@@ -17,10 +17,11 @@ from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import SimBookie
 from tests.simulation.client import describe
 from tests.simulation.cluster import Choices
+from tests.simulation.kernel.scheduler import Scheduler
+from tests.simulation.kernel.sockets import Machine
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import NO_LIFELINES
 from tests.simulation.logs.serving import Serving
-from tests.simulation.logs.sockets import Machine
 from tests.simulation.logs.world import Adding, Bookies, World
 from tests.simulation.repair.oracle import (
     Copied,
@@ -32,7 +33,6 @@ from tests.simulation.repair.oracle import (
     Written,
 )
 from tests.simulation.repair.process import RepairProcess
-from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import SimStore
 
 HEALED_CHECKPOINT_S: Final = 2.0, 20.0

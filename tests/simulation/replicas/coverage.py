@@ -1,6 +1,5 @@
 """What must have happened in a long run of replicas."""
 
-from collections.abc import Mapping
 from typing import Final
 
 REQUIRED_OF_REPLICAS: Final = (
@@ -27,7 +26,3 @@ REQUIRED_OF_REPLICAS: Final = (
     "snapshot_damaged",
     "stranger_opened",
 )
-
-
-def missing_of_replicas(marks: Mapping[str, int]) -> list[str]:
-    return [thing for thing in REQUIRED_OF_REPLICAS if not marks.get(thing)]

@@ -101,6 +101,7 @@ class ReplicaMember:
                 self._oracle.restored(self.process.name, replica.applied, machine.state)
                 self.process.mark("replica_restored")
             self.replica = replica
+            self.process.note(f"is a {replica.role} that has applied up to {replica.applied}")
             try:
                 await self._serve(replica)
             finally:
@@ -170,6 +171,8 @@ class ReplicaMember:
         else:
             self.process.mark("request_repeated")
         number = client.number
+        if replica.role == "leader":
+            self.process.note(f"is asked as the leader for request {number} of {client.name}")
         client.asked_until = self.process.world.scheduler.now + PATIENCE_S
         payload = f"{client.name} {number}".encode()
         request = RequestId(client.name, number)
@@ -188,6 +191,7 @@ class ReplicaMember:
             assert known == result, f"{request} has the results {known} and {result}"
             self.process.mark("request_answered_twice")
             return
+        self.process.note(f"answers request {number} of {client.name}: effect {result}")
         self._oracle.answered(client, request, payload, result, client.began_at)
         self.process.mark("request_answered")
         client.began_at, client.asked_until = None, 0.0
@@ -197,6 +201,8 @@ class ReplicaMember:
         number = self._random.choice(list(client.results))
         request = RequestId(client.name, number)
         payload = f"{client.name} {number}".encode()
+        if replica.role == "leader":
+            self.process.note(f"is asked again for the answered request {number} of {client.name}")
         try:
             result = await replica.submit(
                 payload, request_id=request, timeout_s=PATIENCE_S, forward=self._forwards()
@@ -222,6 +228,7 @@ class ReplicaMember:
             self._failed(error)
         else:
             assert isinstance(result, int)
+            self.process.note(f"answers {payload.decode()!r}: effect {result}")
             self._oracle.acknowledge(payload, result, began_at)
             self.process.mark("command_answered")
 
@@ -240,6 +247,8 @@ class ReplicaMember:
 
     def _failed(self, error: LogError) -> None:
         self.process.mark(type(error).__name__)
+        if not isinstance(error, NotLeader):
+            self.process.note(f"fails what it was asked for: {type(error).__name__}")
         is_stopped = self.replica is None or self.replica.role == "stopped"
         if not (
             error.retryable or is_stopped or isinstance(error, RequestForgotten | ForwardRefused)

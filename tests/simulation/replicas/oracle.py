@@ -1,24 +1,26 @@
 """What replicas and their clients did, and what must hold of it.
 
-    replicas at the same offset have the same state
-    each request has one effect and one result
-    what was acknowledged stays, and what was refused never appears
-    reads are linearizable: none sees less than what was acknowledged, or read, before it began
-
 The state counts its effects, and a result is that count: so real time orders counts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dlog import RequestId
-from tests.simulation.stepping import InvariantError
+from tests.simulation.kernel.invariants import InvariantError
 
 SAME_STATE = "replicas_have_the_same_state"
 ONE_EFFECT = "requests_have_one_effect"
 REFUSED = "refused_commands_never_appear"
 KEPT = "acknowledged_commands_are_kept"
 READS = "reads_are_linearizable"
-INVARIANTS = (SAME_STATE, ONE_EFFECT, REFUSED, KEPT, READS)
+INVARIANTS = {
+    SAME_STATE: "replicas at the same offset have the same state",
+    ONE_EFFECT: "each request has one effect and one result",
+    REFUSED: "a command that was refused never appears",
+    KEPT: "a command that was acknowledged stays",
+    READS: "no read sees less than what was acknowledged, or read, before it began",
+}
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class Client:
 @dataclass(slots=True)
 class ReplicaOracle:
     log: str
+    note: Callable[[str, str], None]
+    """Tells who did what."""
     states: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Count and checksum of the state, by the offset of the last command in it."""
     effects: dict[bytes, int] = field(default_factory=dict)
@@ -48,6 +52,7 @@ class ReplicaOracle:
     """The largest that any client knows of."""
 
     def applied(self, who: str, offset: int, payload: bytes, state: tuple[int, int]) -> None:
+        self.note(who, f"applies {payload.decode()!r} at offset {offset}, as effect {state[0]}")
         known = self.states.setdefault(offset, state)
         if known != state:
             self._fail(SAME_STATE, f"{who} has {state} after offset {offset}, another {known}")
@@ -58,6 +63,7 @@ class ReplicaOracle:
             self._fail(REFUSED, f"{payload!r} was refused, and is at {offset}")
 
     def restored(self, who: str, offset: int, state: tuple[int, int]) -> None:
+        self.note(who, f"restored effect {state[0]} of a snapshot, before offset {offset}")
         below = max((each for each in self.states if each < offset), default=None)
         known = (0, 0) if below is None else self.states[below]
         if known != state:
@@ -89,6 +95,7 @@ class ReplicaOracle:
         self.acknowledged_count = max(self.acknowledged_count, result)
 
     def read(self, who: str, count: int, began_at: int) -> None:
+        self.note(who, f"reads effect {count}; {began_at} was acknowledged before it began")
         if count < began_at:
             self._fail(READS, f"{who} read {count}, and {began_at} was acknowledged before")
         self.acknowledged_count = max(self.acknowledged_count, count)

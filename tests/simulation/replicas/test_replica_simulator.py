@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.kernel.simulation import SimulationError
 from tests.simulation.mutations import MUTATIONS, put_back
-from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS, missing_of_replicas
+from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS
 from tests.simulation.replicas.workload import ReplicaSimulation
-from tests.simulation.scenarios_of_seeds import REPLICAS, SCENARIOS
-from tests.simulation.stepping import SimulationError
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(12)
@@ -23,7 +22,7 @@ def test_replicas_keep_every_invariant_and_finish() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
         covered.update(ReplicaSimulation(seed).run().marks)
-    assert len(missing_of_replicas(covered)) <= 9, f"too much never happened: {covered}"
+    assert len(ReplicaSimulation.missing(covered)) <= 9, f"too much never happened: {covered}"
 
 
 @pytest.mark.integration
@@ -49,17 +48,18 @@ def test_a_seed_of_replicas_gives_the_same_trace_in_every_process() -> None:
 def test_a_known_bug_of_replicas_is_caught(name: str) -> None:
     for seed in range(20):
         with put_back(name):
-            if isinstance(SCENARIOS[REPLICAS].attempt(seed), SimulationError):
+            if isinstance(ReplicaSimulation.attempt(seed), SimulationError):
                 return
     pytest.fail(f"nothing found {name}")
 
 
 def test_the_table_of_bugs_of_replicas_is_long_enough() -> None:
-    assert len([name for name, each in MUTATIONS.items() if each.scenario == REPLICAS]) >= 15
+    scenarios = [mutation.scenario for mutation in MUTATIONS.values()]
+    assert scenarios.count(ReplicaSimulation.name) >= 15
 
 
 def test_what_never_happened_to_replicas_is_named() -> None:
     marks = dict.fromkeys(REQUIRED_OF_REPLICAS, 1)
-    assert missing_of_replicas(marks) == []
+    assert ReplicaSimulation.missing(marks) == []
     del marks["replica_restored"]
-    assert missing_of_replicas(marks) == ["replica_restored"]
+    assert ReplicaSimulation.missing(marks) == ["replica_restored"]

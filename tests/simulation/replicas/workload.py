@@ -16,21 +16,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dlog import SnapshotPolicy
 from dlog.aio.log import Log
 from ledger.errors import LogError
-from tests.simulation.check import check as check_ledgers
-from tests.simulation.logs.check import check
+from tests.simulation.invariants import check as check_ledgers
+from tests.simulation.kernel.changes import UNCHANGED, Changes
 from tests.simulation.logs.faults import Doom
+from tests.simulation.logs.invariants import check
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
 from tests.simulation.logs.profile import draw as draw_logs
-from tests.simulation.logs.workload import LogSimulation
+from tests.simulation.logs.workload import OF_LEDGERS_ONLY, LogSimulation
+from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS
 from tests.simulation.replicas.forward import forwarding
 from tests.simulation.replicas.member import ReplicaMember
-from tests.simulation.replicas.oracle import KEPT, SAME_STATE, Client, ReplicaOracle
+from tests.simulation.replicas.oracle import INVARIANTS, KEPT, SAME_STATE, Client, ReplicaOracle
 
 R = TypeVar("R")
 
@@ -38,6 +40,14 @@ REPLICAS: Final = 3
 CLIENTS: Final = 4
 MEMBERS_MAX: Final = 20
 LOG: Final = "log1"
+OF_LOGS_ONLY: Final = frozenset({
+    "logs", "candidates", "readers", "reopen_timeout_s", "bursts", "thinks_s", "pauses_s",
+    "reader_pauses_s", "flushes", "rolls", "truncates", "abandons", "txids", "standbys",
+    "elections", "elects_itself", "consumers", "exclusive", "commits", "admin_truncates", "renames",
+    "seals", "deletes", "queries", "sweeps", "manies", "expects", "updates", "consumer_resets",
+    "consumer_deletes", "readers_away_s", "reader_wait_s",
+})  # fmt: skip
+"""What nobody looks at here who lives on its log; see `LogProfile`."""
 NOT_OF_REPLICAS: Final = frozenset({"consumers_move_forward", "trimmed_records_are_not_needed"})
 """A store of snapshots commits where its oldest whole one is, though one before was damaged, and
 truncates below it as far as consumers allow, which is no truncation that an operator of the world
@@ -69,13 +79,22 @@ def draw(random: Random) -> LogProfile:
 
 
 class ReplicaSimulation(LogSimulation):
-    command = "make sim REPLICAS=1"
+    name = "replicas"
+    required = REQUIRED_OF_REPLICAS
+    of_no_effect = OF_LEDGERS_ONLY | OF_LOGS_ONLY
+    invariants: ClassVar = {**LogSimulation.invariants, **INVARIANTS}
 
     def __init__(
-        self, seed: int, *, profile: LogProfile | None = None, keep_trace: bool = False
+        self,
+        seed: int,
+        *,
+        profile: LogProfile | None = None,
+        changes: Changes = UNCHANGED,
+        keep_trace: bool = False,
     ) -> None:
-        super().__init__(seed, profile=profile or draw(Random(seed)), keep_trace=keep_trace)
-        self.replicas = ReplicaOracle(LOG)
+        profile = profile or draw(Random(seed))
+        super().__init__(seed, profile=profile, changes=changes, keep_trace=keep_trace)
+        self.replicas = ReplicaOracle(LOG, self.scheduler.note)
         self._members: list[ReplicaMember] = []
         self._clients = [Client(f"client-{number}") for number in range(CLIENTS)]
         self._policy = SnapshotPolicy(

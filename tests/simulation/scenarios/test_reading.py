@@ -14,7 +14,7 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol import read as protocol
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
-from tests.simulation.check import INVARIANTS
+from tests.simulation.invariants import INVARIANTS
 from tests.simulation.scenarios.post import Kind
 from tests.simulation.scenarios.world import MOVED, World
 

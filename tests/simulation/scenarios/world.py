@@ -24,7 +24,7 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.tree import Tree
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
-from tests.simulation.check import INVARIANTS
+from tests.simulation.invariants import INVARIANTS
 from tests.simulation.oracle import Oracle
 from tests.simulation.scenarios.bookie import SMALL, HandBookie
 from tests.simulation.scenarios.post import Hold, Kind, Message, Post

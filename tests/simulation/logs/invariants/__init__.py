@@ -31,6 +31,32 @@
 | no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong; the last
-three look at all logs at once. `tests.simulation.logs.check` calls them after every step, all but
-the last.
+three look at all logs at once. `check` calls them after every step, all but the last.
 """
+
+from typing import Final
+
+from tests.simulation.kernel import invariants
+from tests.simulation.logs.oracle import LogOracle
+
+AT_THE_END: Final = frozenset({"no_ledger_leaks_for_ever"})
+OF_ALL_LOGS: Final = ("degraded_ensembles_suffice", "living_candidates_keep_their_nodes")
+MODULES: Final = invariants.modules_of(__name__, __path__)
+INVARIANTS_OF_ALL: Final = {name: MODULES[name].broken for name in OF_ALL_LOGS}
+INVARIANTS: Final = {
+    name: module.broken
+    for name, module in MODULES.items()
+    if name not in AT_THE_END and name not in OF_ALL_LOGS
+}
+
+
+def check(oracle: LogOracle, *, without: frozenset[str] = frozenset()) -> None:
+    """Check all invariants of the logs that changed, *without* some. Raises `InvariantError`."""
+    invariants.check(INVARIANTS_OF_ALL, "all logs", oracle)
+    if not oracle.changed:
+        return
+    chosen = {name: broken for name, broken in INVARIANTS.items() if name not in without}
+    for incarnation in oracle.changed:
+        history = oracle.histories[incarnation]
+        invariants.check(chosen, history.name, history)
+    oracle.changed.clear()

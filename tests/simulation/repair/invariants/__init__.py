@@ -15,6 +15,24 @@
 | forgotten_bookies_are_named_by_nobody | a name is forgotten last |
 
 Each but `rest_is_fully_replicated` has `broken(repairs, what) -> str | None`: None, or a sentence
-that says what is wrong with *what* just happened. `tests.simulation.repair.check` calls them after
-every step. The invariants of the ledger scenario hold beside them.
+that says what is wrong with *what* just happened. `check` calls them after every step. The
+invariants of the ledger scenario hold beside them.
 """
+
+from typing import Final
+
+from tests.simulation.kernel import invariants
+from tests.simulation.repair.oracle import Repairs
+
+AT_THE_END: Final = "rest_is_fully_replicated"
+MODULES: Final = invariants.modules_of(__name__, __path__)
+INVARIANTS: Final = {name: each.broken for name, each in MODULES.items() if name != AT_THE_END}
+
+
+def check(repairs: Repairs) -> None:
+    """Check what happened since the last time. Raises `InvariantError`."""
+    if not repairs.happened:
+        return
+    happened, repairs.happened = repairs.happened, []
+    for what in happened:
+        invariants.check(INVARIANTS, type(what).__name__.lower(), repairs, what)

@@ -7,7 +7,7 @@ nothing of it runs, and what became due meanwhile runs at its waking, in order (
 from collections.abc import Callable
 from functools import partial
 
-from tests.simulation.scheduler import Action, Scheduler, Timer
+from tests.simulation.kernel.scheduler import Action, Scheduler, Timer
 
 
 class Host:
@@ -41,10 +41,10 @@ class Host:
         delay_s = max(0.0, deadline - self.clock()) / self._clock_rate
         return self.after(delay_s + 1e-9, action)
 
-    def crash(self) -> None:
+    def crash(self, says: str = "crashes") -> None:
         """End this life: everything in memory and everything scheduled is gone."""
         assert self.up, f"{self.name} is down already"
-        self.scheduler.note(self.name, "crashes")
+        self.scheduler.note(self.name, says)
         self.up = False
         self.paused = self.asleep = False
         self.life += 1

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leader.refusals import Refusals
-from tests.simulation.host import Host
-from tests.simulation.scheduler import Action
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Action
 
 if TYPE_CHECKING:
     from tests.simulation.logs.process import Process

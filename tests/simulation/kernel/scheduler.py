@@ -12,6 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
+from tests.simulation.kernel.plan import FaultPlan
+
 TRACE_TAIL_LINES: Final = 50
 """How many of the last events a failure prints."""
 
@@ -64,6 +66,7 @@ class Scheduler:
         """Actions run so far; a failure names this number."""
         self.random = random.Random(seed)
         self.trace = Trace(keep_all=keep_trace)
+        self.faults = FaultPlan()
         self._heap: list[tuple[float, int, Timer]] = []
         self._scheduled = 0
 

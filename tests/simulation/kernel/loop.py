@@ -15,9 +15,9 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
-from tests.simulation.host import Host
-from tests.simulation.logs.sockets import Readable, Sockets
-from tests.simulation.scheduler import Timer
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Timer
+from tests.simulation.kernel.sockets import Readable, Sockets
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
-from tests.simulation.host import Host
-from tests.simulation.scheduler import Action, Scheduler, Timer
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.scheduler import Action, Scheduler, Timer
 
 Answer = TypeVar("Answer")
 

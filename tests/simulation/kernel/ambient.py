@@ -15,8 +15,8 @@ import ledger.log_events
 from leader import lifeline
 from leader.campaign import _Campaign
 from leader.refusals import LifelineAddress
-from tests.simulation.logs.sockets import SocketModule, network_here, refusals_here
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.kernel.scheduler import Scheduler
+from tests.simulation.kernel.sockets import SocketModule, network_here, refusals_here
 
 EPOCH_S: Final = 1_700_000_000
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.host import Host
-from tests.simulation.network import Network, Stream, Weather
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.network import Network, Stream, Weather
+from tests.simulation.kernel.scheduler import Scheduler
 
 
 def drain(scheduler: Scheduler, *, steps_max: int = 10_000) -> None:
