@@ -1,326 +1,252 @@
-"""A simulated client: a host that runs one production machine and executes its effects.
+"""A simulated client of one ledger: a process with production's drivers, seen from outside.
 
-It stands where `ledger.machine_loop` and the drivers around it stand in production, and
-decides as little: effects go out in order, what happened comes back as events, one at a time,
-also when an effect is answered at once. Each client is a host of its own; a process that
-restarts is a new client.
+Each client is a host of its own; a process that restarts is a new client. What the oracle has to
+know is seen at the ports: at the metadata store, at the bookies, and where bookies are chosen. At
+the address of a bookie another one of its name may answer; see `addresses`.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ledger import machine_loop
+from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
-from ledger.machine_loop import Machine
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.common import (
-    MetadataEffect,
-    MetadataEvent,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    WriteMetadata,
-)
-from ledger.protocol.placement import Pool, Quarantine
-from ledger.requests import (
-    AddRun,
-    HeldAnswer,
-    HeldQuery,
-    LacAnswer,
-    LacQuery,
-    ReadAnswer,
-    ReadQuery,
-    Status,
-)
+from ledger.metastore.port import CheckOp
+from ledger.protocol.answers import proven_lac
+from ledger.protocol.placement import Pool
+from ledger.quorum import Quorum
+from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from ledger.transport.handshake import Purpose
 from tests.simulation.addresses import Listener, connects, meant
-from tests.simulation.kernel.host import Host
-from tests.simulation.kernel.network import Stream
-from tests.simulation.kernel.scheduler import Action, Timer
-from tests.simulation.oracle import Choice
-from tests.simulation.store import SimStore, drive
+from tests.simulation.oracle import Choice, DegradedChoice
+from tests.simulation.process import SimDirectory, SimEnvironment, SimProcess
+from tests.simulation.transport import Adding, Asking, SimTransport
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-Event = TypeVar("Event")
-Effect = TypeVar("Effect")
-Answer = TypeVar("Answer", ReadAnswer, LacAnswer, HeldAnswer)
+Answer = TypeVar("Answer")
 
-ADD_TIMEOUT_S: Final = 1.0
-READ_TIMEOUT_S: Final = 1.0
-UNREAD: Final = ReadAnswer(Status.UNREACHABLE)
+PASSWORD: Final = b"simulated"
+NOT_CREATED: Final = LedgerId(-1)
+ANSWER_BYTES: Final = 1, 400, 4096, 1 << 20
+"""How much one answer may hold, at random: many answers are only in part."""
 
 
-class Client(Generic[Event, Effect]):
-    """Feeds events to a machine and calls `execute` for each effect."""
+class ClientProcess(SimProcess):
+    """Of one ledger."""
 
     def __init__(self, cluster: "Cluster", name: str, ledger_id: LedgerId) -> None:
-        self.cluster = cluster
-        self.name = name
         self.ledger_id = ledger_id
-        self.host = Host(cluster.scheduler, name)
-        self.ledgers = LedgerStore(
-            SimStore(cluster.metadata, self.host), cluster.choices.layout.name
-        )
-        self.quarantine = Quarantine(cluster.choices.quarantine)
+        super().__init__(cluster, name)
+        self.cluster = cluster
         self.done = False
         """True iff this client wants nothing more: finished or failed."""
-        self._streams: dict[BookieId, Stream[Status]] = {}
-        self._inbox: deque[Event] = deque()
-        self._stepping = False
-        self._alarm: Timer | None = None
-        self._machine: Machine[Event, Effect] | None = None
-        self._time_passed: Event | None = None
+        self.chosen: Choice | DegradedChoice | None = None
+        """The bookies for a ledger that has no id yet."""
+        cluster.loops.append(self.loop)
 
-    def run(self, machine: Machine[Event, Effect], time_passed: Event) -> None:
-        """Use *machine* from now on; *time_passed* is its event for a reached deadline."""
-        self._machine, self._time_passed = machine, time_passed
+    def _make_ledgers(self) -> LedgerStore:
+        return WatchedLedgers(self)
 
-    def feed(self, event: Event) -> None:
-        """Give *event* to the machine, behind those before it; execute what it says."""
-        self._inbox.append(event)
-        if self._stepping or self._machine is None:
-            return
-        self._stepping = True
-        while self._inbox:
-            for effect in self._machine.step(self._inbox.popleft(), now=self.host.clock()):
-                self.execute(effect)
-        self._stepping = False
-        self._arm()
+    def _make_transport(self) -> SimTransport:
+        return ClientTransport(self)
 
-    def execute(self, effect: Effect) -> None:
-        raise NotImplementedError
+    def _directory(self) -> SimDirectory:
+        return ClientDirectory(self, self.store)
 
-    def note(self, what: str) -> None:
-        self.cluster.scheduler.note(self.name, what)
+    def _make_environment(self, **parts: Any) -> SimEnvironment:
+        return ClientEnvironment(self, **parts)
 
-    def mark(self, thing: str) -> None:
-        self.cluster.scheduler.mark(thing)
+    def busy_streams(self) -> list[Any]:
+        return [] if self.done else list(self.transport.busy_streams())
 
-    def _arm(self) -> None:
-        """Call again when the machine's deadline is reached by this host's own clock."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        deadline = None if self.done or self._machine is None else self._machine.deadline()
-        if deadline is not None:
-            self._alarm = self.host.at_clock(deadline, self._ring)
+    def refused(self, bookie: BookieId, status: Status, handle: Callable[[], None]) -> None:
+        """Hear by *handle* that *bookie* did not store what was sent."""
+        self.note(f"hears {status.name} from {bookie}")
+        handle()
 
-    def _ring(self) -> None:
-        assert self._time_passed is not None
-        self.feed(self._time_passed)
+    def placed(self, choice: Choice | DegradedChoice) -> None:
+        """Report which bookies were chosen for the ledger, once it has an id."""
+        if self.ledger_id == NOT_CREATED:
+            self.chosen = choice
+        elif isinstance(choice, Choice):
+            self.cluster.oracle.placed(self.ledger_id, choice)
+        else:
+            self.cluster.oracle.placed_degraded(self.ledger_id, choice)
 
-    # Bookies.
+    def chose_degraded(self, choice: DegradedChoice) -> None:
+        self.placed(choice)
 
-    def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        """Send *run* in order with the others to *bookie*."""
-        stream = self._streams.get(bookie)
-        target = self.cluster.at_address(bookie, self.name)
-        if stream is None or not stream.leads_to(target.host):
-            before = stream
-            stream = Stream(self.cluster.network, self.host, target.host, timeout_s=ADD_TIMEOUT_S)
-            self._streams[bookie] = stream
-            if before is not None:
-                before.reset()
-        run = replace(run, frames=self.cluster.network.carry(run.frames))
-        who = meant(self.cluster, bookie)
+    def wants_replacements(self) -> None:
+        """Take note that members of an ensemble are about to be replaced."""
 
-        def handle(connection: int, reply: Callable[[Status], None]) -> None:
-            if not target.serves or connects(self.cluster, target, Purpose.ADDS, bookie, who):
-                target.add(run, connection, reply)
-            else:
-                reply(Status.UNREACHABLE)
 
-        stream.request(
-            handle,
-            lambda status: on_done(Status.UNREACHABLE if status is None else status),
-        )
+class ClientDirectory(SimDirectory):
+    def away(self) -> tuple[str, ...]:
+        return self._world.metadata.away()
 
-    def read(
-        self, bookie: BookieId, query: ReadQuery, on_done: Callable[[ReadAnswer], None]
-    ) -> None:
-        target = self.cluster.at_address(bookie, self.name)
-        self.cluster.network.request(
-            self.host,
-            target.host,
-            self._asked(bookie, target, partial(target.read, query), UNREAD),
-            lambda answer: on_done(self._heard(answer)),
-            timeout_s=READ_TIMEOUT_S + query.wait_ms / 1000,
-        )
+    async def look_again(self) -> None:
+        """It is always fresh; who asks the store has to reach it, though."""
+        await self._store.sync()
 
-    def _asked(
-        self,
-        bookie: BookieId,
-        target: Listener,
-        handle: "Callable[[Callable[[Answer], None]], None]",
-        unreachable: "Answer",
-    ) -> "Callable[[Callable[[Answer], None]], None]":
-        """Return what *target* does with a question to *bookie* that arrives: *handle*, if the
-        handshake of both ends says so. A bookie that does not serve yet says nothing."""
-        who = meant(self.cluster, bookie)
 
-        def arrived(reply: Callable[[Answer], None]) -> None:
-            if not target.serves or connects(self.cluster, target, Purpose.ASKS, bookie, who):
-                handle(reply)
-            else:
-                reply(unreachable)
+class ClientEnvironment(SimEnvironment):
+    """Reports what placement chose of what."""
 
-        return arrived
+    _process: ClientProcess
 
-    def _heard(self, answer: ReadAnswer | None) -> ReadAnswer:
-        if answer is None:
-            return UNREAD
-        return replace(answer, frames=self.cluster.network.carry(answer.frames))
-
-    def busy_streams(self) -> list[Stream[Status]]:
-        """Return the connections on which adds wait for an answer."""
-        return [] if self.done else [s for s in self._streams.values() if s.is_busy]
-
-    def bytes_max(self) -> int:
-        """Draw how much one answer may hold, so that many answers are only in part."""
-        return self.cluster.scheduler.random.choice((1, 400, 4096, 1 << 20))
-
-    def read_lac(
-        self, bookie: BookieId, query: LacQuery, on_done: Callable[[LacAnswer], None]
-    ) -> None:
-        target, unread = self.cluster.at_address(bookie, self.name), LacAnswer(Status.UNREACHABLE)
-        self.cluster.network.request(
-            self.host,
-            target.host,
-            self._asked(bookie, target, partial(target.read_lac, query), unread),
-            lambda answer: on_done(answer or unread),
-            timeout_s=READ_TIMEOUT_S,
-        )
-
-    def read_held(
-        self, bookie: BookieId, query: HeldQuery, on_done: Callable[[HeldAnswer], None]
-    ) -> None:
-        target, unread = self.cluster.at_address(bookie, self.name), HeldAnswer(Status.UNREACHABLE)
-        self.cluster.network.request(
-            self.host,
-            target.host,
-            self._asked(bookie, target, partial(target.read_held, query), unread),
-            lambda answer: on_done(answer or unread),
-            timeout_s=READ_TIMEOUT_S,
-        )
-
-    def reported(self, bookie: BookieId, status: Status) -> None:
-        """Take note of what *bookie* answered, as `ledger.environment` does."""
-        self.quarantine.reported(bookie, status, now=self.host.clock())
-
-    def pool(self) -> Pool:
-        """Return what placement may choose from now."""
-        return Pool(
-            self.cluster.metadata.available(),
-            avoid=self.quarantine.quarantined(now=self.host.clock()),
-            racks=self.cluster.racks,
-            away=self.cluster.metadata.away(),
-        )
+    def ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
+        pool = self._pool()
+        ensemble = super().ensemble(quorum)
+        if ensemble is not None:
+            self._placed(pool, quorum.ensemble, ensemble, ())
+        return ensemble
 
     def replacements(
-        self, indexes: Sequence[int], exclude: Sequence[BookieId], ensemble: Sequence[BookieId]
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        exclude: Collection[BookieId],
     ) -> tuple[tuple[int, BookieId], ...]:
-        """Pick a bookie that is registered for each index, as many as there are."""
-        if self.cluster.on_change is not None:
-            self.cluster.on_change(self.ledger_id)
-        pool = self.pool()
-        picked = self.cluster.choices.placement.replacements(
-            self.cluster.quorum,
-            ensemble,
-            indexes,
-            pool,
-            self.cluster.scheduler.random,
-            exclude=exclude,
-        )
+        process = self._process
+        process.wants_replacements()
+        if process.cluster.on_change is not None:
+            process.cluster.on_change(process.ledger_id)
+        pool = self._pool()
+        picked = super().replacements(quorum, ensemble, indexes, exclude)
         if len(picked) < len(indexes):
-            self.mark("partial_replacement" if picked else "no_replacement")
-        self.placed(pool, len(indexes), tuple(b for _, b in picked), (*ensemble, *exclude))
+            process.mark("partial_replacement" if picked else "no_replacement")
+        chosen = ", ".join(f"{ensemble[index]} by {bookie}" for index, bookie in picked)
+        process.note(f"replaces {chosen or 'nobody: no other bookie may be chosen'}")
+        self._placed(pool, len(indexes), [bookie for _, bookie in picked], (*ensemble, *exclude))
         return picked
 
-    def placed(
-        self,
-        pool: Pool,
-        wanted: int,
-        chosen: tuple[BookieId, ...],
-        exclude: tuple[BookieId, ...],
+    def _placed(
+        self, pool: Pool, wanted: int, chosen: Iterable[BookieId], exclude: tuple[BookieId, ...]
     ) -> None:
-        """Report what placement chose of *pool*."""
         choice = Choice(
-            who=self.name,
+            who=self._process.name,
             wanted=wanted,
-            chosen=chosen,
+            chosen=tuple(chosen),
             available=pool.available,
             exclude=exclude,
             avoid=tuple(pool.avoid),
         )
-        if any(bookie in choice.avoid for bookie in chosen):
-            self.mark("quarantined_bookie_needed")
+        if any(bookie in choice.avoid for bookie in choice.chosen):
+            self._process.mark("quarantined_bookie_needed")
         elif any(bookie in choice.avoid for bookie in choice.free):
-            self.mark("quarantined_bookie_avoided")
-        if len({pool.racks.get(bookie) for bookie in chosen}) > 1:
-            self.mark("racks_mixed")
-        self.cluster.oracle.placed(self.ledger_id, choice)
+            self._process.mark("quarantined_bookie_avoided")
+        if len({pool.racks.get(bookie) for bookie in choice.chosen}) > 1:
+            self._process.mark("racks_mixed")
+        self._process.placed(choice)
 
-    # Metadata of the ledger.
 
-    def carry_out(self, effect: MetadataEffect, on_event: Callable[[MetadataEvent], None]) -> None:
-        """Do what *effect* says by the production code; give *on_event* what came of it."""
-        steps = machine_loop.carry_out(effect, self.ledgers, self.ledger_id)
-        drive(steps, partial(self._carried_out, effect, on_event))
+class WatchedLedgers(LedgerStore):
+    """Tells what became of writes."""
 
-    def _carried_out(
+    def __init__(self, process: ClientProcess) -> None:
+        super().__init__(process.store, process.world.choices.layout.name)
+        self._process = process
+
+    async def write(
         self,
-        effect: MetadataEffect,
-        on_event: Callable[[MetadataEvent], None],
-        event: MetadataEvent,
-    ) -> None:
-        if isinstance(effect, WriteMetadata):
-            match event:
-                case MetadataWritten(version):
-                    self.note(f"wrote {describe(effect.metadata)} as version {version}")
-                case MetadataRead(metadata):
-                    self.note("lost a metadata write to somebody else")
-                    self.mark("metadata_conflict" if metadata else "metadata_gone")
-                case MetadataFailed():
-                    self.note("does not know whether its metadata write happened")
-                    self.mark("metadata_write_unknown")
-                case _:
-                    assert_never(event)
-        on_event(event)
-
-    def read_metadata(
-        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
         *,
-        read: Callable[[LedgerMetadata | None, int], None],
-        failed: Callable[[], None],
-    ) -> None:
-        def done(event: MetadataRead | MetadataFailed) -> None:
-            if isinstance(event, MetadataRead):
-                read(event.metadata, event.version)
+        only_if: CheckOp | None = None,
+    ) -> int:
+        process = self._process
+        try:
+            version = await super().write(ledger_id, metadata, version, only_if=only_if)
+        except BadVersion:
+            process.note("lost a metadata write to somebody else")
+            process.mark("metadata_conflict")
+            raise
+        except NoSuchLedger:
+            process.note("found the metadata gone")
+            process.mark("metadata_gone")
+            raise
+        except MetadataUnavailable:
+            process.note("does not know whether its metadata write happened")
+            process.mark("metadata_write_unknown")
+            raise
+        process.note(f"wrote {describe(metadata)} as version {version}")
+        return version
+
+
+class ClientTransport(SimTransport):
+    process: ClientProcess
+
+    def __init__(self, process: ClientProcess) -> None:
+        super().__init__(process)
+        self._cluster = process.world
+
+    def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
+        if run.explicit_lac or run.recovery:
+            self.process.mark("explicit_lac" if run.explicit_lac else "entry_written_back")
+
+        def done(status: Status) -> None:
+            if status is Status.OK or run.explicit_lac:
+                on_done(status)
             else:
-                failed()
+                self.process.refused(bookie, status, lambda: on_done(status))
 
-        drive(machine_loop.read_metadata(self.ledgers, self.ledger_id), done)
+        super().add(bookie, run, done)
 
-    def watch_metadata(self, changed: Action) -> None:
-        """Call *changed* after each change of the ledger's metadata."""
+    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        bytes_max = min(query.bytes_max, self._cluster.scheduler.random.choice(ANSWER_BYTES))
+        answer = await super().read(bookie, replace(query, bytes_max=bytes_max))
+        if query.wait_ms and answer.entries:
+            self.process.mark("long_poll_woke_up")
+        if query.repairs:  # of a recovery
+            self.process.note(
+                f"reads at {bookie} from {query.first}: {answer.status.name}, "
+                f"{len(answer.entries)} entries, certain up to {answer.considered}"
+            )
+        return answer
 
-        async def follow() -> None:
-            watch = self.ledgers.watch(self.ledger_id)
-            while True:
-                await watch.changed()
-                changed()
+    async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
+        answer = await super().read_lac(bookie, query)
+        lac = proven_lac(answer.lac_proof, query.ledger_id, None)
+        is_fenced = "it is fenced, " if answer.fenced else ""
+        self.process.note(f"hears of {bookie}: {is_fenced}{answer.status.name}, LAC {lac}")
+        self._cluster.oracle.saw_lac(query.ledger_id, lac, who=self.process.name)
+        return answer
 
-        drive(follow(), _ignore)
+    # Who answers.
 
+    def _target(self, bookie: BookieId) -> Listener:
+        return self._cluster.at_address(bookie, self.process.name)
 
-def _ignore(_outcome: object) -> None:
-    """Nobody waits for it."""
+    def _adding(self, bookie: BookieId, target: Listener, run: AddRun) -> Adding:
+        cluster, who = self._cluster, meant(self._cluster, bookie)
+
+        def arrived(connection: int, reply: Callable[[Status], None]) -> None:
+            if not target.serves or connects(cluster, target, Purpose.ADDS, bookie, who):
+                target.add(run, connection, reply)
+            else:
+                reply(Status.UNREACHABLE)
+
+        return arrived
+
+    def _asking(
+        self, bookie: BookieId, target: Listener, ask: Asking[Answer], unreachable: Answer
+    ) -> Asking[Answer]:
+        """A bookie that does not serve yet says nothing."""
+        cluster, who = self._cluster, meant(self._cluster, bookie)
+
+        def arrived(reply: Callable[[Answer], None]) -> None:
+            if not target.serves or connects(cluster, target, Purpose.ASKS, bookie, who):
+                ask(reply)
+            else:
+                reply(unreachable)
+
+        return arrived
 
 
 def describe(metadata: LedgerMetadata) -> str:

@@ -17,17 +17,21 @@ from ledger.protocol.placement import (
 )
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
+from ledger.requests import AddRun
 from tests.simulation.addresses import ForeignBookie, Listener
 from tests.simulation.bookie import SimBookie
 from tests.simulation.evicting import Evicting
 from tests.simulation.kernel.host import Host
+from tests.simulation.kernel.loop import SimLoop
 from tests.simulation.kernel.network import Network
 from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.metadata import SimMetadata
 from tests.simulation.oracle import Oracle
+from tests.simulation.process import SimProcess
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.store import SimStore, drive
 from tests.simulation.tailing import TailingClient
+from tests.simulation.transport import Adding
 from tests.simulation.writing import WritingClient
 
 DELETE_RETRY_S: Final = 0.5
@@ -86,6 +90,8 @@ class Cluster:
         self.on_change: Callable[[LedgerId], None] | None = None
         """Called when a client begins to change a ledger's ensemble."""
         self._storage = storage
+        self.loops: list[SimLoop] = []
+        """Also of the dead: what they had under way is not swept up in the middle."""
         self.evicts = False
         """Whether bookies evict what no fragment names any more."""
         self.writers: list[WritingClient] = []
@@ -161,6 +167,10 @@ class Cluster:
         self.readers.append(client)
         client.begin()
         return client
+
+    def adding(self, _by: SimProcess, target: Listener, run: AddRun) -> Adding:
+        """Return what *target* does with *run* of a process when it arrives."""
+        return partial(target.add, run)
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Delete the ledger, whoever uses it and however often that takes."""

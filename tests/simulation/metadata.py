@@ -8,7 +8,7 @@ cut off loses its ephemeral nodes, and makes them again when it is back (rule 79
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.ids import BookieId
@@ -18,7 +18,7 @@ from ledger.metastore.tree import Tree
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.wire import metadata_pb2 as pb
 from tests.simulation.kernel.host import Host
-from tests.simulation.kernel.network import Network
+from tests.simulation.kernel.network import Network, Stream
 from tests.simulation.kernel.scheduler import Scheduler, Timer
 from tests.simulation.oracle import Oracle
 
@@ -45,6 +45,7 @@ class SimMetadata:
         self._network = network
         self._oracle = oracle
         self._leases: dict[str, Timer] = {}
+        self._ended: dict[str, None] = {}
         self._sessions = 0
         self._calls = 0
         self._done: dict[str, int] = {}
@@ -126,6 +127,14 @@ class SimMetadata:
         """Call *changed* on *client* a little after each change of *path*."""
         self._watches.setdefault(path, []).append((client, changed))
 
+    def unwatch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
+        """Undo one `watch`."""
+        self._watches[path].remove((client, changed))
+
+    def stream_of(self, _client: Host) -> Stream[Any] | None:
+        """Return the connection of a client, if its calls go over one."""
+        return None
+
     # Bookies.
 
     def available(self) -> tuple[BookieId, ...]:
@@ -153,6 +162,16 @@ class SimMetadata:
         session = f"{bookie.name}/{self._sessions}"
         self._lease(session)
         self._heartbeat(bookie, session)
+
+    def prolong(self, session: str) -> bool:
+        """At the store: let *session* live on from now; False if it has ended."""
+        if session in self._ended:
+            return False
+        lease = self._leases.get(session)
+        if lease is not None:
+            lease.cancel()
+        self._lease(session)
+        return True
 
     def _lease(self, session: str) -> None:
         expire = partial(self._expire, session)
@@ -185,6 +204,7 @@ class SimMetadata:
 
     def _expire(self, session: str) -> None:
         self._scheduler.note("metadata", f"ends session {session}")
+        self._ended[session] = None
         del self._leases[session]
         self.tree.end_session(session)
         self._notify()

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ledger.ids import NO_ENTRY, BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.writer_events import MarkLacks
 from ledger.quorum import Quorum
+from ledger.requests import AddRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,6 @@ class LedgerHistory:
     choices: list[Choice] = field(default_factory=list)
     """What placement chose for it, in order."""
     degraded_choices: list[DegradedChoice] = field(default_factory=list)
-    marked: list[MarkLacks] = field(default_factory=list)
-    """What its writer marked for repair, in order."""
     conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
     """(client, metadata) for each client that learned that the ledger is CLOSED."""
     may_move: bool = False
@@ -165,6 +163,17 @@ class Oracle:
 
     def appended(self, ledger_id: int, frames: Iterable[bytes]) -> None:
         self.ledger(ledger_id).sent.extend(frames)
+
+    def sent(self, run: AddRun) -> None:
+        """Take note of the frames that a ledger's writer sends, the first time."""
+        frames = self.ledger(run.ledger_id).sent
+        start = 0
+        for entry, length in zip(run.entries, run.lengths, strict=True):
+            while len(frames) <= entry:
+                frames.append(b"")
+            if not frames[entry]:
+                frames[entry] = bytes(run.frames[start : start + length])
+            start += length
 
     def acknowledged(self, ledger_id: int, last: int, *, who: str) -> None:
         history = self.ledger(ledger_id)
@@ -243,6 +252,3 @@ class Oracle:
 
     def placed_degraded(self, ledger_id: int, choice: DegradedChoice) -> None:
         self.ledger(ledger_id).degraded_choices.append(choice)
-
-    def marked(self, ledger_id: int, marked: MarkLacks) -> None:
-        self.ledger(ledger_id).marked.append(marked)

@@ -9,7 +9,7 @@ from __future__ import annotations  # evaluated at each call, those of inner fun
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, Protocol, TypeVar
 
 from ledger.errors import MetadataError
 from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned
@@ -111,39 +111,8 @@ class SimStore:
     async def verify(self) -> None:
         await _Call(self, "verify", lambda tree: tree.exists("/"))
 
-    def watch(self, path: str) -> SimWatch:
-        watch = SimWatch()
-        self.metadata.watch(self.host, path, watch.wake)
-        return watch
+    def watch(self, path: str) -> NoReturn:
+        raise AssertionError(f"nobody follows {path} without an event loop")
 
     async def close(self) -> None:
         """Nothing is kept here."""
-
-
-class SimWatch:
-    """Level triggered: changes while nobody waits become one return."""
-
-    def __init__(self) -> None:
-        self._changed = False
-        self._resume: Callable[[object], None] | None = None
-
-    def wake(self) -> None:
-        self._changed = True
-        resume, self._resume = self._resume, None
-        if resume is not None:
-            resume(None)
-
-    def begin(self, resume: Callable[[object], None]) -> None:
-        self._resume = resume
-
-    def __await__(self) -> Generator[SimWatch, object, None]:
-        if not self._changed:
-            yield self
-        self._changed = False
-
-    async def changed(self) -> None:
-        await self
-
-    def close(self) -> None:
-        """Wake nobody any more."""
-        self._resume = None

@@ -4,22 +4,26 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from ledger.ids import BookieIdentity, LedgerId
+from ledger.ids import BookieIdentity
 from ledger.protocol.acks import AckTracker
-from ledger.requests import HeldAnswer, HeldQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import HeldQuery, ReadQuery, Status
 from tests.simulation.__main__ import main
 from tests.simulation.addresses import meant
-from tests.simulation.client import Client
+from tests.simulation.client import ClientProcess
 from tests.simulation.coverage import REQUIRED
 from tests.simulation.kernel.simulation import Outcome
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.judging import judge
 from tests.simulation.workload import LedgerSimulation
+
+A = TypeVar("A")
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(80)
@@ -106,22 +110,33 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
     pytest.fail("no writer learned after hours that it had been fenced")
 
 
+def asked_by(client: ClientProcess, question: Coroutine[Any, Any, A]) -> A:
+    """Let *client* ask; return the answer."""
+    answers: list[A] = []
+
+    async def ask() -> None:
+        answers.append(await question)
+
+    client.run(ask())
+    while not answers:
+        assert client.cluster.scheduler.step()
+    return answers[0]
+
+
 def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
     simulation = LedgerSimulation(3)
     simulation.run()
     cluster, asked = simulation.cluster, 0
     for ledger_id, history in cluster.oracle.ledgers.items():
-        client = Client[object, object](cluster, "whoever repairs", LedgerId(ledger_id))
+        client = ClientProcess(cluster, "whoever repairs", ledger_id)
         key = history.recorded.access_key
         for name, bookie in cluster.bookies.items():
-            answers: list[HeldAnswer] = []
-            client.read_held(name, HeldQuery(ledger_id, key, 0, 999), answers.append)
-            while not answers:
-                assert cluster.scheduler.step()
-            listed = [each for a, b in answers[0].ranges() for each in range(a, b + 1)]
+            query = HeldQuery(ledger_id, key, 0, 999)
+            answer = asked_by(client, client.transport.read_held(name, query))
+            listed = [each for a, b in answer.ranges() for each in range(a, b + 1)]
             given = bookie.storage.read(ReadQuery(ledger_id, key, 0, 999, 1 << 30))
             assert listed == list(given.entries)
-            assert answers[0].considered == 999
+            assert answer.considered == 999
             asked += len(listed)
     assert asked > 0
 
@@ -139,12 +154,8 @@ def test_only_the_bookie_that_is_meant_is_asked_at_its_address() -> None:
 
     def answered_by(identity: BookieIdentity) -> Status:
         cluster.listen(name, identity)
-        answers: list[ReadAnswer] = []
-        client = Client[object, object](cluster, "whoever reads", ledger_id)
-        client.read(name, query, answers.append)
-        while not answers:
-            assert cluster.scheduler.step()
-        return answers[0].status
+        client = ClientProcess(cluster, "whoever reads", ledger_id)
+        return asked_by(client, client.transport.read(name, query)).status
 
     assert answered_by(replace(ours, instance="foreign")) is Status.UNREACHABLE
     assert answered_by(replace(ours, identity="emptied")) is Status.UNREACHABLE

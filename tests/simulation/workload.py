@@ -8,6 +8,8 @@ Safety is checked after every step, liveness once nothing is wrong any more.
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -22,6 +24,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.coverage import REQUIRED
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import MODULES, check
+from tests.simulation.kernel.ambient import surroundings
 from tests.simulation.kernel.changes import UNCHANGED, Changes
 from tests.simulation.kernel.invariants import meaning
 from tests.simulation.kernel.network import Aim
@@ -85,6 +88,15 @@ class LedgerSimulation(Simulation):
     def _make_faults(self) -> Faults:
         return Faults(self.cluster, self.profile)
 
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        with surroundings(self.scheduler):
+            try:
+                yield
+            finally:
+                for loop in self.cluster.loops:
+                    loop.cleanup()
+
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")
         if self.profile.away_first:
@@ -146,23 +158,23 @@ class LedgerSimulation(Simulation):
         """Append some entries, then again a little later; at the end close or leave it open."""
         if writer.done or writer.close_requested:
             return
-        left = self.profile.entries - (writer.machine.last_add_pushed + 1)
+        left = self.profile.entries - writer.added
         if left == 0:
             if self.profile.writer_closes:
                 writer.close()
             return
         if writer.can_append:
             count = min(left, self._random.choice((1, 1, 1, 2, 3, 8)))
-            first = writer.machine.last_add_pushed + 1
+            first = writer.added
             size = self._random.choice((0, 10, 10, 100, 1000))
             writer.append([f"{first + i}:".encode().ljust(size, b".") for i in range(count)])
         if (
             writer.ledger_id not in self._recovering
-            and writer.machine.last_add_pushed >= self.profile.recovery_begins_at
+            and writer.added > self.profile.recovery_begins_at
         ):
             self._begin_recoveries(writer.ledger_id)
         pause_s = self._random.choice(self.profile.pauses_s)
-        writer.host.after(pause_s, partial(self._tick, writer))
+        writer.loop.call_later(pause_s, self._tick, writer)
 
     def _begin_recoveries(self, ledger_id: LedgerId) -> None:
         self._recovering[ledger_id] = None
@@ -244,8 +256,8 @@ class LedgerSimulation(Simulation):
             or asleep
             or (
                 not self.profile.writer_closes
-                and writer.machine.last_add_pushed + 1 == self.profile.entries
-                and _pending(writer) == 0
+                and writer.added == self.profile.entries
+                and writer.pending == 0
             )
         )
         ledger_id = writer.ledger_id
@@ -270,7 +282,7 @@ class LedgerSimulation(Simulation):
         busy += [
             client.name
             for client in writers
-            if not client.done and (not client.is_created or _pending(client) > 0)
+            if not client.done and (not client.is_created or client.pending > 0)
         ]
         busy += [
             f"ledger {client.ledger_id}"
@@ -355,10 +367,6 @@ class LedgerSimulation(Simulation):
 
     def _check(self) -> None:
         check(self.cluster.oracle)
-
-
-def _pending(writer: WritingClient) -> int:
-    return writer.machine.last_add_pushed - writer.machine.last_add_confirmed
 
 
 def _wake(writer: WritingClient) -> None:

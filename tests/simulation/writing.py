@@ -1,48 +1,41 @@
-"""A client that writes a ledger through the production machine `ledger.protocol.writer`."""
+"""A client that creates a ledger and writes it, by production's `LedgerClient` and its writer."""
 
+import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
-from ledger.entry import access_key, encode_frame, encode_lac
-from ledger.errors import MetadataUnavailable
-from ledger.ids import EntryId, LedgerId
-from ledger.mark import written_without
-from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import common
-from ledger.protocol import writer_events as protocol
-from ledger.protocol.placement import degraded_ensemble
-from ledger.protocol.writer import WriterPhase
-from ledger.quorum import holds
-from ledger.registry import AVAILABLE
-from ledger.repair_marks import mark_ledger
-from ledger.requests import AddRun, Status
-from tests.ledger.protocol.event_writer import AddsStored, AppendRequested, Event, EventWriter
-from tests.simulation.client import Client
-from tests.simulation.oracle import DegradedChoice
-from tests.simulation.store import drive
+from ledger.errors import (
+    LedgerFenced,
+    LogError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+)
+from ledger.ids import NO_ENTRY, BookieId, EntryId
+from ledger.protocol.writer import Writer, WriterPhase
+from ledger.requests import Status
+from ledger.writer import LedgerWriter
+from tests.simulation.client import NOT_CREATED, PASSWORD, ClientProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-PASSWORD = b"simulated"
 PENDING_MAX: Final = 64
 """Entries in flight; the workload holds back beyond this."""
-NOT_CREATED: Final = LedgerId(-1)
 CREATE_RETRY_S: Final = 0.1
+FAILURES: Final[dict[type[LogError], str]] = {
+    LedgerFenced: "fenced",
+    NoSuchLedger: "deleted",
+    NotEnoughBookies: "not_enough_bookies",
+}
 
 
-class WritingClient(Client[Event, protocol.WriterEffect]):
-    """Creates its ledger, then writes it."""
-
-    machine: EventWriter
-
+class WritingClient(ClientProcess):
     def __init__(self, cluster: "Cluster", name: str) -> None:
         super().__init__(cluster, name, NOT_CREATED)
-        self.failure: protocol.WriterFailure | None = None
         self.close_requested = False
-        self._on_created: Callable[[WritingClient], None] = _ignore
-        self._frames: dict[int, bytes] = {}
+        self._writer: LedgerWriter | None = None
+        self._settled_up_to: int = NO_ENTRY
 
     @property
     def is_created(self) -> bool:
@@ -51,210 +44,122 @@ class WritingClient(Client[Event, protocol.WriterEffect]):
 
     def begin(self, on_created: "Callable[[WritingClient], None]") -> None:
         """Create the ledger, however often that takes; then call *on_created*."""
-        self._on_created = on_created
-        self._create()
+        self.run(self._create(on_created))
 
-    def _create(self) -> None:
-        random, quorum = self.cluster.scheduler.random, self.cluster.quorum
-        pool = self.pool()
-        ensemble = self.cluster.choices.placement.ensemble(quorum, pool, random)
-        is_degraded = ensemble is None
-        if ensemble is None:
-            placement = self.cluster.choices.placement
-            ensemble = degraded_ensemble(placement, quorum, pool, random)
-        if ensemble is None:
-            self.host.after(CREATE_RETRY_S, self._create)
-            return
-        away = [bookie for bookie in ensemble if bookie not in pool.available]
-        metadata = LedgerMetadata(
-            quorum=quorum,
-            fragments=(Fragment(EntryId(0), ensemble),),
-            access_key=access_key(PASSWORD),
-            creation_token=random.randbytes(16),
-        )
-
-        async def create() -> LedgerId | None:
+    async def _create(self, on_created: "Callable[[WritingClient], None]") -> None:
+        while self._writer is None:
             try:
-                ledger_id = await self.ledgers.create(metadata)
-                if away:
-                    missing = written_without(away, EntryId(0), 0)
-                    await mark_ledger(self.ledgers.store, ledger_id, missing)
-                return ledger_id
-            except MetadataUnavailable:
-                return None
-
-        def done(ledger_id: LedgerId | None) -> None:
-            if ledger_id is None:
-                self.mark("ledger_creation_unknown")
-                self.host.after(CREATE_RETRY_S, self._create)
-                return
-            self.note(f"has created ledger {ledger_id}")
-            self.mark("ledger_created")
-            self.cluster.oracle.created(ledger_id, who=self.name)
-            self.ledger_id = ledger_id
-            if is_degraded:
-                self.mark("degraded_ensemble")
-                choice = DegradedChoice(
-                    who=self.name,
-                    quorum=quorum,
-                    ensemble=ensemble,
-                    available=pool.available,
-                    known=pool.away,
+                self._writer = await self.ledgers.create(
+                    self.cluster.quorum, password=PASSWORD, degraded_writes=True
                 )
-                self.cluster.oracle.placed_degraded(ledger_id, choice)
-            else:
-                self.placed(pool, quorum.ensemble, ensemble, ())
-            self.machine = EventWriter(ledger_id, metadata, 0, self.cluster.choices.writer_config)
-            self.run(self.machine, common.TimePassed())
-            self.cluster.metadata.watch(self.host, AVAILABLE, self._list)
-            self._list()
-            self._on_created(self)
+            except NotEnoughBookies:
+                await asyncio.sleep(CREATE_RETRY_S)
+            except MetadataUnavailable:
+                self.mark("ledger_creation_unknown")
+                await asyncio.sleep(CREATE_RETRY_S)
+        self._watch_acknowledgements(self._writer)
+        self.ledger_id = self._writer.ledger_id
+        self.note(f"has created ledger {self.ledger_id}")
+        self.mark("ledger_created")
+        self.cluster.oracle.created(self.ledger_id, who=self.name)
+        assert self.chosen is not None, "its bookies were chosen"
+        self.placed(self.chosen)
+        on_created(self)
 
-        drive(create(), done)
+    def _watch_acknowledgements(self, writer: LedgerWriter) -> None:
+        """Report each at once: its caller hears of it in another turn of the loop at times, and
+        the process may stand still before that."""
+        honest = writer._confirm
 
-    def _list(self) -> None:
-        bookies = self.cluster.bookies
-        writable = {b: str(bookies[b].host.life) for b in self.cluster.metadata.available()}
-        self.feed(protocol.BookiesListed(writable))
+        def confirm(last: EntryId) -> None:
+            first = self.cluster.oracle.ledger(self.ledger_id).acknowledged + 1
+            self.note(f"acknowledges {first}..{last}")
+            self.cluster.oracle.acknowledged(self.ledger_id, last, who=self.name)
+            honest(last)
+
+        writer._confirm = confirm  # type: ignore[method-assign]
+
+    # What the application knows of its writer.
+
+    @property
+    def added(self) -> int:
+        """How many entries were added."""
+        return 0 if self._writer is None else self._writer.last_add_pushed + 1
+
+    @property
+    def pending(self) -> int:
+        """How many of them wait for their acknowledgement."""
+        writer = self._writer
+        if writer is None or writer.error is not None:
+            return 0
+        return writer.last_add_pushed - writer.last_add_confirmed
 
     @property
     def can_append(self) -> bool:
-        pending = self.machine.last_add_pushed - self.machine.last_add_confirmed
-        return not self.done and not self.close_requested and pending < PENDING_MAX
+        return not self.done and not self.close_requested and self.pending < PENDING_MAX
 
     def append(self, payloads: list[bytes]) -> None:
         """Add *payloads* as the next entries, as one batch."""
-        length = self.machine.length
-        first = self.machine.last_add_pushed + 1
-        frames = []
-        for offset, payload in enumerate(payloads):
-            length += len(payload)
-            frames.append(
-                encode_frame(
-                    ledger_id=self.ledger_id,
-                    entry_id=first + offset,
-                    last_add_confirmed=self.machine.last_add_confirmed,
-                    length=length,
-                    payload=payload,
-                )
-            )
-        self._frames.update(enumerate(frames, first))
-        self.cluster.oracle.appended(self.ledger_id, frames)
-        self.feed(AppendRequested(len(payloads), sum(map(len, payloads))))
+        assert self._writer is not None, "it was created"
+        try:
+            self._writer.add_all([(payload, self._settled) for payload in payloads])
+        except LogError as error:
+            self._failed(error)
 
     def close(self) -> None:
         self.close_requested = True
         self.note("closes")
-        self.feed(protocol.CloseRequested())
+        self.run(self._close())
 
-    def execute(self, effect: protocol.WriterEffect) -> None:
-        match effect:
-            case protocol.SendAdds():
-                self._send_adds(effect)
-            case protocol.PublishLac():
-                self._publish_lac(effect)
-            case protocol.ConfirmAdds():
-                self._confirm(effect.last)
-            case common.ChooseReplacements():
-                self.mark("ensemble_change_wanted")
-                if not self.machine.is_degraded:
-                    self.mark("bookie_to_be_left")
-                chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
-                self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(common.ReplacementsChosen(chosen))
-            case common.WriteMetadata() | common.ReadMetadata():
-                self.carry_out(effect, self.feed)
-            case protocol.MarkLacks():
-                self._mark_lacks(effect)
-            case protocol.FailWriter():
-                self.note(f"fails: {effect.failure.value}")
-                self.mark(f"writer_failed_{effect.failure.name.lower()}")
-                self.failure, self.done = effect.failure, True
-            case protocol.FinishClose():
-                self.note("closed the ledger")
-                self.mark("writer_closed")
-                self.done = True
-                self.cluster.oracle.concluded(self.ledger_id, effect.metadata, who=self.name)
-            case _:
-                assert_never(effect)
-
-    def _mark_lacks(self, effect: protocol.MarkLacks) -> None:
-        async def mark() -> protocol.WriterEvent:
-            missing = written_without(effect.bookies, effect.fragment, 0, missed=effect.missed)
-            try:
-                await mark_ledger(self.ledgers.store, self.ledger_id, missing)
-            except MetadataUnavailable:
-                return protocol.MarkingFailed()
-            return protocol.LacksMarked(effect)
-
-        def done(event: protocol.WriterEvent) -> None:
-            if isinstance(event, protocol.LacksMarked):
-                self.mark("lacks_marked")
-                self.cluster.oracle.marked(self.ledger_id, effect)
-            self.feed(event)
-
-        drive(mark(), done)
-
-    def _send_adds(self, effect: protocol.SendAdds) -> None:
-        quorum = self.machine.metadata.quorum
-        entries = [
-            entry
-            for entry in range(effect.first, effect.last + 1)
-            if holds(effect.index, entry, quorum)
-        ]
-        assert entries, f"{effect} names no entry that this bookie holds"
-        frames = [self._frames[entry] for entry in entries]
-        run = AddRun(
-            ledger_id=self.ledger_id,
-            key=access_key(PASSWORD),
-            entries=entries,
-            lengths=[len(frame) for frame in frames],
-            frames=b"".join(frames),
-        )
-        self.add(effect.bookie, run, partial(self._answered, effect))
-
-    def _answered(self, sent: protocol.SendAdds, status: Status) -> None:
-        if status is Status.OK:
-            self.feed(AddsStored(sent.index, sent.generation, sent.first, sent.last))
+    async def _close(self) -> None:
+        assert self._writer is not None, "it was created"
+        try:
+            metadata = await self._writer.close()
+        except LogError as error:
+            self._failed(error)
             return
-        self.note(f"hears {status.name} from {sent.bookie}")
-        self.reported(sent.bookie, status)
-        whole = not self.machine.is_degraded
-        self.feed(protocol.AddsRefused(sent.index, sent.generation, sent.first, sent.last, status))
+        self.note("closed the ledger")
+        self.mark("writer_closed")
+        self.done = True
+        self.cluster.oracle.concluded(self.ledger_id, metadata, who=self.name)
+
+    def _settled(self, outcome: EntryId | LogError) -> None:
+        if isinstance(outcome, LogError):
+            assert self._writer is not None, "it was created"
+            self._failed(self._writer.error or outcome)
+            return
+        self._settled_up_to += 1
+        acknowledged = self.cluster.oracle.ledger(self.ledger_id).acknowledged
+        assert outcome == self._settled_up_to <= acknowledged, f"{outcome} is settled out of order"
+
+    def _failed(self, error: LogError) -> None:
+        if self.done:
+            return
+        self.done = True
+        failure = FAILURES.get(type(error), type(error).__name__)
+        self.note(f"fails: {failure.replace('_', ' ')}")
+        self.mark(f"writer_failed_{failure}")
+
+    # What is seen of it.
+
+    @property
+    def _machine(self) -> Writer:
+        assert self._writer is not None, "it was created"
+        return self._writer._machine
+
+    def wants_replacements(self) -> None:
+        self.mark("ensemble_change_wanted")
+        if not self._machine.is_degraded:
+            self.mark("bookie_to_be_left")
+
+    def refused(self, bookie: BookieId, status: Status, handle: Callable[[], None]) -> None:
+        was_whole = not self._machine.is_degraded
+        super().refused(bookie, status, handle)
         if (
             self.cluster.choices.writer_config.delay_ensemble_change
-            and whole
-            and self.machine.is_degraded
-            and self.machine.phase is WriterPhase.OPEN
+            and was_whole
+            and self._machine.is_degraded
+            and self._machine.phase is WriterPhase.OPEN
         ):
-            self.note("goes on without it")
+            self.note(f"goes on without {bookie}")
             self.mark("ensemble_change_delayed")
-
-    def _publish_lac(self, effect: protocol.PublishLac) -> None:
-        frame = encode_lac(
-            ledger_id=self.ledger_id,
-            last_add_confirmed=effect.last_add_confirmed,
-            length=effect.length,
-        )
-        run = AddRun(
-            ledger_id=self.ledger_id,
-            key=access_key(PASSWORD),
-            entries=[-1],
-            lengths=[len(frame)],
-            frames=frame,
-            explicit_lac=True,
-        )
-        self.mark("explicit_lac")
-        for bookie in effect.bookies:
-            self.add(bookie, run, _ignore)
-
-    def _confirm(self, last: int) -> None:
-        first = self.cluster.oracle.ledger(self.ledger_id).acknowledged + 1
-        self.note(f"acknowledges {first}..{last}")
-        self.cluster.oracle.acknowledged(self.ledger_id, last, who=self.name)
-        for entry in range(first, last + 1):
-            del self._frames[entry]
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for it: an explicit LAC is a hint."""

@@ -98,15 +98,6 @@ class Scheduler:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def run(self, until: Callable[[], bool], *, steps_max: int, time_max: float) -> bool:
-        """Step until *until* holds; return False if it still does not at a limit or the end."""
-        while not until():
-            time = self.next_time()
-            if time is None or time > time_max or self.steps >= steps_max:
-                return False
-            self.step()
-        return True
-
     def note(self, who: str, what: str) -> None:
         """Add one line to the trace."""
         self.trace.note(f"{self.now:.6f} {who} {what}")

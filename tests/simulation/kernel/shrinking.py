@@ -42,10 +42,6 @@ class Failure:
     def events(self) -> list[str]:
         return self.error.tail
 
-    @property
-    def command(self) -> str:
-        return self.workload.command(self.error.seed, self.changes)
-
 
 def shrink(
     workload: type[Simulation],

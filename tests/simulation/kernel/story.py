@@ -43,7 +43,7 @@ def _told(failure: Failure) -> Iterator[str]:
     meaning = failure.workload.invariants.get(error.kind)
     if meaning is not None:
         yield from _wrapped(f"{error.kind} says: {meaning}")
-    yield f"  reproduce: {failure.command}"
+    yield f"  reproduce: {failure.workload.command(error.seed, failure.changes)}"
 
 
 def _line(event: str) -> str | None:

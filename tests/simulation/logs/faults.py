@@ -5,8 +5,9 @@ from functools import partial
 from typing import Final
 
 from tests.simulation.faults import Faults
-from tests.simulation.logs.process import BOOKIES, STORE, Process
+from tests.simulation.logs.process import Process
 from tests.simulation.logs.world import World
+from tests.simulation.process import BOOKIES, STORE
 from tests.simulation.profile import Profile
 
 PAUSE_S_MAX: Final = 8.0

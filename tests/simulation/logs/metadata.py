@@ -86,7 +86,6 @@ class LogMetadata(SimMetadata):
         self._connections: dict[tuple[str, int], Connection] = {}
         """By client and its life."""
         self._numbers = 0
-        self._ended: dict[str, None] = {}
         self._consumers: dict[str, str] = {}
         """Incarnation of each named consumer, by its path."""
         self._caller: Host | None = None
@@ -210,27 +209,9 @@ class LogMetadata(SimMetadata):
             self._past.changed(paths, self._time.now)
         return paths
 
-    def unwatch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
-        """Undo one `watch`."""
-        self._watches[path].remove((client, changed))
-
     def stream_of(self, client: Host) -> Stream[Outcome[object]] | None:
         connection = self._connections.get((client.name, client.life))
         return None if connection is None else connection.stream
-
-    def prolong(self, session: str) -> bool:
-        """At the store: let *session* live on from now; False if it has ended."""
-        if session in self._ended:
-            return False
-        lease = self._leases.get(session)
-        if lease is not None:
-            lease.cancel()
-        self._lease(session)
-        return True
-
-    def _expire(self, session: str) -> None:
-        self._ended[session] = None
-        super()._expire(session)
 
     def _report_consumer(self, path: str) -> None:
         log, name = (name_of(path.split("/")[at]) for at in (2, 4))

@@ -22,7 +22,7 @@ from ledger.manager import LedgerStore
 from ledger.registry import BookieRegistration
 from tests.simulation.bookie import INSTANCE, SimBookie
 from tests.simulation.kernel.loop import SimLoop
-from tests.simulation.logs.store import LoopStore
+from tests.simulation.loop_store import LoopStore
 
 if TYPE_CHECKING:
     from tests.simulation.logs.world import World

@@ -33,7 +33,7 @@ from tests.simulation.logs.invariants import (
     retention_takes_what_it_may,
     units_are_in_once,
 )
-from tests.simulation.logs.process import BOOKIES, STORE, Process
+from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
 from tests.simulation.logs.restore import StoreRestore
@@ -41,28 +41,16 @@ from tests.simulation.logs.standing import StandbyLeader
 from tests.simulation.logs.steps import watched_takeovers
 from tests.simulation.logs.world import Bookies, World
 from tests.simulation.logs.writing import Leader
+from tests.simulation.process import BOOKIES, STORE
 from tests.simulation.workload import LedgerSimulation
 
 RESTORED: Final = "restored_store_loses_nothing"
-OF_LEDGERS_ONLY: Final = frozenset(
-    f"floor.{name}"
-    for name in (
-        "aimed_s",
-        "deletes",
-        "deletes_at_change",
-        "entries",
-        "forgeries",
-        "ledgers",
-        "pauses_s",
-        "readers",
-        "recoverers",
-        "recoverers_sleep",
-        "recovery_begins_at",
-        "strangers",
-        "writer_closes",
-        "writer_fate",
-    )
-)
+OF_LEDGERS_ONLY: Final = frozenset(f"floor.{name}" for name in (
+    "aimed_s", "deletes", "deletes_at_change", "entries", "forgeries", "ledgers", "pauses_s",
+    "readers", "recoverers", "recoverers_sleep", "recovery_begins_at", "strangers", "writer_closes",
+    "writer_fate",
+))  # fmt: skip
+"""What nobody looks at here: see `Profile`."""
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
 CONSUMERS: Final = ("shop", "shop", "audit")

@@ -1,20 +1,17 @@
 """One simulated world of logs: bookies, metadata store and network, and processes on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from bookie.storage.config import StorageConfig
 from leader.record import CandidateRecord
 from ledger.ids import BookieId
 from ledger.quorum import Quorum
-from ledger.requests import AddRun, Status
+from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import CALM_CHECKPOINT_S, Choices, Cluster
 from tests.simulation.kernel.ambient import wall_clock_ms
 from tests.simulation.kernel.host import Host
-from tests.simulation.kernel.loop import SimLoop
 from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.kernel.sockets import LOOPBACK, Machine
 from tests.simulation.logs.metadata import LogMetadata
@@ -22,9 +19,6 @@ from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHINE, STRANGERS
 from tests.simulation.logs.serving import Serving
-
-Adding = Callable[[int, Callable[[Status], None]], None]
-"""Takes what came on a connection, and where to its answer goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +80,6 @@ class World(Cluster):
             lies,
         )
         self.processes: list[Process] = []
-        self.loops: list[SimLoop] = []
-        """Also of the dead: what they had under way is not swept up in the middle."""
         self.machines: dict[str, Machine] = {}
         """By address."""
         self._lifelines, self._skew_s, self._collects = lifelines, skew_s, collects
@@ -146,20 +138,5 @@ class World(Cluster):
         elif lifeline is None or process.sockets.listens(lifeline.port):
             self.logs.deposed.append(f"{by} took the node of {name} away, which lives")
 
-    def adding(self, by: Process, target: SimBookie, run: AddRun) -> Adding:
-        """Return what *target* does with *run* of *by* when it arrives."""
-        return partial(target.add, run)
-
     def copied(self, by: Process, bookie: BookieId, run: AddRun) -> None:
         """Take note of what is sent to *bookie* by who recovers or repairs."""
-
-    def sent(self, run: AddRun) -> None:
-        """Take note of the frames that a ledger's writer sends, the first time."""
-        frames = self.oracle.ledger(run.ledger_id).sent
-        start = 0
-        for entry, length in zip(run.entries, run.lengths, strict=True):
-            while len(frames) <= entry:
-                frames.append(b"")
-            if not frames[entry]:
-                frames[entry] = bytes(run.frames[start : start + length])
-            start += length

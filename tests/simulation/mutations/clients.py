@@ -4,11 +4,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from bookie.disk.port import Directories
 from bookie.identity import stamp
 from bookie.identity.cookie import Cookie
 from bookie.storage import engine
+from ledger import recovery
 from ledger.entry import (
     HEADER_BYTES,
     Bad,
@@ -24,10 +26,10 @@ from ledger.metadata import LedgerMetadata
 from ledger.protocol import answers
 from ledger.protocol.read import Deliver, ReadFailure, Reading, ReadingEffect
 from ledger.protocol.recovery_events import WriteBack
+from ledger.reader import Entry, LedgerReader
+from ledger.recovery import _Recovering
 from ledger.requests import ReadAnswer
-from tests.simulation import recovering
 from tests.simulation.mutations.mutation import Patch, mutation
-from tests.simulation.recovering import RecoveringClient
 from tests.simulation.tailing import TailingClient
 
 
@@ -59,9 +61,9 @@ def a_watch_proves_that_an_entry_is_lost(patch: Patch) -> None:
 
 @mutation("rule 17")
 def recovery_encodes_entries_again_with_its_own_lac(patch: Patch) -> None:
-    honest = RecoveringClient._write_back
+    honest = _Recovering._write_back
 
-    def write_back(self: RecoveringClient, effect: WriteBack) -> None:
+    def write_back(self: _Recovering, effect: WriteBack) -> None:
         for entry in range(effect.first, effect.last + 1):
             frame = self._frames.get(entry)
             if frame is not None:
@@ -75,7 +77,7 @@ def recovery_encodes_entries_again_with_its_own_lac(patch: Patch) -> None:
                 )
         honest(self, effect)
 
-    patch.set(RecoveringClient, "_write_back", write_back)
+    patch.set(_Recovering, "_write_back", write_back)
 
 
 @mutation("rules 74, 76")
@@ -98,12 +100,7 @@ def accepts_a_bookie_that_lost_its_disk(patch: Patch) -> None:
 def believes_an_unconfirmed_read(patch: Patch) -> None:
     """A tail that goes on behind what an unconfirmed read gave it."""
 
-    def peek(self: TailingClient, entry: int) -> None:
-        frame = self._frames[entry]
-        self.cluster.oracle.read(self.ledger_id, entry, frame, who=self.name)
-        self.next_entry = entry + 1
-
-    patch.set(TailingClient, "_peek", peek)
+    patch.set(TailingClient, "_peek", TailingClient._read)
 
 
 @mutation("rule 53")
@@ -123,13 +120,13 @@ def takes_an_unconfirmed_entry_for_the_lac(patch: Patch) -> None:
 @mutation("own bug, rule 53")
 def forgets_that_the_ledger_was_deleted(patch: Patch) -> None:
     """What the watch reported while no read was under way was known to none that began later."""
-    honest = TailingClient._refreshed
+    honest = LedgerReader._read_some
 
-    def refreshed(self: TailingClient, metadata: LedgerMetadata | None, version: int) -> None:
-        honest(self, metadata, version)
+    async def read_some(self: LedgerReader, *args: Any, **options: Any) -> list[Entry]:
         self._deleted = False
+        return await honest(self, *args, **options)
 
-    patch.set(TailingClient, "_refreshed", refreshed)
+    patch.set(LedgerReader, "_read_some", read_some)
 
 
 @mutation("#4404, rule 87")
@@ -162,4 +159,4 @@ def takes_a_damaged_entry_for_absence(patch: Patch) -> None:
         found = honest(answer, ledger_id, mac)
         return replace(found, considered=answer.considered)
 
-    patch.set(recovering, "verified", verified)
+    patch.set(recovery, "verified", verified)

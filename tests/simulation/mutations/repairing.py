@@ -18,7 +18,7 @@ from bookie.identity import lives
 from bookie.identity.cookie import Cookie
 from bookie.identity.lives import Claim
 from bookie.server.authorizer import CopyEvidence
-from ledger import repair_marks
+from ledger import client, repair_marks, writer
 from ledger.environment import Environment
 from ledger.errors import BadVersion, LogError, NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
@@ -32,7 +32,6 @@ from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.registry import COOKIES
 from ledger.requests import AddRun, HeldAnswer, ReadAnswer, Status
-from tests.simulation import writing
 from tests.simulation.mutations.mutation import Patch, mutation
 
 R = TypeVar("R")
@@ -108,7 +107,7 @@ def swallows_marks_that_add_nothing(patch: Patch) -> None:
             return False
         return await honest(store, ledger_id, wanted, urgent=urgent)
 
-    for module in (marks, writing):
+    for module in (marks, client, writer):
         patch.set(module, "mark_ledger", mark_ledger)
 
 

@@ -12,10 +12,10 @@ from ledger.metastore.port import Op, Versioned
 from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
 from ledger.repair_marks import MARKS
-from tests.simulation.client import READ_TIMEOUT_S
 from tests.simulation.kernel.sockets import Machine
 from tests.simulation.logs.process import Process
-from tests.simulation.logs.store import LoopStore
+from tests.simulation.loop_store import LoopStore
+from tests.simulation.transport import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.simulation.repair.world import RepairWorld

@@ -8,16 +8,16 @@ from typing import Any
 from bookie.autorecovery import marks, repair_io
 from bookie.autorecovery.protocol import repair as protocol
 from bookie.autorecovery.repair_io import _RepairIO
+from ledger import client, writer
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import now_ms
 from ledger.mark import MissingReplica
 from ledger.metastore.port import MetadataStore
 from ledger.procedures import Perform
 from ledger.protocol.procedure import Action, Steps
-from tests.simulation import writing
-from tests.simulation.logs.transport import SimTransport
 from tests.simulation.repair.oracle import Fenced, Repairs
 from tests.simulation.repair.process import RepairProcess
+from tests.simulation.transport import SimTransport
 
 
 @contextmanager
@@ -37,12 +37,12 @@ def watched_marks(repairs: Repairs) -> Iterator[None]:
         repairs.confirmed[ledger_id] = max(began, repairs.confirmed.get(ledger_id, 0))
         return is_news
 
-    for module in (marks, writing):
+    for module in (marks, client, writer):
         vars(module)["mark_ledger"] = mark_ledger
     try:
         yield
     finally:
-        for module in (marks, writing):
+        for module in (marks, client, writer):
             vars(module)["mark_ledger"] = honest
 
 

@@ -28,14 +28,14 @@ from ledger.mark import MissingReplica, Reason
 from ledger.reader import LedgerReader
 from tests.simulation.away import GONE_S, send_away
 from tests.simulation.bookie import SimBookie
+from tests.simulation.client import PASSWORD
 from tests.simulation.cluster import Cluster
 from tests.simulation.disks_elsewhere import start_anew
 from tests.simulation.faults import Faults
-from tests.simulation.kernel.ambient import surroundings
 from tests.simulation.kernel.invariants import meaning
 from tests.simulation.kernel.simulation import SLEEP_S
-from tests.simulation.logs.process import BOOKIES, STORE
 from tests.simulation.logs.world import Bookies
+from tests.simulation.process import BOOKIES, STORE
 from tests.simulation.profile import Profile
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR
@@ -48,7 +48,7 @@ from tests.simulation.repair.profile import RepairProfile, draw
 from tests.simulation.repair.watching import watched_marks, watched_repairs
 from tests.simulation.repair.world import RepairWorld
 from tests.simulation.workload import LedgerSimulation
-from tests.simulation.writing import PASSWORD, WritingClient
+from tests.simulation.writing import WritingClient
 
 SPARES: Final = 2
 """So many bookies more than an ensemble has are there at the end."""
@@ -108,12 +108,8 @@ class RepairSimulation(LedgerSimulation):
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         marked = watched_marks(self.cluster.repairs)
-        with surroundings(self.scheduler), watched_repairs(), marked:
-            try:
-                yield
-            finally:
-                for loop in self.cluster.loops:
-                    loop.cleanup()
+        with super()._surroundings(), watched_repairs(), marked:
+            yield
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.repair}")

@@ -14,6 +14,7 @@ from ledger.registry import AVAILABLE, COOKIES
 from ledger.repair_marks import LOCKS, MARKS, RepairLock, path_of_lock
 from ledger.requests import AddRun, Status
 from ledger.wire import metadata_pb2 as pb
+from tests.simulation.addresses import Listener
 from tests.simulation.bookie import SimBookie
 from tests.simulation.client import describe
 from tests.simulation.cluster import Choices
@@ -22,7 +23,8 @@ from tests.simulation.kernel.sockets import Machine
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import NO_LIFELINES
 from tests.simulation.logs.serving import Serving
-from tests.simulation.logs.world import Adding, Bookies, World
+from tests.simulation.logs.world import Bookies, World
+from tests.simulation.process import SimProcess
 from tests.simulation.repair.oracle import (
     Copied,
     Forgotten,
@@ -34,6 +36,7 @@ from tests.simulation.repair.oracle import (
 )
 from tests.simulation.repair.process import RepairProcess
 from tests.simulation.store import SimStore
+from tests.simulation.transport import Adding
 
 HEALED_CHECKPOINT_S: Final = 2.0, 20.0
 FORGER: Final = "uri:dlog:bookie:evil"
@@ -134,8 +137,9 @@ class RepairWorld(World):
 
     # Who may copy what: the bookies ask the production rule, by what the store has just then.
 
-    def adding(self, by: Process, target: SimBookie, run: AddRun) -> Adding:
+    def adding(self, by: SimProcess, target: Listener, run: AddRun) -> Adding:
         assert isinstance(by, RepairProcess)
+        assert isinstance(target, SimBookie)
         if not run.recovery or LedgerId(run.ledger_id) in by.recovering:
             return super().adding(by, target, run)  # with the role of a writer
         return partial(self._add_copy, by, target, run)

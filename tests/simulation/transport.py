@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ledger.ids import BookieId
 from ledger.requests import (
@@ -18,20 +18,27 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from tests.simulation.client import ADD_TIMEOUT_S, READ_TIMEOUT_S
+from tests.simulation.addresses import Listener
 from tests.simulation.kernel.host import Host
 from tests.simulation.kernel.network import Stream
 
 if TYPE_CHECKING:
-    from tests.simulation.logs.process import Process
+    from tests.simulation.process import SimProcess
 
 Answer = TypeVar("Answer")
+Adding = Callable[[int, Callable[[Status], None]], None]
+"""Takes what came on a connection, and where to its answer goes."""
+Asking = Callable[[Callable[[Answer], None]], None]
+"""Takes where to the answer of a question goes."""
+
+ADD_TIMEOUT_S: Final = 1.0
+READ_TIMEOUT_S: Final = 1.0
 
 
 class SimTransport:
     """Implements `ledger.transport.port.BookieTransport`."""
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(self, process: "SimProcess") -> None:
         self.process = process
         self._world = process.world
         self._streams: dict[BookieId, Stream[Status]] = {}
@@ -45,23 +52,37 @@ class SimTransport:
             self._add(bookie, run, on_done)
 
     def _add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        if run.recovery:
-            self._world.copied(self.process, bookie, run)
-        elif not run.explicit_lac:
-            self._world.sent(run)
-        target = self._world.bookies[bookie]
+        self.process.sends(bookie, run)
+        target = self._target(bookie)
         stream = self._streams.get(bookie)
-        if stream is None:
+        if stream is None or not stream.leads_to(target.host):
+            before = stream
             stream = self._streams[bookie] = Stream(
                 self._world.network, self.process.host, target.host, timeout_s=ADD_TIMEOUT_S
             )
+            if before is not None:
+                before.reset()
         run = replace(run, frames=self._world.network.carry(run.frames))
         loop = self.process.loop
 
         def heard(status: Status | None) -> None:
             loop.call_soon(on_done, Status.UNREACHABLE if status is None else status)
 
-        stream.request(self._world.adding(self.process, target, run), heard)
+        stream.request(self._adding(bookie, target, run), heard)
+
+    def _target(self, bookie: BookieId) -> Listener:
+        """Return what answers where this process looks for *bookie*."""
+        return self._world.bookies[bookie]
+
+    def _adding(self, _bookie: BookieId, target: Listener, run: AddRun) -> Adding:
+        """Return what *target* does with *run* when it arrives."""
+        return self._world.adding(self.process, target, run)
+
+    def _asking(
+        self, _bookie: BookieId, _target: Listener, ask: Asking[Answer], _unreachable: Answer
+    ) -> Asking[Answer]:
+        """Return what *_target* does with a question when it arrives."""
+        return ask
 
     def is_watched(self, bookie: BookieId) -> bool:
         """Drawn: what a bookie said last may be of any age, and readers come and go."""
@@ -69,25 +90,34 @@ class SimTransport:
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         await self._before(f"read from {bookie}")
-        target = self._world.bookies[bookie]
         timeout_s = READ_TIMEOUT_S + query.wait_ms / 1000
-        ask = partial(target.read, query)
-        answer: ReadAnswer | None = await self.ask(target.host, ask, timeout_s)
-        if answer is None:
-            return ReadAnswer(Status.UNREACHABLE)
-        return replace(answer, frames=self._world.network.carry(answer.frames))
+        unread = ReadAnswer(Status.UNREACHABLE)
+        answer = await self._asked(bookie, lambda at: partial(at.read, query), unread, timeout_s)
+        if answer.frames:
+            return replace(answer, frames=self._world.network.carry(answer.frames))
+        return answer
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
         await self._before(f"read the LAC of {bookie}")
-        target = self._world.bookies[bookie]
-        answer = await self.ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
-        return answer or LacAnswer(Status.UNREACHABLE)
+        unread = LacAnswer(Status.UNREACHABLE)
+        return await self._asked(bookie, lambda at: partial(at.read_lac, query), unread)
 
     async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
         await self._before(f"ask {bookie} what it holds")
-        target = self._world.bookies[bookie]
-        answer = await self.ask(target.host, partial(target.read_held, query), READ_TIMEOUT_S)
-        return answer or HeldAnswer(Status.UNREACHABLE)
+        unread = HeldAnswer(Status.UNREACHABLE)
+        return await self._asked(bookie, lambda at: partial(at.read_held, query), unread)
+
+    async def _asked(
+        self,
+        bookie: BookieId,
+        question: Callable[[Listener], Asking[Answer]],
+        unreachable: Answer,
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> Answer:
+        target = self._target(bookie)
+        ask = self._asking(bookie, target, question(target), unreachable)
+        answer: Answer | None = await self.ask(target.host, ask, timeout_s)
+        return unreachable if answer is None else answer
 
     async def _before(self, what: str) -> None:
         host = self.process.host

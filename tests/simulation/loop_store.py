@@ -13,8 +13,8 @@ from ledger.metastore.session import PathWatch
 from ledger.metastore.tree import Tree
 
 if TYPE_CHECKING:
-    from tests.simulation.logs.process import Process
     from tests.simulation.logs.serving import Serving
+    from tests.simulation.process import SimProcess
 
 Result = TypeVar("Result")
 
@@ -27,7 +27,7 @@ class LoopStore:
 
     uri: Final = "simulated"
 
-    def __init__(self, process: Process | Serving) -> None:
+    def __init__(self, process: SimProcess | Serving) -> None:
         self._process = process
         self._metadata = process.world.metadata
         self._sessions = 0
