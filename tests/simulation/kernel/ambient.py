@@ -5,18 +5,22 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import ledger.log_events
 from leader import lifeline
 from leader.campaign import _Campaign
 from leader.refusals import LifelineAddress
+from ledger.errors import LogError
+from ledger.machine_loop import MachineLoop
 from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.kernel.sockets import SocketModule, network_here, refusals_here
+
+Break = Callable[[MachineLoop[Any, Any], BaseException], None]
 
 EPOCH_S: Final = 1_700_000_000
 
@@ -42,6 +46,18 @@ async def _has_died(address: LifelineAddress, *, security: object = None) -> boo
     return await lifeline.has_died(address, refusals_here())
 
 
+def _shows_what_breaks(honest: Break) -> Break:
+    """As `MachineLoop._break`; a machine that breaks its own invariants breaks the simulation, too,
+    instead of failing its caller alone."""
+
+    def break_(self: MachineLoop[Any, Any], error: BaseException) -> None:
+        if not isinstance(error, LogError):
+            asyncio.get_running_loop().call_exception_handler({"exception": error})
+        honest(self, error)
+
+    return break_
+
+
 @contextmanager
 def surroundings(scheduler: Scheduler) -> Iterator[None]:
     """Let production code of this process find simulated time and tokens within the block."""
@@ -53,6 +69,7 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
         setattr(owner, name, value)
 
     put(ledger.log_events, "time", _Time(scheduler))
+    put(MachineLoop, "_break", _shows_what_breaks(MachineLoop._break))
     put(socket, "gethostname", lambda: "simulated")
     put(os, "getpid", lambda: 1)
     put(secrets, "token_bytes", lambda count=16: random.randbytes(count))
