@@ -20,8 +20,8 @@ from dlog.aio.forward import (
 from dlog.protocol.forward_message import Failed, Reply, decode_command, encode_reply
 from ledger.errors import LogError
 from ledger.security.settings import Takes
-from tests.simulation.logs.sockets import Sockets
-from tests.simulation.scheduler import Action
+from tests.simulation.kernel.scheduler import Action
+from tests.simulation.kernel.sockets import Sockets
 
 REFUSES: Final = ForwardFailed("it refuses", was_sent=False)
 LOST: Final = ForwardFailed("the connection ended", was_sent=True)
