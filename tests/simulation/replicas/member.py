@@ -14,6 +14,7 @@ from dlog import (
     RequestId,
     SnapshotPolicy,
     StateMachine,
+    Trimmed,
 )
 from dlog.aio import Replica
 from dlog.errors import ForwardRefused
@@ -24,6 +25,8 @@ from tests.simulation.logs.writing import LEASE_S
 from tests.simulation.replicas.oracle import Client, ReplicaOracle
 
 RETRY_S: Final = 0.2
+CLOCK_RATE_MIN: Final = 0.95
+"""Of the slowest clock that a host has: an age is as long as the machine's clock counts it."""
 PATIENCE_S: Final = 3.0
 """How long a client waits for an answer before it asks elsewhere."""
 
@@ -51,6 +54,15 @@ class Counter(StateMachine):
         self.was_restored = True
 
 
+class Stores:
+    """Directories of snapshots, and which of them the log has to wait for."""
+
+    def __init__(self, uris: Sequence[str]) -> None:
+        self.uris = uris
+        self.needed: set[str] = set()
+        """Those that a replica followed the log with: whoever begins there finds all it needs."""
+
+
 class ReplicaMember:
     def __init__(
         self,
@@ -59,6 +71,7 @@ class ReplicaMember:
         profile: LogProfile,
         oracle: ReplicaOracle,
         clients: Sequence[Client],
+        stores: Stores,
         snapshots: str,
         policy: SnapshotPolicy,
     ) -> None:
@@ -67,9 +80,13 @@ class ReplicaMember:
         """Set once nothing is wrong any more: clients get their answers, then no more."""
         self.replica: Replica[Counter] | None = None
         self._profile, self._oracle, self._clients = profile, oracle, clients
-        self._snapshots, self._policy = snapshots, policy
+        self._stores, self._snapshots, self._policy = stores, snapshots, policy
         self._random = process.world.scheduler.random
         self._anonymous = 0
+
+    @property
+    def _now(self) -> float:
+        return self.process.world.scheduler.now
 
     @property
     def leads_now(self) -> bool:
@@ -104,6 +121,11 @@ class ReplicaMember:
             self.process.note(f"is a {replica.role} that has applied up to {replica.applied}")
             try:
                 await self._serve(replica)
+            except Trimmed:
+                if self._snapshots in self._stores.needed:
+                    raise
+                self.process.mark("store_came_too_late")
+                self._snapshots = self._stores.uris[0]
             finally:
                 self.replica = None
                 await replica.close()
@@ -130,6 +152,8 @@ class ReplicaMember:
                 raise replica.error.error  # of the oracle
             if replica.error is not None:
                 raise replica.error
+            if replica.applied:
+                self._stores.needed.add(self._snapshots)
             if self._random.random() < self._profile.restarts / 20:
                 self.process.mark("replica_restarted")
                 break
@@ -147,6 +171,7 @@ class ReplicaMember:
                 if all(each.began_at is None for each in self._clients):
                     return
             elif self._random.random() < 0.3:
+                await self._read_locally(replica)
                 await self._read(replica)
             elif waiting and self._random.random() < 0.7:
                 await self._request(replica, self._random.choice(waiting))
@@ -192,7 +217,7 @@ class ReplicaMember:
             self.process.mark("request_answered_twice")
             return
         self.process.note(f"answers request {number} of {client.name}: effect {result}")
-        self._oracle.answered(client, request, payload, result, client.began_at)
+        self._oracle.answered(client, request, payload, result, self._now, client.began_at)
         self.process.mark("request_answered")
         client.began_at, client.asked_until = None, 0.0
 
@@ -211,7 +236,7 @@ class ReplicaMember:
             self._failed(error)
             return
         assert isinstance(result, int)
-        self._oracle.answered(client, request, payload, result)
+        self._oracle.answered(client, request, payload, result, self._now)
         self.process.mark("request_answered_twice")
 
     async def _command(self, replica: Replica[Counter]) -> None:
@@ -229,8 +254,17 @@ class ReplicaMember:
         else:
             assert isinstance(result, int)
             self.process.note(f"answers {payload.decode()!r}: effect {result}")
-            self._oracle.acknowledge(payload, result, began_at)
+            self._oracle.acknowledge(payload, result, began_at, self._now)
             self.process.mark("command_answered")
+
+    async def _read_locally(self, replica: Replica[Counter]) -> None:
+        complete_at = self._now - replica.age_s() / CLOCK_RATE_MIN
+        try:
+            count = await replica.read(lambda counter: counter.state[0], consistency="local")
+        except LogError as error:
+            self._failed(error)
+            return
+        self._oracle.read_locally(self.process.name, count, complete_at)
 
     async def _read(self, replica: Replica[Counter]) -> None:
         began_at = self._oracle.acknowledged_count
@@ -239,7 +273,7 @@ class ReplicaMember:
         except LogError as error:
             self._failed(error)
             return
-        self._oracle.read(self.process.name, count, began_at)
+        self._oracle.read(self.process.name, count, began_at, self._now)
         self.process.mark("replica_read" if self.leads_now else "follower_read")
 
     def _forwards(self) -> bool:

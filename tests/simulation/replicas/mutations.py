@@ -218,11 +218,9 @@ def continues_behind_the_snapshot(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
-    drawn=False,
     test=f"{_SNAPSHOTS}::test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over",
 )
 def restores_what_is_damaged(patch: Patch) -> None:
-    """Not drawn: few damages change what is restored."""
 
     def check(
         _: SnapshotStore, _file: SnapshotFile, source: BinaryIO, _progress: object
@@ -255,11 +253,10 @@ def counts_a_damaged_snapshot_as_kept(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
-    drawn=False,
     test=f"{_SNAPSHOTS}::test_the_log_is_truncated_to_the_oldest_that_is_kept",
 )
 def truncates_to_the_newest_snapshot(patch: Patch) -> None:
-    """Not drawn: the newest has to be damaged, and a replica to begin just then."""
+    """The newest has to be damaged, and a replica to begin before there is another."""
     honest, commit = SnapshotKeeper._truncate, SnapshotKeeper._commit
 
     async def truncate(self: SnapshotKeeper, _oldest: SnapshotFile) -> None:
@@ -276,11 +273,9 @@ def truncates_to_the_newest_snapshot(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
-    drawn=False,
     test=f"{_SNAPSHOTS}::test_nothing_is_truncated_that_another_store_or_a_consumer_needs",
 )
 def truncates_what_others_need(patch: Patch) -> None:
-    """Not drawn: a world has one store of snapshots."""
 
     async def nobody(*_: object) -> list[object]:
         return []
@@ -368,3 +363,27 @@ def takes_commands_of_readers(patch: Patch) -> None:
         return True
 
     patch.set(WriterRights, "may_write", may_write)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_REPLICAS}::test_a_local_read_returns_at_once_and_says_how_old_it_is",
+)
+def says_that_its_state_is_new(patch: Patch) -> None:
+    def age_s(_: ReadBarrier) -> float:
+        return 0.0
+
+    patch.set(ReadBarrier, "age_s", age_s)
+
+
+@mutation("", replicas=True)
+def counts_its_age_from_what_it_applied_last(patch: Patch) -> None:
+    """A follower applies what was acknowledged long ago, and more may have been since."""
+    honest = Replica._apply
+
+    async def apply(self: Replica[Any], *records: Any, **named: Any) -> None:
+        await honest(self, *records, **named)
+        self._barrier.prove(self._loop.time())
+
+    patch.set(Replica, "_apply", apply)

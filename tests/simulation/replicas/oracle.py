@@ -3,6 +3,7 @@
 The state counts its effects, and a result is that count: so real time orders counts.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +51,20 @@ class ReplicaOracle:
     acknowledged: set[bytes] = field(default_factory=set)
     acknowledged_count: int = 0
     """The largest that any client knows of."""
+    known: list[tuple[float, int]] = field(default_factory=list)
+    """Since when it was that, each time that it grew."""
+
+    def know(self, count: int, now: float) -> None:
+        if count > self.acknowledged_count:
+            self.acknowledged_count = count
+            self.known.append((now, count))
+
+    def read_locally(self, who: str, count: int, complete_at: float) -> None:
+        """*complete_at*: the state has all that was acknowledged until then, as it is said."""
+        at = bisect_left(self.known, (complete_at, 0))
+        if at and self.known[at - 1][1] > count:
+            story = f"{who} read {count} as of {complete_at}, and {self.known[at - 1]} before"
+            self._fail(READS, story)
 
     def applied(self, who: str, offset: int, payload: bytes, state: tuple[int, int]) -> None:
         self.note(who, f"applies {payload.decode()!r} at offset {offset}, as effect {state[0]}")
@@ -75,15 +90,21 @@ class ReplicaOracle:
         self.refused.add(payload)
 
     def answered(
-        self, client: Client, request: RequestId, payload: bytes, result: int, began_at: int = 0
+        self,
+        client: Client,
+        request: RequestId,
+        payload: bytes,
+        result: int,
+        now: float,
+        began_at: int = 0,
     ) -> None:
         """*began_at*: what was acknowledged before it was submitted first."""
         known = client.results.setdefault(request.number, result)
         if known != result:
             self._fail(ONE_EFFECT, f"{request} has the results {known} and {result}")
-        self.acknowledge(payload, result, began_at)
+        self.acknowledge(payload, result, began_at, now)
 
-    def acknowledge(self, payload: bytes, result: int, began_at: int) -> None:
+    def acknowledge(self, payload: bytes, result: int, began_at: int, now: float) -> None:
         if payload not in self.effects:
             self._fail(KEPT, f"{payload!r} was acknowledged as {result}, and nobody applied it")
         count, _ = self.states[self.effects[payload]]
@@ -92,13 +113,13 @@ class ReplicaOracle:
         if result <= began_at:
             self._fail(READS, f"{payload!r} was submitted after {began_at}, and is {result}")
         self.acknowledged.add(payload)
-        self.acknowledged_count = max(self.acknowledged_count, result)
+        self.know(result, now)
 
-    def read(self, who: str, count: int, began_at: int) -> None:
+    def read(self, who: str, count: int, began_at: int, now: float) -> None:
         self.note(who, f"reads effect {count}; {began_at} was acknowledged before it began")
         if count < began_at:
             self._fail(READS, f"{who} read {count}, and {began_at} was acknowledged before")
-        self.acknowledged_count = max(self.acknowledged_count, count)
+        self.know(count, now)
 
     def _fail(self, invariant: str, story: str) -> None:
         raise InvariantError(invariant, self.log, story)

@@ -1,10 +1,10 @@
 """The scenario of replicas: a state machine on three processes, which crash, pause and sleep.
 
 One log, its replicas, and clients that repeat what they have no answer to; below them the bookies,
-network, metadata store and faults of the scenario of logs. Snapshots lie in one directory, are
-damaged at times, and the log is truncated behind them. Strangers take the log over. Safety is
-checked after every step; once nothing is wrong any more each request gets its answer, and all
-replicas come to the same state.
+network, metadata store and faults of the scenario of logs. Snapshots lie in one directory or in
+two, are damaged at times, and the log is truncated behind them, as far as both allow. Strangers
+take the log over. Safety is checked after every step; once nothing is wrong any more each request
+gets its answer, and all replicas come to the same state.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tests.simulation.logs.profile import draw as draw_logs
 from tests.simulation.logs.workload import OF_LEDGERS_ONLY, LogSimulation
 from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS
 from tests.simulation.replicas.forward import forwarding
-from tests.simulation.replicas.member import ReplicaMember
+from tests.simulation.replicas.member import ReplicaMember, Stores
 from tests.simulation.replicas.oracle import INVARIANTS, KEPT, SAME_STATE, Client, ReplicaOracle
 
 R = TypeVar("R")
@@ -103,11 +103,16 @@ class ReplicaSimulation(LogSimulation):
             truncate=self._random.random() < 0.7,
         )
         self._directory = Path()
+        self._stores = Stores(())
+        self._shares = self._random.random() < 0.6
+        """Whether all replicas share one store of snapshots; else some have another."""
         self._damages = self._random.random() < 0.3 and self._policy.keep > 1
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         self._directory = Path(tempfile.mkdtemp(prefix="replicas-"))
+        names = ("shared",) if self._shares else ("shared", "own")
+        self._stores = Stores([f"file://{self._directory}/{name}" for name in names])
         threads = asyncio.to_thread
         asyncio.to_thread = _later
         try:
@@ -149,7 +154,8 @@ class ReplicaSimulation(LogSimulation):
             self.profile,
             self.replicas,
             self._clients,
-            f"file://{self._directory}",
+            self._stores,
+            self._random.choice(self._stores.uris),
             self._policy,
         )
         self._members.append(member)
@@ -185,7 +191,7 @@ class ReplicaSimulation(LogSimulation):
 
     def _damage_newest(self) -> None:
         """A disk returns less than was written, of a snapshot that has others before it."""
-        files = sorted(self._directory.glob("*/*.snapshot"))
+        files = sorted(self._directory.glob("shared/*/*.snapshot"))
         if len(files) > 1:
             whole = files[-1].read_bytes()
             files[-1].write_bytes(whole[: -self._random.choice((1, 30, 60))])
@@ -203,7 +209,10 @@ class ReplicaSimulation(LogSimulation):
             self._members[-1].process.on_call = None
             self._members[-1].stopping = True
         self._step_until_idle("requests are not answered")
-        late = self._late_state("first")
+        late = self._late_state(self._stores.uris[0])
+        for snapshots in self._stores.uris[1:]:
+            if snapshots in self._stores.needed and late != self._late_state(snapshots):
+                raise self._error(f"{SAME_STATE}: {late} at the end, but not from {snapshots}")
         for payload in self.replicas.acknowledged:
             if payload not in self.replicas.effects:
                 raise self._error(f"{KEPT}: {payload!r}")
@@ -211,7 +220,7 @@ class ReplicaSimulation(LogSimulation):
         if late != known:
             raise self._error(f"{SAME_STATE}: {late} at the end, {known} was applied")
 
-    def _late_state(self, what: str) -> tuple[int, int]:
+    def _late_state(self, snapshots: str) -> tuple[int, int]:
         """Return the state of a replica that begins now, from a snapshot or from the log."""
         states: list[tuple[int, int]] = []
 
@@ -222,13 +231,14 @@ class ReplicaSimulation(LogSimulation):
                 self.profile,
                 self.replicas,
                 (),
-                f"file://{self._directory}",
+                self._stores,
+                snapshots,
                 self._policy,
             )
             states.append(await member.look())
             return True
 
-        self._must(f"read the state, {what}", look)
+        self._must("read the state", look)
         return states[-1]
 
     def _awake(self, member: ReplicaMember) -> bool:
