@@ -6,7 +6,7 @@ meanwhile is left out.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -50,7 +50,7 @@ class SnapshotInfo:
 @dataclass(frozen=True, slots=True)
 class StoreReport:
     log: str
-    uri: str
+    uri: str = field(repr=False)
     """Of the store."""
     snapshots: tuple[SnapshotInfo, ...]
     """The newest first."""
