@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 463,
-    "product lines": 96_600,
-    "test lines": 129_200,
+    "product lines": 96_650,
+    "test lines": 129_500,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

@@ -238,7 +238,7 @@ class Replica(Generic[M]):
             LocalReplica(
                 name=name,
                 candidate=candidate.name,
-                version=machine.version,
+                version=int(machine.version),
                 leads=self._leads,
                 leader_elsewhere=self._leader_elsewhere,
                 submit=self._submit,
@@ -395,7 +395,7 @@ class Replica(Generic[M]):
         command = bytes(payload)
         if forward:
             return await self._router.submit(command, request, wait_s)
-        return await self._submit(command, request, wait_s, self._state.machine.version)
+        return await self._submit(command, request, wait_s, int(self._state.machine.version))
 
     async def _submit(
         self, command: bytes, request: RequestId | None, wait_s: float, version: int

@@ -55,14 +55,24 @@ _DIGEST_AT: Final = _HEAD.size + _DIGEST.size
 
 @dataclass(frozen=True, slots=True)
 class RequestId:
-    """Names one request among all of its client, so that it has one effect. Raises
-    `InvalidValue`."""
+    """Names one request among all of its client, so that it has one effect. Kept as plain text and
+    a plain number, also of a member of an enumeration. Raises `InvalidValue`."""
 
     client: str
     number: int
     """Grows from request to request of the client."""
 
     def __post_init__(self) -> None:
+        # The leader applies this object, its followers what they decode: the two must be the same,
+        # so members of enumerations, and other classes made of these two, are not kept.
+        if type(self.client) is not str:
+            if not isinstance(self.client, str):
+                raise InvalidValue("client", self.client, "use text")
+            object.__setattr__(self, "client", str.__str__(self.client))
+        if type(self.number) is not int:
+            if isinstance(self.number, bool) or not isinstance(self.number, int):
+                raise InvalidValue("number", self.number, "use a whole number")
+            object.__setattr__(self, "number", int.__index__(self.number))
         encoded = self.client.encode(errors="replace")
         if not 1 <= len(encoded) <= CLIENT_BYTES_MAX or not self.client.isprintable():
             reason = f"use 1 to {CLIENT_BYTES_MAX} bytes of printable text"

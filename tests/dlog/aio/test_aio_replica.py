@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -112,6 +113,31 @@ async def test_the_leader_returns_what_apply_returned_and_all_apply_the_same() -
             assert follower.leader == leader.leader
         assert leader.leader is not None
         assert leader.leader.epoch == leader.epoch
+
+
+class Version(IntEnum):
+    FIRST = 1
+
+
+class Typed(Register):
+    version = Version.FIRST
+
+    def apply(self, command: Command) -> object:
+        self.history.append(repr((command, type(command.version))).encode())
+        return None
+
+
+async def test_commands_are_the_same_everywhere_though_the_version_is_of_a_class_of_its_own() -> (
+    None
+):
+    async with (
+        dlog.testing.cluster() as cluster,
+        leading(cluster, machine=Typed()) as leader,
+        opened(cluster, "b", Typed()) as follower,
+    ):
+        await leader.submit(b"x 1", request_id=("client", 1))
+        await follower.submit(b"x 1", forward=True)
+        assert await leader.read(history) == await follower.read(history)
 
 
 async def test_a_follower_says_who_leads_and_nothing_was_done() -> None:

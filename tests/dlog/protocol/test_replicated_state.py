@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, IntEnum
 from io import BytesIO
 from typing import Any, BinaryIO, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlog import (
     ApplyFailed,
@@ -120,11 +123,70 @@ def test_a_number_without_a_client_is_damage() -> None:
 
 @pytest.mark.parametrize(
     ("client", "number"),
-    [("", 1), ("x" * 256, 1), ("a\nb", 1), ("\ud800", 1), ("client", -1), ("client", 2**63)],
+    [
+        *(("", 1), ("x" * 256, 1), ("a\nb", 1), ("\ud800", 1), (b"client", 1), (None, 1)),
+        *(("client", number) for number in (-1, 2**63, 1.5, True, "1", None)),
+    ],
 )
-def test_a_request_id_that_cannot_be_stored_is_refused(client: str, number: int) -> None:
+def test_a_request_id_that_cannot_be_stored_is_refused(client: Any, number: Any) -> None:
     with pytest.raises(InvalidValue):
         RequestId(client, number)
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "other"
+
+
+class Number(int):
+    def __int__(self) -> int:
+        return 7
+
+
+class Client(str, Enum):  # noqa: UP042 - as applications have it, whose text is another
+    BILLING = "billing"
+
+
+class Priority(IntEnum):
+    LOW = 3
+
+
+CLIENTS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=60)
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@given(
+    payload=st.binary(),
+    client=CLIENTS | CLIENTS.map(Text) | st.just(Client.BILLING),
+    number=NUMBERS | NUMBERS.map(Number) | st.just(Priority.LOW),
+    version=st.integers(0, 2**16 - 1),
+)
+def test_the_leader_applies_the_same_as_its_followers_down_to_the_types(
+    payload: bytes, client: str, number: int, version: int
+) -> None:
+    class Kept(StateMachine):
+        def __init__(self) -> None:
+            self.done: object = None
+
+        def apply(self, command: Command) -> object:
+            assert command.request_id is not None
+            client, number = command.request_id.client, command.request_id.number
+            values = (*command, client, number)
+            self.done = [(type(each), repr(each)) for each in values]
+            return None
+
+    Kept.version = 2**16 - 1
+    stored = envelope(payload, RequestId(client, number), version)
+    leader, follower = (ReplicatedState("log", Kept()) for _ in range(2))
+    leader.apply([(0, 5, stored)])
+    follower.apply([(0, 5, encode_command(stored))])
+    assert leader.machine.done == follower.machine.done
+    assert leader.machine.done is not None
+    assert stored.request_id is not None
+    assert str.__eq__(stored.request_id.client, client)
+    assert int.__eq__(stored.request_id.number, number)
 
 
 # Results.
