@@ -360,9 +360,9 @@ class ForwardClient:
 
     def drop(self) -> None:
         """End the connection: what is under way has no reply."""
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
 
     async def _connected(self, endpoint: ForwardEndpoint) -> "_Leader":
         async with self._connecting:

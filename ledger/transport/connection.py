@@ -246,8 +246,9 @@ class Connection(asyncio.BufferedProtocol):
             self._write_end(self._transport)
 
     def abort(self) -> None:
-        """End it at once."""
-        if self._transport is not None:
+        """End it at once. Idempotent."""
+        # A transport that ended after all was sent has no loop any more, and would raise.
+        if self._transport is not None and not self.is_lost:
             self._transport.abort()
 
     # What the event loop calls.

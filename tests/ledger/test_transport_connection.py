@@ -25,7 +25,7 @@ class Narrow(asyncio.Transport):
         self.protocol, self.room = protocol, room
         self.taken, self.kept = bytearray(), bytearray()
         self.written: list[object] = []
-        self.closing = self.ended = False
+        self.closing = self.ended = self.lost = False
         self.high = -1
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -46,6 +46,7 @@ class Narrow(asyncio.Transport):
         return self.closing
 
     def abort(self) -> None:
+        assert not self.lost, "it has no event loop any more"
         self.closing = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -149,6 +150,8 @@ def test_a_connection_that_breaks_lets_go_what_waits_and_is_given_no_more() -> N
     transport.abort()
     connection.resume_writing()  # else `Narrow` says so
     connection.connection_lost(None)
+    transport.lost = True
+    connection.abort()
     connection.send(FrameKind.ANSWER, 2, LARGE)
     assert connection.told[-1] == "lost"
     assert not connection._waiting

@@ -30,7 +30,7 @@ from dlog.aio.forward import (
 )
 from dlog.errors import ForwardRefused
 from dlog.protocol.command import RequestId
-from dlog.protocol.forward_message import ForwardedCommand, encode_hello
+from dlog.protocol.forward_message import ForwardedCommand, encode_hello, encode_welcome
 from dlog.testing import AsyncCluster
 from ledger.errors import TooManyPending
 from ledger.metastore.memory import MemoryStore
@@ -253,6 +253,41 @@ async def test_a_replica_that_is_closed_ends_what_it_forwarded(
             await sent
         with pytest.raises(LogClosed):
             await follower.submit(b"x", forward=True)
+
+
+async def test_a_connection_that_ended_while_a_command_was_sent_is_replaced() -> None:
+    may_read, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(encode_hello("life")))
+        writer.write(encode_welcome())
+        writer.write_eof()
+        await may_read.wait()
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+        await writer.wait_closed()
+        has_ended.set()
+
+    async with listening() as listener:
+        server = await asyncio.start_server(ends, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        command = ForwardedCommand(COMMAND.request, bytes(16 * 1024 * 1024), 1, 60_000)
+        sent = asyncio.create_task(client.send(ForwardEndpoint(host, port, Takes.PLAIN), command))
+        await until(lambda: client._connection is not None)
+        connection = client._connection
+        assert connection is not None
+        await until(lambda: connection._transport is None or connection._transport.is_closing())
+        may_read.set()  # so it ends once all was sent, without an error
+        with pytest.raises(ForwardFailed) as caught:
+            await sent
+        assert caught.value.was_sent
+        client.drop()
+        assert await client.send(listener.endpoint, COMMAND) == b"x"
+        client.drop()
+        server.close()
+        await has_ended.wait()
 
 
 # The listener: who and what is let in.
