@@ -324,13 +324,15 @@ class ForwardClient:
         self._log, self._incarnation = log, incarnation
         self._rights, self._security = rights, security
         self._scratch = new_scratch(_SCRATCH_BYTES)
-        self._connecting = asyncio.Lock()
         self._endpoint: ForwardEndpoint | None = None
+        """Of the connection, and of the attempt to make one."""
         self._connection: _Leader | None = None
+        self._attempt: asyncio.Task[_Leader] | None = None
+        self._closed = False
         self._commands = self._bytes = 0
 
     async def send(self, endpoint: ForwardEndpoint, command: ForwardedCommand) -> Reply:
-        """Return what became of *command* at *endpoint*.
+        """Return what became of *command* at *endpoint*, the leader's by now.
 
         Raises `ForwardFailed`, `ForwardDenied`, `TooManyPending`, `TransportMismatch`."""
         size_bytes = len(command.payload)
@@ -339,7 +341,9 @@ class ForwardClient:
         self._commands += 1
         self._bytes += size_bytes
         try:
-            body = await self._exchange(endpoint, encode_command(command))
+            body = await self._exchange(
+                endpoint, encode_command(command), command.timeout_ms / 1000
+            )
             try:
                 reply = decode_reply(body, log=self._log, request=command.request)
             except BadMessage as error:
@@ -354,25 +358,54 @@ class ForwardClient:
             raise ForwardFailed(reply.reason, was_sent=True)
         return reply
 
-    async def _exchange(self, endpoint: ForwardEndpoint, body: bytes) -> bytes:
-        connection = await self._connected(endpoint)
-        return await connection.ask(body)
+    async def _exchange(self, endpoint: ForwardEndpoint, body: bytes, within_s: float) -> bytes:
+        was_sent = False
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self._connected(endpoint)
+                was_sent = True
+                return await connection.ask(body)
+        except TimeoutError:
+            raise ForwardFailed("no reply in time", was_sent=was_sent) from None
 
     def drop(self) -> None:
-        """End the connection: what is under way has no reply."""
+        """End the connection, also one that is being made: what is under way has no reply."""
+        attempt, self._attempt = self._attempt, None
         connection, self._connection = self._connection, None
+        if attempt is not None:
+            attempt.cancel()
         if connection is not None:
             connection.abort()
 
+    def close(self) -> None:
+        """Send nothing more. Idempotent."""
+        self._closed = True
+        self.drop()
+
     async def _connected(self, endpoint: ForwardEndpoint) -> "_Leader":
-        async with self._connecting:
-            connection = self._connection
-            if connection is not None and connection.is_usable and endpoint == self._endpoint:
-                return connection
+        """Return a connection to *endpoint*. All that wait for one share an attempt to make it."""
+        if self._closed:
+            raise ForwardFailed("this replica was closed", was_sent=False)
+        if endpoint != self._endpoint:
             self.drop()
-            connection = await self._connect(endpoint)
-            self._connection, self._endpoint = connection, endpoint
-            return connection
+            self._endpoint = endpoint
+        if self._connection is not None and self._connection.is_usable:
+            return self._connection
+        attempt = self._attempt
+        if attempt is None:
+            attempt = asyncio.create_task(self._connect(endpoint), name=f"connecting to {endpoint}")
+            attempt.add_done_callback(self._end_attempt)
+            self._attempt = attempt
+        await asyncio.wait({attempt})
+        if attempt.cancelled():
+            raise ForwardFailed("another replica leads by now", was_sent=False)
+        return attempt.result()
+
+    def _end_attempt(self, attempt: "asyncio.Task[_Leader]") -> None:
+        if attempt is self._attempt:
+            self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # all that waited for it may have given up
 
     async def _connect(self, endpoint: ForwardEndpoint) -> "_Leader":
         mode = TlsMode.OFF if self._security is None else self._security.mode
@@ -399,6 +432,7 @@ class ForwardClient:
             connection.abort()
             raise ForwardFailed(refusal, was_sent=False) if refusal else ForwardDenied()
         connection.keep_alive(_KEEP_ALIVE)
+        self._connection = connection
         return connection
 
 

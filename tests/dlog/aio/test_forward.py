@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +261,7 @@ async def test_a_connection_that_ended_while_a_command_was_sent_is_replaced() ->
     async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(encode_hello("life")))
         writer.write(encode_welcome())
+        await reader.readexactly(1)
         writer.write_eof()
         await may_read.wait()
         while await reader.read(1 << 20):
@@ -285,9 +286,93 @@ async def test_a_connection_that_ended_while_a_command_was_sent_is_replaced() ->
         assert caught.value.was_sent
         client.drop()
         assert await client.send(listener.endpoint, COMMAND) == b"x"
-        client.drop()
+        client.close()
         server.close()
         await has_ended.wait()
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[ForwardEndpoint, list[asyncio.StreamWriter]]]:
+    """A leader that is paused: its machine accepts connections, and nothing is said on them."""
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield ForwardEndpoint(host, port, Takes.PLAIN), accepted
+    finally:
+        server.close()
+        for writer in accepted:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def test_commands_share_an_attempt_to_connect_which_ends_when_another_leads() -> None:
+    async with listening() as listener, silent() as (endpoint, accepted):
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        sent = [asyncio.create_task(client.send(endpoint, COMMAND)) for _ in range(20)]
+        await until(lambda: bool(accepted))
+        client.drop()
+        assert await client.send(listener.endpoint, COMMAND) == b"x"
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        assert [isinstance(each, ForwardFailed) and each.was_sent for each in outcomes] == [
+            False
+        ] * 20
+        assert len(accepted) == 1
+        assert len(listener.connections) == 1, "the next leader's connection is kept"
+        client.close()
+
+
+async def test_a_failure_to_connect_is_that_of_all_commands_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forward, "CONNECT_S", 0.01)
+    async with silent() as (endpoint, accepted):
+        rights = WriterRights(MemoryStore("memory://forward", "forward"), None, lambda: LOG)
+        client = ForwardClient(LOG, "life", rights, None)
+        sent = [client.send(endpoint, COMMAND) for _ in range(20)]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        assert [isinstance(each, ForwardFailed) and each.was_sent for each in outcomes] == [
+            False
+        ] * 20
+        assert len(accepted) <= 1
+        client.close()
+
+
+async def test_time_that_ends_before_a_command_was_sent_leaves_no_doubt() -> None:
+    hurried = ForwardedCommand(COMMAND.request, COMMAND.payload, 1, 10)
+    async with listening() as listener, silent() as (endpoint, _):
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        with pytest.raises(ForwardFailed) as caught:
+            await client.send(endpoint, hurried)
+        assert not caught.value.was_sent
+        assert await client.send(listener.endpoint, COMMAND) == b"x"
+
+        async def held(_: ForwardedCommand) -> object:
+            return await asyncio.Event().wait()
+
+        listener._handle = held
+        with pytest.raises(ForwardFailed) as caught:
+            await client.send(listener.endpoint, hurried)
+        assert caught.value.was_sent
+        client.close()
+
+
+async def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() -> None:
+    async with listening() as listener, silent() as (endpoint, accepted):
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        sent = asyncio.create_task(client.send(endpoint, COMMAND))
+        await until(lambda: bool(accepted))
+        client.close()
+        with pytest.raises(ForwardFailed):
+            await sent
+        with pytest.raises(ForwardFailed, match="closed"):
+            await client.send(listener.endpoint, COMMAND)
+        assert not listener.connections
 
 
 # The listener: who and what is let in.
@@ -362,7 +447,7 @@ async def test_bytes_that_are_no_command_end_the_connection(frame: bytes) -> Non
         assert listener.refused == 1
         client = ForwardClient(LOG, "life", listener.rights, None)
         assert await client.send(listener.endpoint, COMMAND) == b"x", "others are served"
-        client.drop()
+        client.close()
 
 
 async def test_a_client_that_says_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,17 @@ async def _open(_host: str, _incarnation: str, handle: Handle, *_: object) -> Si
     return SimulatedListener(_here(), handle)
 
 
-async def _exchange(self: ForwardClient, endpoint: ForwardEndpoint, body: bytes) -> bytes:
+async def _exchange(
+    self: ForwardClient, endpoint: ForwardEndpoint, body: bytes, within_s: float
+) -> bytes:
+    try:
+        async with asyncio.timeout(within_s):
+            return await _exchanged(self, endpoint, body)
+    except TimeoutError:
+        raise ForwardFailed("no reply in time", was_sent=True) from None
+
+
+async def _exchanged(self: ForwardClient, endpoint: ForwardEndpoint, body: bytes) -> bytes:
     here, loop = _here(), asyncio.get_running_loop()
     answer: asyncio.Future[bytes | ForwardFailed] = loop.create_future()
     pending: dict[asyncio.Future[Any], None] = vars(self).setdefault("pending", {})
