@@ -68,11 +68,17 @@ from ledger.errors import CallerError, HandleClosed, InvalidValue, RemoteError, 
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an application's *error*, which may fail to make one."""
+    """Return the text of an application's *error*, which may fail to make one, or its class."""
     try:
-        return str(error)
+        return encodable(str(error)) or type(error).__name__
     except Exception as failure:  # noqa: BLE001 - its class is named all the same
         return f"(its text raises {type(failure).__name__})"
+
+
+def encodable(text: str) -> str:
+    """Return *text* as UTF-8 can have it: half a surrogate pair, as in a file name that is not
+    UTF-8, becomes "?"."""
+    return text.encode(errors="replace").decode()
 
 
 class InvalidName(CallerError):

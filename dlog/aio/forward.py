@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
+from dlog.errors import text_of
 from dlog.protocol.forward_message import (
     Denied,
     Failed,
@@ -237,7 +238,7 @@ class ForwardListener:
         except LogError as error:
             return error
         except Exception as error:  # noqa: BLE001 - what stopped the replica is told to the sender
-            return Failed(str(error) or type(error).__name__)
+            return Failed(text_of(error))
         finally:
             self._commands -= 1
             self._bytes -= size_bytes
@@ -310,8 +311,8 @@ class _Sender(Connection):
         reply = await self._listener.reply(self, command)
         try:
             body = encode_reply(reply)
-        except LogError as error:  # a result that cannot be kept
-            body = encode_reply(error)
+        except Exception as error:  # noqa: BLE001 - as a result that cannot be kept
+            body = encode_reply(error if isinstance(error, LogError) else Failed(text_of(error)))
         self.send(FrameKind.ANSWER, number, body)
 
 

@@ -21,7 +21,7 @@ from dlog.aio.namespace_connection import connected
 from dlog.aio.port import Ledgers
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store import ManifestNode
-from dlog.errors import NoSuchLog, SnapshotRequestFailed
+from dlog.errors import NoSuchLog, SnapshotRequestFailed, text_of
 from dlog.protocol.replica_record import (
     REPLICAS_PATH,
     ReplicaRecord,
@@ -88,7 +88,7 @@ class ReplicaRegistration:
         """Write the node, if the store lets us; keep it up to date from then on."""
         try:
             await self._write()
-        except LogError as error:
+        except Exception as error:  # noqa: BLE001 - a replica also runs without being listed
             self._failed(error)
         self._running = asyncio.create_task(self._run(), name="registration of a replica")
 
@@ -119,7 +119,7 @@ class ReplicaRegistration:
                         backoff.reset()
                         self._may_be_requested |= await _changed(watch, POLL_S)
                 await self._write()  # in another session
-            except LogError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round may pass
                 self._failed(error)
                 await asyncio.sleep(backoff.next())
 
@@ -127,8 +127,9 @@ class ReplicaRegistration:
     def _request_path(self) -> str:
         return request_path(self._incarnation, self._id)
 
-    def _failed(self, error: LogError) -> None:
-        _log.warning("replica_not_registered", log=self._describe().log, error=str(error))
+    def _failed(self, error: Exception) -> None:
+        log, text = self._describe().log, text_of(error)
+        _log.warning("replica_not_registered", log=log, error=text)
 
     async def _write(self) -> None:
         """Bring the node up to date if that is due."""
@@ -179,7 +180,7 @@ class ReplicaRegistration:
         try:
             answer = replace(request, begun=True, offset=await self._take_snapshot())
         except Exception as error:  # noqa: BLE001 - the client learns it, whatever it is
-            answer = replace(request, begun=True, error=str(error) or type(error).__name__)
+            answer = replace(request, begun=True, error=text_of(error))
         with suppress(LogError):
             await self._store.set(path, answer.encode())
 

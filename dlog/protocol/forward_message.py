@@ -29,6 +29,7 @@ from dlog.errors import (
     NotLeader,
     RecordTooLarge,
     RequestForgotten,
+    encodable,
 )
 from dlog.protocol.client_table import REQUESTS_MAX, decode_result, encode_result
 from dlog.protocol.command import VERSION_MAX, RequestId
@@ -165,12 +166,12 @@ def encode_reply(reply: Reply) -> bytes:
             message.error = _DENIED
         case Failed(reason):
             message.error = _FAILED
-            message.texts.append(reason[:_TEXT_BYTES_MAX])
+            message.texts.append(encodable(reason[:_TEXT_BYTES_MAX]))
         case LogError():
             known = _ERRORS.get(type(reply).__name__)
             message.error = _FAILED if known is None else type(reply).__name__
             texts, numbers = ((str(reply),), ()) if known is None else known.parts(reply)
-            message.texts.extend(text[: 4 * _TEXT_BYTES_MAX] for text in texts)
+            message.texts.extend(encodable(text[: 4 * _TEXT_BYTES_MAX]) for text in texts)
             message.numbers.extend(numbers)
         case _:
             message.result = encode_result(reply)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Self, cast, get_args
 
+from dlog.errors import encodable
 from dlog.protocol.snapshot import SnapshotPhase
 from dlog.wire import replica_pb2 as pb
 from ledger.errors import DamagedMetadata
@@ -88,12 +89,12 @@ class ReplicaRecord:
             application_version=self.version,
             since_ms=self.since_ms,
             updated_ms=self.updated_ms,
-            snapshots=self.snapshots,
+            snapshots=encodable(self.snapshots),
             newest_snapshot=self.newest_snapshot,
             phase=self.phase or "",
             done_bytes=self.done_bytes,
             total_bytes=self.total_bytes,
-            error=self.error[:ERROR_CHARACTERS_MAX],
+            error=encodable(self.error[:ERROR_CHARACTERS_MAX]),
         )
         return node.SerializeToString(deterministic=True)
 
@@ -155,7 +156,7 @@ class SnapshotRequest:
             asked_ms=self.asked_ms,
             begun=self.begun,
             offset=self.offset,
-            error=self.error[:ERROR_CHARACTERS_MAX],
+            error=encodable(self.error[:ERROR_CHARACTERS_MAX]),
         ).SerializeToString(deterministic=True)
 
     @classmethod

@@ -41,7 +41,7 @@ from ledger.security.settings import Takes
 from ledger.transport.connection import Connection
 from ledger.transport.framing import FrameKind, frame_header
 from tests.certificates import authority, certificate, put
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, ended, until
 
 LOG = "accounts"
 COMMAND = ForwardedCommand(RequestId("client", 1), b"x", 1, 60_000)
@@ -169,6 +169,27 @@ async def test_errors_of_the_leader_are_raised_by_the_follower() -> None:
             await leader.submit(b"x", request_id=("client", number))
         with pytest.raises(RequestForgotten):
             await follower.submit(b"x", forward=True, request_id=("client", 0))
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [ValueError("file \udcff"), Wordless(), TooManyPending(2**70, 1)])
+async def test_what_went_wrong_at_the_leader_is_reported_whatever_its_text_and_numbers(
+    error: Exception,
+) -> None:
+    async with listening() as listener:
+
+        async def failing(_: ForwardedCommand) -> object:
+            raise error
+
+        listener._handle = failing
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        with pytest.raises(ForwardFailed, match=r"file \?|its text raises|out of range"):
+            await ended(client.send(listener.endpoint, COMMAND))
+        client.drop()
 
 
 async def test_a_command_of_a_later_version_is_refused_by_an_older_leader() -> None:

@@ -1,5 +1,6 @@
 """What running replicas report of themselves, what that keeps in the log; requested snapshots."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -54,13 +55,13 @@ class Count(StateMachine):
 
     def apply(self, command: Command) -> object:
         if command.payload == b"fail":
-            raise ValueError("cannot apply that")
+            raise ValueError("cannot apply that: \udcff")
         self.count += 1
         return self.count
 
     def snapshot(self, out: BinaryIO) -> None:
         if self.broken:
-            raise OSError("the disk is full")
+            raise OSError("the disk is full: \udcff")
         out.write(b"%d" % self.count)
 
     def restore(self, source: BinaryIO) -> None:
@@ -122,6 +123,9 @@ def offsets(snapshots: Path) -> list[int]:
 
 def test_records_and_requests_are_read_as_they_were_written() -> None:
     assert ReplicaRecord.decode(RECORD.encode(), path="/r") == RECORD
+    foreign = replace(RECORD, error="\udcff", snapshots="file:///\udcff")
+    read = ReplicaRecord.decode(foreign.encode(), path="/r")
+    assert (read.error, read.snapshots) == ("?", "file:///?")
     request = SnapshotRequest(asked_by="me:1", asked_ms=3, begun=True, offset=0)
     assert SnapshotRequest.decode(request.encode(), path="/r") == request
     for value in (b"\xff", b"", RECORD.encode().replace(b"leader", b"ledaer")):
@@ -178,14 +182,16 @@ async def test_a_replica_is_listed_again_after_its_session_was_lost() -> None:
         await eventually(is_another)
 
 
-async def test_a_replica_that_stopped_says_why() -> None:
+async def test_a_replica_that_stopped_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers of xdist cannot send the traceback that is logged, which is not Unicode.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
         with pytest.raises(Exception, match="cannot apply that"):
             await leader.submit(b"fail")
 
         async def has_stopped() -> bool:
             [record] = await listed(cluster)
-            return record.role == "stopped" and "cannot apply that" in record.error
+            return record.role == "stopped" and "cannot apply that: ?" in record.error
 
         await eventually(has_stopped)
 
@@ -271,7 +277,7 @@ async def test_a_snapshot_that_fails_is_reported_to_the_client(
         leading(cluster, machine=Count(broken=True), **how),
         store_of(cluster) as store,
     ):
-        said = "the disk is full" if stored else "without a store"
+        said = r"the disk is full: \?" if stored else "without a store"
         with pytest.raises(SnapshotRequestFailed, match=said):
             await request_snapshot(await first(cluster), store)
 
@@ -318,3 +324,26 @@ async def test_a_store_that_refuses_registration_stops_no_replica(
     async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
         assert await leader.submit(b"x") == 1
         assert await listed(cluster) == []
+
+
+@pytest.mark.parametrize("rounds", [{1}, {3}])
+async def test_a_registration_that_failed_is_repeated_whatever_it_was(
+    monkeypatch: pytest.MonkeyPatch, rounds: set[int]
+) -> None:
+    write, done = replica_registry.ReplicaRegistration._write, 0
+
+    async def failing(registration: replica_registry.ReplicaRegistration) -> None:
+        nonlocal done
+        done += 1
+        if done in rounds:
+            raise ZeroDivisionError
+        await write(registration)
+
+    monkeypatch.setattr(replica_registry.ReplicaRegistration, "_write", failing)
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+
+        async def is_up_to_date() -> bool:
+            return done > 3 and [each.role for each in await listed(cluster)] == ["leader"]
+
+        await eventually(is_up_to_date)
+        assert await leader.submit(b"x") == 1

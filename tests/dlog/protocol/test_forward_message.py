@@ -102,6 +102,20 @@ def test_an_error_that_is_not_known_arrives_as_its_text() -> None:
     assert decode_reply(encode_reply(error), log="log", request=REQUEST) == Failed(str(error)[:512])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Failed("file \udcff"),
+        ApplyFailed("log", 3, ValueError("file \udcff")),
+        InvalidResult("file \udcff", "no"),
+        CommandOutcomeUnknown("log", "file \udcff"),
+    ],
+)
+def test_a_text_that_is_not_unicode_arrives_with_a_question_mark(error: object) -> None:
+    arrived = decode_reply(encode_reply(error), log="log", request=REQUEST)
+    assert "file ?" in str(arrived)
+
+
 def body(message: pb.ForwardedCommand | pb.ForwardReply) -> bytes:
     encoded = message.SerializeToString()
     return int(crc32c(encoded)).to_bytes(4, "little") + encoded
