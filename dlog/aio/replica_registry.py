@@ -101,7 +101,8 @@ class ReplicaRegistration:
             await asyncio.wait(tasks)
         if self._session is None:
             return
-        work = _unregister(self._store, self._session, self._incarnation, self._id)
+        # The session of now: it may have made the node, while a call waited for a connection.
+        work = _unregister(self._store, self._store.session, self._incarnation, self._id)
         unregistering = asyncio.create_task(work)
         _unregistering.add(unregistering)
         unregistering.add_done_callback(_unregistering.discard)
@@ -133,9 +134,13 @@ class ReplicaRegistration:
 
     async def _write(self) -> None:
         """Bring the node up to date if that is due."""
-        if self._store.session is not self._session:
-            # The node of the session before may be listed until that has expired.
-            self._session, self._id = self._store.session, secrets.token_hex(_ID_BYTES)
+        session = self._store.session
+        if session is not self._session:
+            if self._id:
+                # Its session may not have expired yet. Or this one made it, while a call waited.
+                with suppress(NoSuchNode):
+                    await self._store.delete(replica_path(self._incarnation, self._id))
+            self._session, self._id = session, secrets.token_hex(_ID_BYTES)
             self._written, self._may_be_requested = None, True
         record, written = self._describe(), self._written
         if record == written:

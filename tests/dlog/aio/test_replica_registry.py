@@ -24,6 +24,7 @@ from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest, replica
 from dlog.testing import AsyncCluster
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.metastore import open_store
+from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import MetadataStore
 from tests.waiting import PATIENCE_S, eventually
 
@@ -347,3 +348,61 @@ async def test_a_registration_that_failed_is_repeated_whatever_it_was(
 
         await eventually(is_up_to_date)
         assert await leader.submit(b"x") == 1
+
+
+class Interrupted(MemoryStore):
+    """Its next call of *operation* waits for a connection, which comes with another session."""
+
+    operation = ""
+
+    async def _turn(self, operation: str) -> None:
+        if operation == self.operation:
+            self.operation = ""
+            self.expire()
+        await super()._turn(operation)
+
+
+@asynccontextmanager
+async def registered(operation: str) -> AsyncIterator[tuple[Interrupted, list[int]]]:
+    """A registration whose *operation* meets another session, and what it reports as applied."""
+    store, applied = Interrupted("memory://registered", "registered"), [0]
+    store.operation = operation
+
+    async def take_snapshot() -> int:
+        raise AssertionError("nobody requests one")
+
+    def describe() -> ReplicaRecord:
+        return replace(RECORD, applied=applied[0], updated_ms=0)
+
+    registration = replica_registry.ReplicaRegistration(store, "life", describe, take_snapshot)
+    await registration.start()
+    yield store, applied
+    await registration.close()
+    assert await read_replicas(store, "life") == [], "a replica that was closed"
+    await store.close()
+
+
+@pytest.mark.parametrize("operation", ["set", "create", "delete"])
+async def test_one_node_is_left_of_a_replica_whose_call_met_another_session(
+    operation: str,
+) -> None:
+    async with registered("create") as (store, applied):
+        for offset in range(1, 4):
+            applied[0], store.operation = offset, operation
+            if operation != "set":  # which is called in each round
+                store.expire()
+
+            async def is_one() -> bool:
+                replicas = await read_replicas(store, "life")
+                return not store.operation and [r.applied for _, r in replicas] == [applied[0]]
+
+            await eventually(is_one)
+
+
+@pytest.mark.parametrize("operation", ["set", "create"])
+async def test_nothing_is_left_of_a_replica_that_was_closed_when_its_call_had_met_another_session(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(replica_registry, "POLL_S", PATIENCE_S)
+    async with registered(operation):
+        pass
