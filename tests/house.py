@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 463,
     "product lines": 96_650,
-    "test lines": 129_500,
+    "test lines": 129_800,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")
