@@ -625,11 +625,8 @@ class Replica(Generic[M]):
         try:
             while True:
                 try:
-                    if not await self._follow_and_lead():
+                    if not await self._follow_or_skip():
                         await self._unless_closing(asyncio.sleep(self._backoff.next()))
-                except Trimmed:
-                    if not await self._skip_to_snapshot():
-                        raise
                 except LogError as error:
                     if self._state.failure is not None or not _passes(error):
                         raise
@@ -641,6 +638,15 @@ class Replica(Generic[M]):
             _log.exception("replica_stopped", log=self.name, offset=self.applied)
             self.error = error
             self._give_up(text_of(error))
+
+    async def _follow_or_skip(self) -> bool:
+        """As `_follow_and_lead`; continue from a snapshot if the log was truncated meanwhile."""
+        try:
+            return await self._follow_and_lead()
+        except Trimmed:
+            if not await self._skip_to_snapshot():
+                raise
+            return True
 
     async def _skip_to_snapshot(self) -> bool:
         """Continue from a snapshot, as the log does not have any more what comes next."""

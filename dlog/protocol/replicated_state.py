@@ -11,6 +11,7 @@ Invariants:
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, ClassVar, Final, Generic, NamedTuple, TypeVar
@@ -271,9 +272,13 @@ class ReplicatedState(Generic[M]):
         if header.version > self.machine.version:
             raise SnapshotTooNew("the application's", header.version, self.machine.version)
         clients = ClientTable.decode(table)
-        self.machine.restore(state)
-        while state.read(PIECE_BYTES):
-            pass  # its checksum is at the end
+        try:
+            self.machine.restore(state)
+        except Exception:
+            with suppress(ValueError):  # the machine closed it
+                _read_to_end(state)  # if it is damaged, that is why
+            raise
+        _read_to_end(state)
         self.clients, self.offset, self.txid = clients, header.offset, header.txid
         self.leader = None
         if header.epoch:
@@ -285,6 +290,12 @@ class CapturedState:
     header: SnapshotHeader
     table: tuple[bytes, ...]
     write_state: WriteState
+
+
+def _read_to_end(state: BinaryIO) -> None:
+    """Raises `DamagedSnapshot`: the checksum is at the end."""
+    while state.read(PIECE_BYTES):
+        pass
 
 
 def _applied(origin: Origin, kept: bytes) -> AppliedCommand:

@@ -278,6 +278,8 @@ class _Section(io.RawIOBase):
         self._source, self._on_progress = source, on_progress
         self._left = self._size_bytes = size_bytes
         self._crc = crc
+        self._damage: DamagedSnapshot | None = None
+        """Raised by each read from then on, as one error may be caught by the reader."""
         if not size_bytes:
             self._compare()
 
@@ -288,6 +290,8 @@ class _Section(io.RawIOBase):
         room = memoryview(buffer).cast("B")
         wanted = min(len(room), self._left)
         if not wanted:
+            if self._damage is not None:
+                raise self._damage.with_traceback(None)
             return 0
         piece = self._source.read(wanted)
         if not piece:
@@ -304,4 +308,5 @@ class _Section(io.RawIOBase):
         end = self._source.read(_SIZE.size + _FOOT.size)
         crc = crc32c_extend(self._crc, end[: _SIZE.size])
         if end[_SIZE.size :] != _FOOT.pack(crc, _END):
-            raise DamagedSnapshot("its end is missing, or it has another checksum")
+            self._damage = DamagedSnapshot("its end is missing, or it has another checksum")
+            raise self._damage

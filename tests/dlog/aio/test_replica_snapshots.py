@@ -51,6 +51,7 @@ from dlog.protocol.snapshot import (
 )
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from dlog.testing import AsyncCluster
+from ledger.errors import MetadataUnavailable
 from tests.waiting import PATIENCE_S, eventually, settled, until
 
 LOG = "accounts"
@@ -581,10 +582,19 @@ async def test_a_damaged_snapshot_keeps_the_log_from_being_truncated(
         assert "snapshot_damaged" in caplog.text
 
 
+@pytest.mark.parametrize("interruptions", [0, 2])
 async def test_a_follower_that_was_overtaken_by_a_truncation_goes_on_from_a_snapshot(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruptions: int
 ) -> None:
-    gate = threading.Event()
+    gate, interrupted = threading.Event(), 0
+    restore_newest = SnapshotKeeper.restore_newest
+
+    async def restore(self: SnapshotKeeper) -> bool:
+        nonlocal interrupted
+        if interrupted < interruptions:
+            interrupted += 1
+            raise MetadataUnavailable("", "get", 0.0, "for a moment")
+        return await restore_newest(self)
 
     class Slow(Sums):
         def apply(self, command: Command) -> object:
@@ -613,11 +623,13 @@ async def test_a_follower_that_was_overtaken_by_a_truncation_goes_on_from_a_snap
                 await leader._term.log.roll()
             offset = await leader.snapshot()
             await truncate_log(LOG, before=offset, uri=cluster.uri)
+            monkeypatch.setattr(SnapshotKeeper, "restore_newest", restore)
         finally:
             gate.set()
         assert await slow.read(sums, timeout_s=PATIENCE_S) == {"x": 18}
         assert slow.role == "standby"
         assert slow._state.machine.restored == 1
+        assert interrupted == interruptions
     pool.shutdown()
 
 

@@ -24,7 +24,7 @@ from dlog import (
     StateDiverged,
     StateMachine,
 )
-from dlog.protocol import client_table
+from dlog.protocol import client_table, snapshot
 from dlog.protocol.client_table import (
     REQUESTS_MAX,
     RESULT_BYTES_MAX,
@@ -537,3 +537,65 @@ def test_a_snapshot_has_the_last_txid_of_what_is_in_it() -> None:
     restored = ReplicatedState("log", KeptSums())
     restored.restore(captured.header, b"".join(captured.table), BytesIO(b"2"))
     assert (restored.txid, restored.machine.total) == (7, 2)
+
+
+class Streamed(KeptSums):
+    """Sees damage while it reads, before the checksum at the end is compared."""
+
+    def snapshot(self, out: BinaryIO) -> None:
+        out.write(b"1\n" * self.total)
+
+    def restore(self, source: BinaryIO) -> None:
+        self.total = sum(map(int, source))
+
+
+class Careless(Streamed):
+    def restore(self, source: BinaryIO) -> None:
+        with suppress(Exception):
+            super().restore(source)
+
+
+class Closing(Streamed):
+    def restore(self, source: BinaryIO) -> None:
+        with source:
+            super().restore(source)
+
+
+def restored(
+    machine: KeptSums, monkeypatch: pytest.MonkeyPatch, *, damaged: bytes = b""
+) -> ReplicatedState[KeptSums]:
+    """A state that continues from a snapshot of 100 ones, read in small pieces."""
+    monkeypatch.setattr(snapshot, "PIECE_BYTES", 16)
+    sums = ReplicatedState("log", Streamed())
+    sums.apply([(0, 1000, encode_command(envelope(b"100")))])
+    captured, out = sums.capture("life", now_ms=1), BytesIO()
+    snapshot.write_snapshot(out, captured.header, captured.table, captured.write_state)
+    whole = bytearray(out.getvalue())
+    at = whole.index(b"1\n1\n")
+    whole[at : at + len(damaged)] = damaged
+    state = ReplicatedState("log", machine)
+    state.restore(*snapshot.read_snapshot(BytesIO(bytes(whole)), len(whole)))
+    return state
+
+
+@pytest.mark.parametrize("machine", [Streamed, Careless])
+@pytest.mark.parametrize("damaged", [b"2", b"x"])
+def test_damage_is_damage_though_the_machine_finds_it_first_or_ignores_it(
+    monkeypatch: pytest.MonkeyPatch, machine: type[Streamed], damaged: bytes
+) -> None:
+    assert restored(machine(), monkeypatch).machine.total == 100
+    with pytest.raises(DamagedSnapshot):
+        restored(machine(), monkeypatch, damaged=damaged)
+
+
+def test_what_a_machine_raises_for_a_whole_snapshot_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fails(Streamed):
+        def restore(self, source: BinaryIO) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        restored(Fails(), monkeypatch)
+    with pytest.raises(ValueError, match="invalid literal"):
+        restored(Closing(), monkeypatch, damaged=b"x")
