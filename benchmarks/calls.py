@@ -8,8 +8,10 @@ the next one waits until nothing is called any more: the third bookie has answer
 depend on the machine or on what else it does. Those of today are in `calls.json`; the command fails
 if one has grown by more than `GROWTH_MAX`. `--record` writes them.
 
-A LAC that travels by itself is counted apart: it leaves only if nothing is added for a quiet
-moment, or if a reader waits. Its calls are the difference to appends after which it always leaves.
+A LAC that travels by itself is counted apart: amid a run of appends it leaves only if nothing is
+added for a quiet moment, or if a reader waits. Its calls are the difference to appends after which
+it always leaves. The appends here are further apart than that moment, so it is made longer: an
+append that follows no other closely costs both.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """The handle of a ledger's one writer: drives `protocol.writer`, keeps the frames in flight."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -53,8 +54,8 @@ _PUBLISH_TURNS: Final = 4
 """So many turns of the loop the LAC waits for an entry that carries it: as many as it takes to tell
 who waits for the last one, and to get what he adds then."""
 PUBLISH_QUIET_S: Final = 0.01
-"""Without an add for so long, the LAC is published also to bookies at which nobody waits for it. A
-reader that comes in between waits as long at most."""
+"""Amid a run of adds, the LAC is published to bookies at which nobody waits for it only after so
+long without an add. A reader that comes in between waits as long at most."""
 Settled = Callable[[EntryId | LogError], None]
 """Called once: with the id of an entry that is confirmed, or why it may not be kept."""
 
@@ -110,6 +111,10 @@ class LedgerWriter:
         """Of what range runs were built last, shared by the bookies of one step."""
         self._put_off: tuple[protocol.PublishLac, list[BookieId], float] | None = None
         """News of the LAC for bookies at which nobody waits for it, and when it is due."""
+        self._soon: protocol.PublishLac | None = None
+        """News of the LAC that an entry may still carry, in the next turns of the loop."""
+        self._idle_at = -math.inf
+        """When there was such news last that no entry carried."""
         self._quiet: asyncio.TimerHandle | None = None
         """Calls `_publish_late`; there may be newer news by then."""
         self._marking: set[asyncio.Task[None]] = set()
@@ -185,6 +190,16 @@ class LedgerWriter:
             self._run.post(protocol.CloseRequested())
         return await asyncio.shield(self._closed)
 
+    def publish(self) -> None:
+        """Tell bookies at once what is confirmed, if that was to be done later: the caller knows
+        that there may be no later. Without it, readers reach the last entry after a recovery."""
+        soon, self._soon = self._soon, None
+        late, self._put_off = self._put_off, None
+        if soon is not None and self._is_newest(soon):
+            self._publish(soon, soon.bookies)
+        elif late is not None and self._is_newest(late[0]):
+            self._publish(late[0], late[1])
+
     async def abandon(self) -> None:
         """Give up without closing; a recovery decides what is in the ledger."""
         self._closing = True
@@ -249,6 +264,7 @@ class LedgerWriter:
                 else:
                     self._send(effect)
             case protocol.PublishLac():
+                self._soon = effect
                 self._publish_soon(effect, _PUBLISH_TURNS)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
@@ -335,14 +351,21 @@ class LedgerWriter:
             self._publish_now(effect)
 
     def _publish_now(self, effect: protocol.PublishLac) -> None:
-        """Publish to the bookies at which readers wait, and put it off for the others."""
+        """Publish to all bookies; amid a run of adds to those at which readers wait, and put it off
+        for the others."""
+        self._soon = None
+        now_s = self._loop.time()
+        follows, self._idle_at = now_s - self._idle_at < PUBLISH_QUIET_S, now_s
+        if not follows:  # whoever adds once may be gone or busy in a moment
+            self._publish(effect, effect.bookies)
+            return
         is_watched = self._environment.transport.is_watched
         later = [bookie for bookie in effect.bookies if not is_watched(bookie)]
         now = [bookie for bookie in effect.bookies if bookie not in later]
         if now:
             self._publish(effect, now)
         if later:
-            self._put_off = effect, later, self._loop.time() + PUBLISH_QUIET_S
+            self._put_off = effect, later, now_s + PUBLISH_QUIET_S
             if self._quiet is None:
                 self._quiet = self._loop.call_later(PUBLISH_QUIET_S, self._publish_late)
 
@@ -438,6 +461,7 @@ class LedgerWriter:
         self.error = error
         if not isinstance(error, HandleClosed):
             metrics.FAILED_WRITERS.add(type(error).__name__)
+        self.publish()
         self._stop()
         self._frames.clear()
         self._runs = (0, -1, [])

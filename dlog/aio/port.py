@@ -42,6 +42,9 @@ class LedgerAppender(Protocol):
     ) -> None:
         """See `ledger.LedgerWriter.add_all`."""
 
+    def publish(self) -> None:
+        """See `ledger.LedgerWriter.publish`."""
+
     async def close(self) -> LedgerMetadata: ...
     async def abandon(self) -> None: ...
 

@@ -250,6 +250,10 @@ class AppendQueue:
                 await self.hand_over(None)
                 await self._writer.flush()
 
+    def publish(self) -> None:
+        """Let readers have at once what is confirmed. On the loop's thread."""
+        self._writer.publish()
+
     def settle(self) -> None:
         """Wait until everything that was put before is resolved."""
         with self._lock:

@@ -37,6 +37,9 @@ class Unclosed(Protocol):
     async def drain(self, timeout_s: float) -> None:
         """Confirm what was appended, as far as that is done in time. Raises nothing."""
 
+    def publish(self) -> None:
+        """Let readers have at once what is confirmed. On the loop."""
+
 
 class Forks:
     """Counts the forks between the first process and this one; cheaper than asking for a pid."""
@@ -134,7 +137,10 @@ class LoopThread:
             drains.result(EXIT_FLUSH_S + _EXIT_S)
 
     async def _wind_up(self) -> None:
-        """Cancel what handles that were not closed left behind, then stop."""
+        """Publish what is confirmed, cancel what handles that were not closed left behind, stop."""
+        for log in tuple(self.unclosed):
+            log.publish()
+        await asyncio.sleep(0)  # what cannot leave at once leaves at the end of a turn
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

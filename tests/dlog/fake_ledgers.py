@@ -218,6 +218,9 @@ class FakeWriter:
         self._ledger.tell()
         return self._ledger.metadata
 
+    def publish(self) -> None:
+        """Readers here see at once what is confirmed."""
+
     async def abandon(self) -> None:
         self.error = self.error or HandleClosed("writer")
 

@@ -272,6 +272,11 @@ class LogWriter:
         self._run.post(protocol.AbandonRequested())
         await self._closed.wait()
 
+    def publish(self) -> None:
+        """Let readers have at once what is confirmed: the process may end without `close`."""
+        for ledger in self._appenders.values():
+            ledger.publish()
+
     def _stop_naming(self) -> None:
         if self._naming is not None:
             self._naming.cancel()

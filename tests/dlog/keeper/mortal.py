@@ -79,6 +79,10 @@ class MortalWriter:
         for payload, settled in entries:
             tell(self.add(payload), settled)
 
+    def publish(self) -> None:
+        if self._life.step():
+            self._writer.publish()
+
     async def close(self) -> LedgerMetadata:
         return await self._life.act(self._writer.close)
 

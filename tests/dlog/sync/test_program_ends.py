@@ -62,6 +62,16 @@ async def main():
 
 asyncio.run(main())
 """
+UNCLOSED = """
+import sys
+from dlog import Log
+from ledger import writer
+
+writer.PUBLISH_QUIET_S = 3600.0  # whatever is put off, it is for longer than this takes
+log = Log.open("log", uri=sys.argv[1])
+for number in range(5):
+    log.append(b"%d" % number)
+"""
 
 
 async def run(program: str, *arguments: str) -> tuple[int | None, str]:
@@ -103,3 +113,15 @@ async def test_what_cannot_be_flushed_is_counted_for_everybody_to_see(
             os.kill(pid, signal.SIGCONT)
         assert ended == 0, stderr
         assert stderr.count("appends_unconfirmed_at_exit log='log' records=1000") == 1, stderr
+
+
+async def test_a_reader_to_the_end_has_all_of_a_program_that_ended_without_closing(
+    tmp_path: Path,
+) -> None:
+    """Nobody opens the log again, so nobody recovers what the bookies were not told."""
+    async with LocalCluster(tmp_path, bookies=3) as cluster:
+        ended, stderr = await run(UNCLOSED, cluster.uri)
+        assert ended == 0, stderr
+        async with Log.tail("log", uri=cluster.uri, stop="end") as tail:
+            assert [record.value async for record in tail] == [b"%d" % n for n in range(5)]
+        assert await Log.end_of("log", uri=cluster.uri) == 5

@@ -5,6 +5,7 @@ The stories beside this file drive the writer's machine; here it is driven by pr
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -149,12 +150,81 @@ def test_no_lac_travels_by_itself_while_each_entry_follows_the_confirmation_of_t
     asyncio.run(scenario())
 
 
+def amid_a_run(writing: LedgerWriter) -> None:
+    """The next entry follows another one closely, however slow the machine is."""
+    writing._idle_at = math.inf
+
+
+def test_the_lac_of_an_entry_that_follows_no_other_closely_goes_at_once_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process may end without closing, die, or keep its loop from turning."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
+        async with handle() as (writing, bookies):
+            bookies.unwatched = {B1, B2, B3}
+            await _added(writing)
+            await until(lambda: bookies.told == {B1: [0], B2: [0], B3: [0]})
+            await _added(writing)
+            await until(lambda: writing._put_off is not None)
+            writing._idle_at -= 3600.0  # as if it was long ago
+            await _added(writing)
+            await until(lambda: bookies.told == {B1: [0, 2], B2: [0, 2], B3: [0, 2]})
+            await writing.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", [0, 100], ids=["about to be published", "put off"])
+def test_a_writer_that_gives_up_publishes_what_is_confirmed(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever reads to the end lacks its last entry until somebody takes over."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
+        async with handle() as (writing, bookies):
+            bookies.unwatched = {B1, B3}
+            amid_a_run(writing)
+            await _added(writing)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert bookies.told == ({B2: [0]} if turns else {})
+            await writing.abandon()
+            assert bookies.told == {B1: [0], B2: [0], B3: [0]}
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_gives_up_publishes_nothing_that_is_not_its_last_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
+        async with handle() as (writing, bookies):
+            bookies.unwatched = {B1, B2, B3}
+            amid_a_run(writing)
+            await _added(writing)
+            await until(lambda: writing._put_off is not None)
+            bookies.holds = True
+            last = writing.add(b"b")
+            await settled()
+            await writing.abandon()
+            assert bookies.told == {}
+            with pytest.raises(HandleClosed):
+                await last
+
+    asyncio.run(scenario())
+
+
 def test_the_lac_goes_at_once_to_bookies_at_which_readers_wait_and_later_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(quiet_s: float, told: dict[BookieId, list[int]]) -> None:
         monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", quiet_s)
         async with handle() as (writing, bookies):
+            amid_a_run(writing)
             bookies.unwatched = {B1, B3}
             await _added(writing)
             await until(lambda: bookies.told == told)
@@ -172,6 +242,7 @@ def test_a_quiet_moment_begins_again_with_each_entry(monkeypatch: pytest.MonkeyP
         async with handle() as (writing, bookies):
             monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
             bookies.unwatched = {B1, B2, B3}
+            amid_a_run(writing)
             await _added(writing)
             await until(lambda: writing._put_off is not None)
             bookies.holds = True
@@ -200,6 +271,7 @@ def test_a_reader_that_has_come_gets_the_lac_with_the_answer_that_tells_of_it(
             monkeypatch.setattr(ledger_writer, "PUBLISH_QUIET_S", 3600.0)
             bookies.unwatched = {B1, B2, B3}
             bookies.holds_only = B3
+            amid_a_run(writing)
             await _added(writing)
             await until(lambda: writing._put_off is not None)
             bookies.unwatched = {B1, B2}

@@ -66,6 +66,18 @@ def forgets_the_lac_that_it_put_off(patch: Patch) -> None:
     "",
     logs=True,
     drawn=False,
+    test=f"{_HANDLE}::test_a_writer_that_gives_up_publishes_what_is_confirmed",
+)
+def gives_up_without_publishing_what_is_confirmed(patch: Patch) -> None:
+    """Whoever reads to the end lacks the last entry until somebody takes the log over; readers of
+    the simulator wait for that."""
+    patch.set(writer.LedgerWriter, "publish", lambda _self: None)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
     test=f"{_HANDLE}::test_a_reader_that_has_come_gets_the_lac_with_the_answer_that_tells_of_it",
 )
 def does_not_look_whether_a_reader_has_come(patch: Patch) -> None:
