@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         SnapshotsUnusable,
         SnapshotTooNew,
         StateDiverged,
+        StateNotRestored,
         TakeoverFailed,
         Trimmed,
         TxidOutOfOrder,
@@ -139,6 +140,7 @@ __all__ = [
     "Standby",
     "StateDiverged",
     "StateMachine",
+    "StateNotRestored",
     "TakeoverFailed",
     "Timestamp",
     "TooManyPending",
@@ -153,6 +155,7 @@ __all__ = [
 
 _HOMES: Final = {
     "StateDiverged": "dlog.errors",
+    "StateNotRestored": "dlog.errors",
     "SnapshotsUnusable": "dlog.errors",
     "SnapshotAhead": "dlog.errors",
     "SnapshotTooNew": "dlog.errors",

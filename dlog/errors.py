@@ -43,6 +43,7 @@
     |  |- NotLeader               a command was submitted to a replica that does not lead
     |  |- CommandOutcomeUnknown   a command may or may not be in the log; the log will tell
     |  |- NotCaughtUp             a replica had not applied in time what a read must see
+    |  |- StateNotRestored        a replica tries an earlier snapshot, as one was damaged
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
@@ -561,6 +562,20 @@ class NotCaughtUp(RemoteError):
             'again, read from another replica, or use consistency="local"'
         )
         self.log, self.applied, self.waited_s = log, applied, waited_s
+
+
+class StateNotRestored(RemoteError):
+    """A snapshot was damaged while it was restored. The one before it is restored instead, or the
+    replica stops."""
+
+    retryable = True
+
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r}: this replica has no whole state now: the snapshot that it restored "
+            "was damaged, and the one before is tried. Try again, or use another replica"
+        )
+        self.log = log
 
 
 class KeyCommandFailed(RemoteError):

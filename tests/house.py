@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 463,
-    "product lines": 96_650,
+    "product lines": 96_700,
     "test lines": 129_800,
     "class names twice in a package": 9,
 }

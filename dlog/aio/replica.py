@@ -443,8 +443,8 @@ class Replica(Generic[M]):
         this call. It costs a barrier, which concurrent reads share, and works on every replica.
         "local": at once, of the state as it is here; `age_s` says how old that is at most.
 
-        Raises `NotCaughtUp`, `BarrierNotReached`, what bookies and metadata store raise, what
-        *query* raises, and what stopped this replica."""
+        Raises `NotCaughtUp`, `BarrierNotReached`, `StateNotRestored`, what bookies and metadata
+        store raise, what *query* raises, and what stopped this replica."""
         if consistency not in get_args(Consistency):
             allowed = " or ".join(get_args(Consistency))
             raise InvalidValue("consistency", consistency, f"use {allowed}")
@@ -460,13 +460,14 @@ class Replica(Generic[M]):
 
     def _ask(self, query: Callable[[M], R]) -> R:
         self._check()  # again, as this had to wait for its turn
+        self._state.check()
         return query(self._state.machine)
 
     async def snapshot(self) -> int:
         """Write a snapshot now, unless nothing was applied since the last one; return its offset.
 
-        Raises `InvalidValue` if this was opened without a store, `OSError`, what the state machine
-        raises, and what stopped this replica."""
+        Raises `InvalidValue` if this was opened without a store, `StateNotRestored`, `OSError`,
+        what the state machine raises, and what stopped this replica."""
         self._check()
         if self._keeper is None:
             raise InvalidValue("snapshots", None, "this replica was opened without a store of them")
@@ -827,13 +828,11 @@ class Replica(Generic[M]):
             _log.info("replica_leads", log=self.name, epoch=mark.epoch, applied=self.applied)
 
     async def _on_state(self, work: Callable[[], R]) -> R:
-        """Do *work* with the state, alone. It ends even if this is cancelled. Raises what stopped
-        the state, and what *work* raises."""
+        """Do *work* with the state, alone. It ends even if this is cancelled. Raises what *work*
+        raises, which checks the state."""
         if self._executor is None:
-            self._state.check()
             return work()
         async with self._turn:
-            self._state.check()
             running = self._loop.run_in_executor(self._executor, self._settle, work)
             outcome = await _whole(running)
         return outcome()

@@ -23,6 +23,7 @@ from dlog.errors import (
     RequestForgotten,
     SnapshotTooNew,
     StateDiverged,
+    StateNotRestored,
 )
 from dlog.protocol.client_table import (
     NO_RESULT,
@@ -139,6 +140,8 @@ class ReplicatedState(Generic[M]):
         self.clients = ClientTable()
         self.failure: LogError | None = None
         """What ended it, at `offset`."""
+        self._is_torn = False
+        """Since a restore began that did not succeed: the machine has the state of no offset."""
         self._log = log
         self._digests: dict[int, bytes] = {}
         """The last ones that were made here, by offset."""
@@ -151,7 +154,9 @@ class ReplicatedState(Generic[M]):
 
         A digest that is due comes behind the record that it includes.
 
-        Ends at the first that fails: see `failure`."""
+        Ends at the first that fails: see `failure`. Raises `StateNotRestored`."""
+        if self._is_torn:
+            raise StateNotRestored(self._log)
         applied: list[Applied] = []
         for offset, timestamp_ms, value in records:
             if self.failure is not None:
@@ -238,7 +243,12 @@ class ReplicatedState(Generic[M]):
         return _applied(envelope.origin, kept)  # a copy, as the state machine may change its own
 
     def check(self) -> None:
-        """Raises `failure`."""
+        """Raises `failure`, and `StateNotRestored`."""
+        self._check_failure()
+        if self._is_torn:
+            raise StateNotRestored(self._log)
+
+    def _check_failure(self) -> None:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
@@ -247,7 +257,7 @@ class ReplicatedState(Generic[M]):
     def capture(self, incarnation: str, *, now_ms: int) -> "CapturedState":
         """Return the state as it is now, to be written while further records are applied.
 
-        Raises `failure`: what failed may have changed the state in part."""
+        Raises what `check` does: the state may have been changed in part."""
         self.check()
         leader = self.leader or LeaderMark(0, "", "")
         header = SnapshotHeader(
@@ -267,11 +277,14 @@ class ReplicatedState(Generic[M]):
     def restore(self, header: SnapshotHeader, table: bytes, state: BinaryIO) -> None:
         """Continue from a snapshot, which was found whole. Raises `SnapshotTooNew`, and what the
         state machine raises: it is of no use then. Raises `DamagedSnapshot` if the snapshot is not
-        whole any more: then an earlier one can be restored, as each replaces the whole state."""
+        whole any more: then an earlier one can be restored, as each replaces the whole state. Until
+        one was, `check` raises. Raises `failure`."""
+        self._check_failure()
         assert header.offset >= self.offset, "a state never goes back"
         if header.version > self.machine.version:
             raise SnapshotTooNew("the application's", header.version, self.machine.version)
         clients = ClientTable.decode(table)
+        self._is_torn = True
         try:
             self.machine.restore(state)
         except Exception:
@@ -279,6 +292,7 @@ class ReplicatedState(Generic[M]):
                 _read_to_end(state)  # if it is damaged, that is why
             raise
         _read_to_end(state)
+        self._is_torn = False
         self.clients, self.offset, self.txid = clients, header.offset, header.txid
         self.leader = None
         if header.epoch:

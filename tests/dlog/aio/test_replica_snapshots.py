@@ -29,6 +29,7 @@ from dlog import (
     SnapshotsUnusable,
     SnapshotTooNew,
     StateMachine,
+    StateNotRestored,
     Trimmed,
     metrics,
 )
@@ -396,6 +397,46 @@ async def test_a_snapshot_that_is_damaged_while_it_is_restored_is_passed_over(
             with pytest.raises(DamagedSnapshot):
                 async with opened(cluster, tmp_path, leads=False):
                     pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+async def test_a_state_that_was_restored_in_part_is_neither_read_nor_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    checks = 0
+    pool = ThreadPoolExecutor(1) if threads else None
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, tmp_path) as leader,
+        opened(cluster, tmp_path, leads=False, executor=pool) as follower,
+    ):
+        turn = follower._state.apply
+        monkeypatch.setattr(follower._state, "apply", lambda *_, **__: turn([]))
+        for _ in range(2):
+            await submitted(leader, 50)
+            await leader.snapshot()
+
+        async def check_reached(_: SnapshotHeader) -> None:
+            nonlocal checks
+            checks += 1
+            if checks == 1:
+                newest = files(tmp_path)[-1]
+                whole = newest.read_bytes()
+                newest.write_bytes(whole[:-22] + bytes([whole[-22] ^ 1]) + whole[-21:])
+                return
+            with pytest.raises(StateNotRestored):
+                await follower.read(sums, consistency="local")
+            with pytest.raises(StateNotRestored):
+                await follower.snapshot()
+
+        keeper = follower._keeper
+        assert keeper is not None
+        monkeypatch.setattr(keeper, "_check_reached", check_reached)
+        assert await keeper.restore_newest()
+        assert await follower.read(sums, consistency="local") == {"x": 50}
+        assert checks == 2
+    if pool is not None:
+        pool.shutdown()
 
 
 async def test_a_replica_begins_with_the_newest_snapshot_and_applies_what_follows(

@@ -23,6 +23,7 @@ from dlog import (
     RequestId,
     StateDiverged,
     StateMachine,
+    StateNotRestored,
 )
 from dlog.protocol import client_table, snapshot
 from dlog.protocol.client_table import (
@@ -562,7 +563,11 @@ class Closing(Streamed):
 
 
 def restored(
-    machine: KeptSums, monkeypatch: pytest.MonkeyPatch, *, damaged: bytes = b""
+    machine: KeptSums,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    damaged: bytes = b"",
+    state: ReplicatedState[KeptSums] | None = None,
 ) -> ReplicatedState[KeptSums]:
     """A state that continues from a snapshot of 100 ones, read in small pieces."""
     monkeypatch.setattr(snapshot, "PIECE_BYTES", 16)
@@ -573,7 +578,7 @@ def restored(
     whole = bytearray(out.getvalue())
     at = whole.index(b"1\n1\n")
     whole[at : at + len(damaged)] = damaged
-    state = ReplicatedState("log", machine)
+    state = state or ReplicatedState("log", machine)
     state.restore(*snapshot.read_snapshot(BytesIO(bytes(whole)), len(whole)))
     return state
 
@@ -599,3 +604,24 @@ def test_what_a_machine_raises_for_a_whole_snapshot_is_raised(
         restored(Fails(), monkeypatch)
     with pytest.raises(ValueError, match="invalid literal"):
         restored(Closing(), monkeypatch, damaged=b"x")
+
+
+def test_a_state_that_was_restored_in_part_is_of_no_use_until_one_is_restored_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = ReplicatedState[KeptSums]("log", Streamed())
+    with pytest.raises(DamagedSnapshot):
+        restored(state.machine, monkeypatch, damaged=b"x", state=state)
+    uses: list[Callable[[], object]] = [
+        state.check,
+        lambda: state.capture("life", now_ms=1),
+        lambda: state.apply([(0, 1000, encode_command(envelope(b"1")))]),
+    ]
+    for use in uses:
+        with pytest.raises(StateNotRestored) as caught:
+            use()
+        assert caught.value.retryable
+    restored(state.machine, monkeypatch, state=state)
+    for use in uses[:2]:
+        use()
+    assert applied(state, envelope(b"1"))[0].result == 101
