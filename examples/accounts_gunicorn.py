@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 from wsgiref.simple_server import WSGIServer, make_server
 
 from dlog import LogError, NotLeader, Replica, RequestId
@@ -73,7 +73,8 @@ def answer(environ: dict[str, Any]) -> Answer:
     except NotLeader as error:  # certainly not applied
         if not error.address:
             return "503 Service Unavailable", {"detail": str(error)}, {"Retry-After": "1"}
-        url = f"{error.address}{environ['PATH_INFO']}?{environ['QUERY_STRING']}"
+        path = quote(environ["PATH_INFO"], encoding="latin-1")  # which came decoded
+        url = f"{error.address}{path}?{environ['QUERY_STRING']}"
         return "307 Temporary Redirect", {"detail": str(error)}, {"Location": url}
     except (KeyError, ValueError) as error:
         return "400 Bad Request", {"detail": str(error)}, {}

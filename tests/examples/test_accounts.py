@@ -13,9 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from dlog import NotLeader
 from dlog.aio import leader_of
 from dlog.aio.namespace_connection import connected
 from dlog.local.cluster import LocalCluster
+from examples import accounts_gunicorn
 from leader import candidates
 from tests.examples.programs import ROOT, program
 from tests.waiting import PATIENCE_S, SESSION_S
@@ -164,6 +166,23 @@ async def test_a_repeated_post_has_one_effect_when_the_leading_worker_is_killed(
         assert client.redirected == 1, "by a worker that follows, to the one that leads"
         assert (await client.send("GET", "/accounts/alice")).json()["balance"] == 7
         assert (await client.send("POST", "/accounts/alice?amount=1")).status_code == 400
+
+
+def test_a_redirect_has_the_path_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Follower:
+        def submit(self, *_: object, **__: object) -> object:
+            raise NotLeader("accounts", "a", "http://a", 1)
+
+    monkeypatch.setattr(accounts_gunicorn, "replica", Follower(), raising=False)
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/accounts/M\u00c3\u00bcller?\r\nSet-Cookie: a=b",  # UTF-8, as WSGI decodes it
+        "QUERY_STRING": "amount=1",
+        "HTTP_IDEMPOTENCY_KEY": "client:1",
+    }
+    _, _, headers = accounts_gunicorn.answer(environ)
+    path = "/accounts/M%C3%BCller%3F%0D%0ASet-Cookie%3A%20a%3Db"
+    assert headers == {"Location": f"http://a{path}?amount=1"}
 
 
 async def test_a_replica_that_was_opened_before_the_fork_says_so_in_the_worker(
