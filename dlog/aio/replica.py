@@ -162,12 +162,17 @@ class _Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiters: dict[float, deque[tuple[float, _Waiter]]] = {}
-        """By how long they wait, in the order of their deadlines."""
+        """By how long they wait, in the order of their deadlines. Times to wait that are nearly
+        the same count as one: what is left of a time differs from command to command."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def watch(self, waiter: _Waiter, now: float, wait_s: float) -> None:
-        """Let *waiter* raise `TimeoutError` after *wait_s*."""
+        """Let *waiter* raise `TimeoutError` after *wait_s*, or up to a sixteenth of that later."""
         waiters = self._waiters.get(wait_s)
+        if waiters is None:
+            mantissa, exponent = math.frexp(wait_s)
+            wait_s = math.ldexp(math.ceil(mantissa * 32), exponent - 5)
+            waiters = self._waiters.get(wait_s)
         if waiters is None:
             waiters = self._waiters[wait_s] = deque()
             self._timers[wait_s] = self._loop.call_at(now + wait_s, self._expire, wait_s)
@@ -382,7 +387,8 @@ class Replica(Generic[M]):
 
         With *forward* the command is sent to the leader if this replica is not it, and again to its
         successor if the leader dies meanwhile, until *timeout_s*. It has a request then, its own if
-        none is given, so it has one effect; its result must be one that can be kept.
+        none is given, so it has one effect, within the bounds of `dlog.protocol.client_table`; its
+        result must be one that can be kept.
 
         Raises `NotLeader` (certainly not applied), `CommandOutcomeUnknown` if the outcome was not
         learned in *timeout_s*, `RequestForgotten`, `RecordTooLarge`, `TooManyPending`,

@@ -418,19 +418,36 @@ async def test_commands_that_wait_equally_long_share_a_timer() -> None:
         deadlines.watch(waiter, loop.time(), 0.001)
     waiters[0].set_result(replicas._Outcome())
     late: replicas._Waiter = loop.create_future()
-    deadlines.watch(late, loop.time(), 3600.0)
+    deadlines.watch(late, loop.time(), 3584.0)
     assert len(deadlines._timers) == 2
     for waiter in waiters[1:]:
         with pytest.raises(TimeoutError):
             await waiter
     assert not late.done()
-    assert list(deadlines._timers) == [3600.0]
+    assert list(deadlines._timers) == [3584.0]
     for _ in range(3):
         late.set_result(replicas._Outcome())
         late = loop.create_future()
-        deadlines.watch(late, loop.time(), 3600.0)
-    assert len(deadlines._waiters[3600.0]) == 1, "it keeps none that is done"
+        deadlines.watch(late, loop.time(), 3584.0)
+    assert len(deadlines._waiters[3584.0]) == 1, "it keeps none that is done"
+    for waited_s in range(100):
+        late.set_result(replicas._Outcome())
+        late = loop.create_future()
+        deadlines.watch(late, loop.time(), 3584.0 - waited_s / 7)
+    assert len(deadlines._timers) == 1, "what is left of a time counts as all of it"
+    assert len(deadlines._waiters[3584.0]) == 1
     deadlines.close()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1e-9, 0.001, 0.1, 1.0, 29.9, 30.0, 1e9])
+def test_nobody_waits_for_less_than_is_asked_or_for_much_more(wait_s: float) -> None:
+    loop = asyncio.new_event_loop()
+    deadlines = replicas._Deadlines(loop)
+    deadlines.watch(loop.create_future(), 0.0, wait_s)
+    (kept_s,) = deadlines._timers
+    assert wait_s <= kept_s <= wait_s * 17 / 16
+    deadlines.close()
+    loop.close()
 
 
 async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
