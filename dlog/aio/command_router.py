@@ -24,7 +24,7 @@ from dlog.aio.forward import (
 )
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
-from dlog.errors import CommandOutcomeUnknown, ForwardRefused, NotLeader
+from dlog.errors import CommandOutcomeUnknown, ForwardRefused, InvalidResult, NotLeader
 from dlog.protocol.command import LeaderMark, RequestId
 from dlog.protocol.forward_message import TIMEOUT_MS_MAX, ForwardedCommand, RequestNumbers
 from ledger.delays import Backoff
@@ -140,9 +140,8 @@ class CommandRouter:
                 may_be_applied |= error.was_sent
                 failure = error
                 _log.info("forward_failed", log=replica.name, reason=error.reason)
-            except (TooManyPending, ForwardRefused) as error:
-                if not may_be_applied:
-                    raise
+            except LogError as error:
+                self._check_final(error, may_be_applied=may_be_applied)
                 failure = error
             within_s = min(backoff.next(), max(ends_at - self._loop.time(), 0))
             with suppress(TimeoutError):
@@ -156,6 +155,13 @@ class CommandRouter:
             raise failure
         known = replica.leader_elsewhere() or LeaderMark(0, "", "")
         raise NotLeader(replica.name, known.name, known.address, known.epoch) from failure
+
+    def _check_final(self, error: LogError, *, may_be_applied: bool) -> None:
+        """Raise what the command ends with, unless another attempt may still tell its outcome."""
+        if not may_be_applied or error.outcome_unknown or isinstance(error, InvalidResult):
+            raise error
+        if not isinstance(error, TooManyPending | ForwardRefused):
+            raise CommandOutcomeUnknown(self._replica.name, str(error)) from error
 
     async def _forward(
         self, leader: LeaderMark, payload: bytes, request: RequestId, left_s: float
@@ -180,8 +186,7 @@ class CommandRouter:
     async def _take(self, command: ForwardedCommand) -> object:
         """Submit here what another replica forwarded."""
         replica = self._replica
-        replica.leads()
-        if command.version > replica.version:
+        if replica.leads() and command.version > replica.version:
             reason = (
                 f"it is of version {command.version} of the application, and the leader's is "
                 f"{replica.version}: give each replica the new program before version is raised"

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from dlog.errors import text_of
+from dlog.errors import RecordTooLarge, text_of
 from dlog.protocol.forward_message import (
     Denied,
     Failed,
@@ -56,7 +56,8 @@ COMMANDS_BYTES_MAX: Final = 64 * 1024 * 1024
 """In flight: at a leader of all connections, at a sender of its one."""
 BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX + 4096
 CONNECT_S: Final = 2.0
-HANDSHAKE_S: Final = 5.0
+LOOK_S: Final = 10.0
+"""How often a leader looks at a connection: whether it says what it began to, and who it is."""
 RULES_S: Final = 1.0
 """How long grants are used before they are read again."""
 _SCRATCH_BYTES: Final = 64 * 1024
@@ -123,22 +124,33 @@ class WriterRights:
             return True
         assert self._security is not None
         identity = self._security.identity(connection.certificate)
-        if identity is None or time.time() > identity.expires_at:
+        if identity is None or self.has_expired(connection):
             return False
         rules = await self._current()
         return bool(allowed(rules.of(str(identity)), self._log()) & Permission.ADD)
 
+    def has_expired(self, connection: Connection) -> bool:
+        """Return whether the certificate that the other end showed counts no more."""
+        if not self.are_required or connection.certificate is None:
+            return False
+        return time.time() > connection.certificate.expires_at
+
     async def _current(self) -> Rules:
+        if self._rules is not None and (self._reading.locked() or not self._are_old):
+            return self._rules  # old ones too, while they are read again
         async with self._reading:
-            now_s = time.monotonic()
-            if self._rules is None or now_s - self._read_s > RULES_S:
+            if self._rules is None or self._are_old:
                 try:
                     self._rules = await read_rules(self._store)
                 except LogError:
                     if self._rules is None:
                         raise  # else the last that were read stay in force
-                self._read_s = now_s
+                self._read_s = time.monotonic()
             return self._rules
+
+    @property
+    def _are_old(self) -> bool:
+        return time.monotonic() - self._read_s > RULES_S
 
 
 Handle = Callable[[ForwardedCommand], Awaitable[object]]
@@ -251,12 +263,14 @@ class _Sender(Connection):
         super().__init__(listener.scratch, body_bytes_max=BODY_BYTES_MAX, budget=listener.budget)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._late: asyncio.TimerHandle | None = None
+        self._look_at: asyncio.TimerHandle | None = None
+        self._progress = -1
+        """Of the message that was on its way when this was looked at."""
         self._replies: set[asyncio.Task[None]] = set()
 
     def made(self) -> None:
         self._listener.connections[self] = None
-        self._late = self._loop.call_later(HANDSHAKE_S, self._too_late)
+        self._look_at = self._loop.call_later(LOOK_S, self._look)
         self.keep_alive(_KEEP_ALIVE)
         if reason := self._listener.why_not(self):
             self._turn_away(reason)
@@ -298,14 +312,23 @@ class _Sender(Connection):
 
     def lost(self, _reason: str) -> None:
         self._listener.connections.pop(self, None)
-        if self._late is not None:
-            self._late.cancel()
+        if self._look_at is not None:
+            self._look_at.cancel()
         for reply in self._replies:
             reply.cancel()
 
-    def _too_late(self) -> None:
-        if self.is_greeting:
+    def _look(self) -> None:
+        """End the connection if nothing of a greeting or a message came since the last look, or
+        if its certificate has expired."""
+        reader = self.reader
+        is_stalled = reader.is_under_way and reader.progress == self._progress and self.is_reading
+        self._progress = reader.progress if reader.is_under_way else -1
+        if self.is_greeting or is_stalled:
             self.abort()
+        elif self._listener.rights.has_expired(self) and not self.is_deaf:
+            self._turn_away("its certificate has expired")
+        else:
+            self._look_at = self._loop.call_later(LOOK_S, self._look)
 
     async def _answer(self, number: int, command: ForwardedCommand) -> None:
         reply = await self._listener.reply(self, command)
@@ -329,27 +352,31 @@ class ForwardClient:
         """Of the connection, and of the attempt to make one."""
         self._connection: _Leader | None = None
         self._attempt: asyncio.Task[_Leader] | None = None
+        self._retired: list[_Leader] = []
+        """Those that get no more commands, until they have replied."""
+        self._drops = 0
         self._closed = False
         self._commands = self._bytes = 0
 
     async def send(self, endpoint: ForwardEndpoint, command: ForwardedCommand) -> Reply:
         """Return what became of *command* at *endpoint*, the leader's by now.
 
-        Raises `ForwardFailed`, `ForwardDenied`, `TooManyPending`, `TransportMismatch`."""
+        Raises `ForwardFailed`, `ForwardDenied`, `RecordTooLarge`, `TooManyPending`,
+        `TransportMismatch`."""
         size_bytes = len(command.payload)
+        if size_bytes > ENTRY_BYTES_MAX:  # no log takes it, and no connection
+            raise RecordTooLarge(self._log, size_bytes, ENTRY_BYTES_MAX)
         if self._commands >= COMMANDS_MAX or self._bytes + size_bytes > COMMANDS_BYTES_MAX:
             raise TooManyPending(self._bytes + size_bytes, COMMANDS_BYTES_MAX)
         self._commands += 1
         self._bytes += size_bytes
+        connection, drops = self._connection, self._drops
         try:
-            body = await self._exchange(
-                endpoint, encode_command(command), command.timeout_ms / 1000
-            )
-            try:
-                reply = decode_reply(body, log=self._log, request=command.request)
-            except BadMessage as error:
-                self.drop()
-                raise ForwardFailed(str(error), was_sent=True) from error
+            reply = await self._reply(endpoint, command)
+            if isinstance(reply, Denied) and connection is not None and drops == self._drops:
+                # It was not applied, and the certificate that connection showed may be an old one.
+                self._retire(connection)
+                reply = await self._reply(endpoint, command)
         finally:
             self._commands -= 1
             self._bytes -= size_bytes
@@ -358,6 +385,15 @@ class ForwardClient:
         if isinstance(reply, Failed):
             raise ForwardFailed(reply.reason, was_sent=True)
         return reply
+
+    async def _reply(self, endpoint: ForwardEndpoint, command: ForwardedCommand) -> Reply:
+        within_s = command.timeout_ms / 1000
+        body = await self._exchange(endpoint, encode_command(command), within_s)
+        try:
+            return decode_reply(body, log=self._log, request=command.request)
+        except BadMessage as error:
+            self.drop()
+            raise ForwardFailed(str(error), was_sent=True) from error
 
     async def _exchange(self, endpoint: ForwardEndpoint, body: bytes, within_s: float) -> bytes:
         was_sent = False
@@ -371,12 +407,22 @@ class ForwardClient:
 
     def drop(self) -> None:
         """End the connection, also one that is being made: what is under way has no reply."""
+        self._drops += 1
         attempt, self._attempt = self._attempt, None
-        connection, self._connection = self._connection, None
         if attempt is not None:
             attempt.cancel()
-        if connection is not None:
+        if self._connection is not None:
+            self._retire(self._connection)
+        for connection in self._retired:
             connection.abort()
+        self._retired.clear()
+
+    def _retire(self, connection: "_Leader") -> None:
+        """Send the next command on another connection; commands on this one may get a reply."""
+        if connection is self._connection:
+            self._connection = None
+            connection.retire()
+            self._retired = [each for each in self._retired if not each.is_lost] + [connection]
 
     def close(self) -> None:
         """Send nothing more. Idempotent."""
@@ -447,6 +493,7 @@ class _Leader(Connection):
         self._incarnation = incarnation
         self._number = 0
         self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._is_retired = False
 
     @property
     def is_usable(self) -> bool:
@@ -465,6 +512,14 @@ class _Leader(Connection):
             return await reply
         finally:
             self._open.pop(number, None)
+            if self._is_retired and not self._open:
+                self.abort()
+
+    def retire(self) -> None:
+        """End once all commands that were sent have a reply."""
+        self._is_retired = True
+        if not self._open:
+            self.abort()
 
     def made(self) -> None:
         self.say(encode_hello(self._incarnation))

@@ -1,8 +1,10 @@
 """Commands that a replica forwards to the leader: one effect each, typed errors, who may send."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,17 @@ from dlog.aio.forward import (
 )
 from dlog.errors import ForwardRefused
 from dlog.protocol.command import RequestId
-from dlog.protocol.forward_message import ForwardedCommand, encode_hello, encode_welcome
+from dlog.protocol.forward_message import (
+    ForwardedCommand,
+    encode_command,
+    encode_hello,
+    encode_welcome,
+)
 from dlog.testing import AsyncCluster
-from ledger.errors import TooManyPending
+from ledger.entry import ENTRY_BYTES_MAX
+from ledger.errors import AccessDenied, LogError, TooManyPending
 from ledger.metastore.memory import MemoryStore
-from ledger.security.access import Grant, Role
+from ledger.security.access import Grant, Role, Rules
 from ledger.security.certificates import Security
 from ledger.security.documents import change_rules
 from ledger.security.settings import Takes
@@ -216,6 +224,59 @@ async def test_what_finds_no_room_is_refused_at_both_ends(monkeypatch: pytest.Mo
             await follower.submit(bytes(11), forward=True)
         monkeypatch.undo()
         assert await follower.submit(b"x", forward=True) == 1
+
+
+async def test_a_refusal_says_nothing_of_an_attempt_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leader_and_follower() as (_, follower):
+        monkeypatch.setattr(command_router, "own_name", lambda _: "b")
+        outcomes: list[Exception] = []
+
+        async def sent(*_: object) -> object:
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, LogError):
+                return outcome
+            raise outcome
+
+        monkeypatch.setattr(ForwardClient, "send", sent)
+        lost = ForwardFailed("away", was_sent=True)
+        too_large = RecordTooLarge(LOG, 2, 1)
+        for refusal, cause in ((ForwardDenied(), AccessDenied), (too_large, RecordTooLarge)):
+            outcomes[:] = [refusal]
+            with pytest.raises(cause):
+                await follower.submit(b"x", forward=True)
+            outcomes[:] = [lost, refusal]
+            with pytest.raises(CommandOutcomeUnknown) as caught:
+                await follower.submit(b"x", forward=True)
+            assert isinstance(caught.value.__cause__, cause)
+        outcomes[:] = [lost, InvalidResult("", "")]
+        with pytest.raises(InvalidResult):  # which says that it was applied
+            await follower.submit(b"x", forward=True)
+
+
+async def test_what_no_log_takes_is_refused_before_it_is_sent() -> None:
+    async with listening() as listener:
+        client = ForwardClient(LOG, "life", listener.rights, None)
+        largest = ForwardedCommand(COMMAND.request, bytes(ENTRY_BYTES_MAX), 1, 60_000)
+        assert await client.send(listener.endpoint, largest)
+        for more_bytes in (1, forward.COMMANDS_BYTES_MAX):
+            larger = ForwardedCommand(
+                COMMAND.request, bytes(ENTRY_BYTES_MAX + more_bytes), 1, 60_000
+            )
+            with pytest.raises(RecordTooLarge):
+                await client.send(listener.endpoint, larger)
+        assert listener.refused == 0
+        client.close()
+
+
+async def test_a_replica_that_does_not_lead_compares_no_versions() -> None:
+    async with leader_and_follower() as (leader, follower):
+        later = ForwardedCommand(RequestId("client", 1), b"x", 2, 60_000)
+        with pytest.raises(ForwardRefused):
+            await leader._router._take(later)
+        with pytest.raises(NotLeader):
+            await follower._router._take(later)
 
 
 async def test_a_command_that_never_left_is_not_applied_and_one_that_did_is_unknown(
@@ -472,9 +533,35 @@ async def test_bytes_that_are_no_command_end_the_connection(frame: bytes) -> Non
 
 
 async def test_a_client_that_says_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "HANDSHAKE_S", 0.01)
+    monkeypatch.setattr(forward, "LOOK_S", 0.01)
     async with listening() as listener:
         assert await answer_to(listener, b"") == b""
+
+
+async def test_a_client_that_says_half_a_command_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listening() as listener:
+        reader, writer = await asyncio.open_connection(
+            listener.endpoint.host, listener.endpoint.port
+        )
+        writer.write(encode_hello("life"))
+        assert await reader.readexactly(16)  # a welcome
+        (connection,) = listener.connections
+        body = encode_command(COMMAND)
+        frame = frame_header(FrameKind.COMMAND, 1, len(body)) + body
+        writer.write(frame[:-1])
+        await until(lambda: connection.reader.is_under_way)
+        connection._look()
+        assert not connection.is_lost, "it may say the rest"
+        writer.write(frame[-1:] + frame[:-1])
+        progress = connection.reader.progress
+        await until(lambda: connection.reader.progress == progress + 3)
+        connection._look()
+        assert listener.connections, "it said more"
+        connection._look()
+        await until(lambda: not listener.connections)
+        writer.close()
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,6 +635,73 @@ async def test_only_writers_of_the_log_forward_commands_and_answer_them(
         with pytest.raises(ForwardDenied):  # on a connection that is open, too
             await allowed.send(listener.endpoint, COMMAND)
         allowed.drop()
+
+
+async def test_a_replica_with_a_new_certificate_connects_again_when_the_old_one_expires(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore("memory://forward", "forward")
+    leads = secured(tmp_path, "leads")
+    grant = Grant("cn:*", Role.WRITER, LOG)
+    await change_rules(store, lambda rules: rules.granted(grant), by="test")
+    rights = WriterRights(store, leads, lambda: LOG)
+    async with listening(leads, rights) as listener:
+        sends = secured(tmp_path, "sends")
+        client = ForwardClient(LOG, "life", WriterRights(store, sends, lambda: LOG), sends)
+        held = asyncio.Event()
+
+        async def handle(command: ForwardedCommand) -> object:
+            if command.payload == b"slow":
+                await held.wait()
+            return command.payload
+
+        listener._handle = handle
+        assert await client.send(listener.endpoint, COMMAND) == b"x"
+        (old,) = listener.connections
+        slow = ForwardedCommand(RequestId("client", 2), b"slow", 1, 60_000)
+        under_way = asyncio.create_task(client.send(listener.endpoint, slow))
+        await until(lambda: listener._commands == 1)
+        assert old.certificate is not None
+        old.certificate = replace(old.certificate, expires_at=time.time() - 1)
+        sent = (client.send(listener.endpoint, COMMAND) for _ in range(5))
+        assert await asyncio.gather(*sent) == [b"x"] * 5
+        assert len(listener.connections) == 2
+        held.set()
+        assert await under_way == b"slow", "the old connection still replies"
+        await until(lambda: len(listener.connections) == 1)
+        (new,) = listener.connections
+        assert new is not old
+        assert new.certificate is not None
+        new.certificate = replace(new.certificate, expires_at=time.time() - 1)
+        new._look()  # the leader need not wait for the next command
+        await until(lambda: not listener.connections)
+        assert await client.send(listener.endpoint, COMMAND) == b"x"
+        client.close()
+
+
+async def test_grants_that_are_read_again_keep_no_command_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[asyncio.Future[Rules]] = []
+
+    async def read(_: object) -> Rules:
+        reads.append(asyncio.get_running_loop().create_future())
+        return await reads[-1]
+
+    monkeypatch.setattr(forward, "read_rules", read)
+    rights = WriterRights(MemoryStore("memory://forward", "forward"), secured(tmp_path, "a"), str)
+    first = [asyncio.create_task(rights._current()) for _ in range(2)]
+    await until(lambda: bool(reads))
+    old, new = Rules(), Rules()
+    reads[0].set_result(old)
+    assert await asyncio.gather(*first) == [old, old]
+    monkeypatch.setattr(forward, "RULES_S", -1.0)
+    again = asyncio.create_task(rights._current())
+    await until(lambda: len(reads) == 2)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await rights._current() is old
+    reads[1].set_result(new)
+    assert await again is new
 
 
 async def test_where_tls_is_required_nobody_comes_without_it(tmp_path: Path) -> None:
