@@ -285,7 +285,7 @@ class Log:
         except TooManyPending:
             raise
         except LogError as error:
-            future.set_exception(error)
+            future.set_exception(error.with_traceback(None))
         else:
             resolve_many(future, parts)
         return future

@@ -180,7 +180,7 @@ class RecordAccumulator:
         if refusal is None and batch.size_bytes > APPEND_MANY_BYTES_MAX:
             refusal = BatchTooLarge(self._log, batch.size_bytes, APPEND_MANY_BYTES_MAX)
         if refusal is not None:
-            raise refusal
+            raise refusal.with_traceback(None)  # as in `Outcome.tell`
         self._advance(batch)
         parts = self.packer.add_many(batch, self._now_ms)
         self.wake_writer()
@@ -200,7 +200,7 @@ class RecordAccumulator:
         for batch in batches:
             refusal = self._refusal_of_encoded(batch, last_txid)
             if refusal is not None:
-                raise refusal
+                raise refusal.with_traceback(None)
             if batch.header.first_txid != NO_TXID:
                 last_txid = batch.header.last_txid
         payload = payloads[0] if len(payloads) == 1 else joined(batches)

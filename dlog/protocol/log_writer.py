@@ -282,7 +282,7 @@ class Writing:
     def check_truncation(self, before: int) -> None:
         """Raise `InvalidPosition` if *before* is beyond what is confirmed, or what ended this."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         if not 0 <= before <= self.confirmed_offset:
             reason = f"the log ends at offset {self.confirmed_offset}"
             raise InvalidPosition(self.log, before, reason)

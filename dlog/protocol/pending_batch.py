@@ -75,9 +75,13 @@ class Outcome:
     def tell(self, slot: int) -> LogError | None:
         """Return what `error` returns, to the application."""
         error = self.error(slot)
-        if error is not None and self._told is not None:
+        if error is None:
+            return None
+        if self._told is not None:
             self._told()
-        return error
+        # It may be that of each append to come: its traceback must not grow by every caller,
+        # and hold what they wanted to append.
+        return error.with_traceback(None)
 
     def error(self, slot: int) -> LogError | None:
         """Return why the record in *slot* failed; None if it did not."""

@@ -155,14 +155,17 @@ class ManyFuture(_LogOrder[RecordIds]):
         self._told = told
 
     def result(self, timeout: float | None = None) -> RecordIds:
-        self.exception(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         error = super().exception(timeout)
-        if error is not None:
-            self._told()
-        return error
+        if error is None:
+            return None
+        self._told()
+        return error.with_traceback(None)  # as in `Outcome.tell`
 
     def wait(self) -> None:
         """Wait until the outcome is known; asks for none of it."""
@@ -348,6 +351,6 @@ class AppendQueue:
         try:
             parts = self._writer.submit_many(many.records, many.expected_offset)
         except LogError as error:
-            many.future.set_exception(error)
+            many.future.set_exception(error.with_traceback(None))
         else:
             resolve_many(many.future, parts)

@@ -152,7 +152,8 @@ class ManyFuture(asyncio.Future[RecordIds]):
 
     def exception(self) -> BaseException | None:
         self._tell()
-        return super().exception()
+        error = super().exception()
+        return None if error is None else error.with_traceback(None)  # as in `Outcome.tell`
 
     def __await__(self) -> Generator[Any, None, RecordIds]:
         if not self.done():
@@ -180,10 +181,11 @@ def resolve_many(
         if not failed:
             future.set_result(RecordIds([_span(part) for part in parts]))
         elif len(failed) == len(parts) and not failed[0].outcome_unknown:
-            future.set_exception(failed[0])  # none was sent
+            future.set_exception(failed[0].with_traceback(None))  # none was sent
         else:
             unknown = next((e for e in failed if e.outcome_unknown), None)
-            future.set_exception(unknown or _partly(parts, failed[0]))
+            error = unknown or _partly(parts, failed[0])
+            future.set_exception(error.with_traceback(None))
 
     parts[-1].batch.watch(resolve)
 

@@ -431,7 +431,7 @@ class LogWriter:
             waiter.set_result(None)
         else:
             self.tell()
-            waiter.set_exception(effect.error)
+            waiter.set_exception(effect.error.with_traceback(None))
 
     def _make_room(self) -> None:
         while self._room and self.has_room:

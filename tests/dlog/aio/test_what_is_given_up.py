@@ -1,7 +1,9 @@
 """What a truncation, retention and a deletion may take, and what has to be fenced before."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from traceback import extract_tb
 
 import pytest
 
@@ -9,7 +11,13 @@ from dlog.aio import Log
 from dlog.aio.admin import delete_log, truncate_log
 from dlog.aio.maintain.lifecycle import begin_drop, finish_drop
 from dlog.aio.store import ManifestNode, delete_listed
-from dlog.errors import AppendOutcomeUnknown, InvalidPosition, LostOwnership, NoSuchLog
+from dlog.errors import (
+    AppendOutcomeUnknown,
+    InvalidPosition,
+    LogClosed,
+    LostOwnership,
+    NoSuchLog,
+)
 from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
@@ -139,3 +147,28 @@ async def test_a_deletion_in_the_middle_of_a_roll_fences_both_ledgers_of_the_wri
     with pytest.raises(LedgerFenced):
         await later.add(b"c")
     await log.abandon()
+
+
+REFUSED: list[Callable[[Log], Awaitable[object]]] = [
+    lambda log: log.append(b"never"),
+    lambda log: asyncio.shield(log.append_async(b"never")),
+    lambda log: log.append_many([b"never"]),
+    lambda log: asyncio.shield(log.append_many_async([b"never"])),
+    lambda log: log.flush(),
+    lambda log: log.truncate(before=0),
+]
+
+
+@pytest.mark.parametrize(
+    "refused", REFUSED, ids=["append", "future", "many", "future of many", "flush", "truncate"]
+)
+async def test_whoever_appends_again_and_again_to_a_log_that_is_over_costs_no_memory(
+    refused: Callable[[Log], Awaitable[object]],
+) -> None:
+    """There is one error for all, which would hold the frames of all that it was raised to."""
+    log = await Log.open("log", client=FakeCluster().client())
+    await log.abandon()
+    for _ in range(100):
+        with pytest.raises(LogClosed) as caught:
+            await refused(log)
+        assert len(extract_tb(caught.value.__traceback__)) < 15

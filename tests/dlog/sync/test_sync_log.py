@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from itertools import chain, count
+from traceback import extract_tb
 
 import pytest
 
@@ -28,6 +29,7 @@ from dlog.protocol.pending_batch import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync import append_queue
 from dlog.sync.loop_thread import LoopThread
+from ledger.errors import LogError
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S, wait_until
@@ -309,6 +311,32 @@ def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
         assert new.append(b"a").offset == 0
     with pytest.raises(LostOwnership):
         old.close()
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda log: log.append(b"never"),
+        lambda log: log.append_async(b"never").result(PATIENCE_S),
+        lambda log: log.append_many([b"never"]),
+        lambda log: log.flush(),
+    ],
+    ids=["append", "future", "many", "flush"],
+)
+def test_whoever_appends_again_and_again_to_a_lost_log_costs_no_memory(
+    cluster: FakeCluster, refused: Callable[[Log], object]
+) -> None:
+    lost = Log.open("log")
+    with Log.open("log") as log:
+        log.append(b"a")
+        with pytest.raises(LogError):
+            lost.append(b"never")
+        for _ in range(100):
+            with pytest.raises(LostOwnership) as caught:
+                refused(lost)
+            assert len(extract_tb(caught.value.__traceback__)) < 15
+    with pytest.raises(LostOwnership):
+        lost.close()
 
 
 def test_what_is_queued_is_appended_before_the_log_is_closed(
