@@ -7,7 +7,7 @@ Invariants (asserted when a value is made):
         is the end of the one before; an offset is never used twice
     the last segment stays listed until the log is deleted, even when it is trimmed whole, so
         that the log's end and its last txid are never forgotten
-    no ledger is both a segment's and waiting for deletion; nor is any object
+    no ledger on which a segment rests waits for deletion; nor does any object, which has one size
     only sealed segments lie elsewhere than on bookies alone
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
@@ -170,11 +170,16 @@ class Manifest:
         listed = {segment.ledger_id for segment in self.segments}
         assert len(listed) == len(self.segments), "a ledger is listed twice"
         if self.deleting:
-            assert listed.isdisjoint(self.deleting), "a listed ledger waits for deletion"
-        if self.deleting_objects:
-            assert _objects_of(self.segments).isdisjoint(self.deleting_objects), (
+            held = {s.ledger_id for s in self.segments if s.location.on_bookies}
+            assert held.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+        objects = _objects_of(self.segments)
+        if objects or self.deleting_objects:
+            names = {stored.name for stored in objects}
+            assert all(each.name not in names for each in self.deleting_objects), (
                 "a listed object waits for deletion"
             )
+            known = objects.union(self.deleting_objects)
+            assert len({each.name for each in known}) == len(known), "an object has two sizes"
 
     @property
     def life(self) -> str:
@@ -291,10 +296,10 @@ class Manifest:
 
         An object that holds one of *kept* too stays."""
         objects = dict.fromkeys(s.location.object for s in gone if s.location.object)
-        listed = _objects_of(kept) if objects else frozenset()
+        listed = {stored.name for stored in _objects_of(kept)} if objects else set()
         return (
             (*self.deleting, *(s.ledger_id for s in gone if s.location.on_bookies)),
-            (*self.deleting_objects, *(each for each in objects if each not in listed)),
+            (*self.deleting_objects, *(each for each in objects if each.name not in listed)),
         )
 
     def retained_from(self, now_ms: int, *, processed: int | None = None) -> int:
@@ -431,6 +436,8 @@ class Manifest:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
+        if node.version < FORMAT_VERSION and (node.elsewhere or node.deleting_objects):
+            raise DamagedMetadata(path, f"format version {node.version} has no objects")
         # The last segment's number is the epoch or above it.
         epoch = node.epoch if node.HasField("epoch") else sum(node.numbers)
         try:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from dlog.errors import DamagedLog, NoSuchLog, Trimmed
+from dlog.errors import DamagedLog, NoSuchLog, ObjectStorageUnsupported, Trimmed
 from dlog.manifest import Manifest, Segment
 from ledger.delays import Backoff
 from ledger.errors import LogError
@@ -223,7 +223,7 @@ class Cursor:
         """Where `_segment` ends for certain, if its writer left it without closing it."""
         self._manifest: Manifest | None = None
         """What was seen last."""
-        self._missing: int | None = None
+        self._missing: Segment | None = None
         """Segment whose ledger was not there; if it is still listed, the log is damaged."""
         self._joined = False
         """True iff something was delivered since the place was found."""
@@ -289,7 +289,7 @@ class Cursor:
             case EndFound():
                 return [self._end_found(event.last_entry)]
             case LedgerMissing():
-                self._missing = self._segment.number if self._segment else None
+                self._missing = self._segment
                 return [self._locate()]
             case Interrupted():
                 return self._interrupted(event.error, now)
@@ -389,7 +389,10 @@ class Cursor:
         return self._enter(segment, self._position, manifest)
 
     def _enter(self, segment: Segment, first_offset: int, manifest: Manifest) -> CursorEffect:
-        if segment.number == self._missing:
+        if segment == self._missing:  # its location, too: it may have moved meanwhile
+            if (stored := segment.location.object) is not None:
+                what = f"segment {segment.number}"
+                return Fail(ObjectStorageUnsupported(self.log, what, stored.name, "read"))
             return Fail(
                 DamagedLog(
                     self.log,

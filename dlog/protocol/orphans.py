@@ -5,7 +5,8 @@ it is meant for. It becomes part of the log by one compare-and-swap of the manif
 raises the next segment number above its own. Story of why nothing else is ever needed:
 
     (A) next number above the stamp's, and the ledger not listed: either another ledger got that
-        number, or this one was listed once and was trimmed. A number is never used twice.
+        number, or this one was listed once, and was trimmed or left for an object in object
+        storage, which it never comes back from. A number is never used twice.
     (B) the log is sealed or being deleted: no segment is added any more.
     (C) no log has the incarnation: it was deleted. An incarnation is random and never made twice.
 
@@ -113,7 +114,7 @@ class OrphanKind(Enum):
     SEGMENT = "part of the log"
     WAITING = "listed for deletion"
     PENDING = "not listed yet; it may become a segment"
-    UNLISTED = "its segment number was given to another ledger, or it was trimmed"
+    UNLISTED = "its segment was trimmed or has left the bookies, or another ledger has its number"
     DISCARDED = "staged for a unit that was committed without it, or by a sink that was deposed"
     ENDED = "never listed, and the log is sealed or being deleted"
     LOG_GONE = "its log was deleted"
@@ -139,8 +140,8 @@ def standing(
     if manifest is None:
         return OrphanKind.LOG_GONE
     assert manifest.incarnation == stamp.incarnation, "the manifest of another log"
-    if any(segment.ledger_id == ledger_id for segment in manifest.segments):
-        return OrphanKind.SEGMENT
+    if any(s.ledger_id == ledger_id and s.location.on_bookies for s in manifest.segments):
+        return OrphanKind.SEGMENT  # one that has left the bookies for an object never comes back
     if ledger_id in manifest.deleting:
         return OrphanKind.WAITING
     if isinstance(stamp, Stamp):

@@ -127,8 +127,8 @@ class _Auditor:
             if self._repair:
                 await delete_listed(self._ledgers, node, manifest)
         for segment in manifest.segments:
-            if not segment.location.on_bookies:
-                continue
+            if segment.location.object is not None:
+                continue  # its records are there too, or only there
             if not found.exists(segment.ledger_id) and await self._is_missing(node, segment):
                 records = segment.sealed.records if segment.sealed else None
                 lost = MissingLedger(node.log, segment.number, segment.ledger_id, records)
@@ -191,7 +191,7 @@ class _Auditor:
         except NoSuchLog:
             return False
         return any(
-            listed.ledger_id == segment.ledger_id and listed.location.on_bookies
+            listed.ledger_id == segment.ledger_id and listed.location.object is None
             for listed in manifest.segments
         )
 

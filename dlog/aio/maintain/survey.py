@@ -117,7 +117,7 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
             found.troubles.append(Trouble(name, error))
             continue
         found.names[manifest.incarnation] = name
-        listed.extend(segment.ledger_id for segment in manifest.segments)
+        listed.extend(s.ledger_id for s in manifest.segments if s.location.on_bookies)
         listed.extend(manifest.deleting)
         try:
             await visit(found, node, manifest)

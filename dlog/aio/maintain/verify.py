@@ -164,8 +164,7 @@ class _Verifier:
         last_txid = self._manifest.trimmed_txid
         for segment in self._manifest.segments:
             if segment.sealed is not None and not segment.location.on_bookies:
-                reason = f"it is in object storage ({segment.location}): this dlog cannot verify it"
-                self._note([Problem(segment.number, None, reason)])
+                self._note_object(segment)
                 self._segments, last_txid = self._segments + 1, segment.sealed.last_txid
                 continue
             check = SegmentCheck(segment, last_txid=last_txid)
@@ -175,7 +174,12 @@ class _Verifier:
             except BookieUnavailable as error:
                 self._note([Problem(segment.number, None, f"its end is not known: {error}")])
             except NoSuchLedger:
-                if await self._is_listed(segment):
+                listed = await self._listed(segment)
+                if listed is not None and listed.location.object is not None:
+                    self._note_object(listed)
+                    assert listed.sealed is not None, "only sealed ones are in objects"
+                    check = SegmentCheck(listed, last_txid=listed.sealed.last_txid)
+                elif listed is not None:
                     reason = f"its ledger {segment.ledger_id} does not exist: its records are lost"
                     self._note([Problem(segment.number, None, reason)])
                 else:
@@ -390,12 +394,19 @@ class _Verifier:
             )
         )
 
-    async def _is_listed(self, segment: Segment) -> bool:
+    def _note_object(self, segment: Segment) -> None:
+        stored = segment.location.object
+        name = "" if stored is None else stored.name
+        reason = f"it is in object storage ({name}): this dlog cannot verify it"
+        self._note([Problem(segment.number, None, reason)])
+
+    async def _listed(self, segment: Segment) -> Segment | None:
+        """Return what is listed of *segment* by now; None: it was trimmed."""
         try:
             manifest, _ = await self._node.read()
         except NoSuchLog:
-            return False
-        return any(each.ledger_id == segment.ledger_id for each in manifest.segments)
+            return None
+        return next((s for s in manifest.segments if s.ledger_id == segment.ledger_id), None)
 
 
 def _held(metadata: LedgerMetadata, index: int, window: range) -> list[int]:

@@ -72,11 +72,17 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
     """Open *segment* of *log* for reading, without recovery; the caller closes it.
 
     All readers of segments come here: nothing else knows that there is more than one kind of
-    place. Raises `ObjectStorageUnsupported`, and what opening a ledger raises."""
+    place. Raises `ObjectStorageUnsupported`, and what opening a ledger raises; of a segment that
+    has an object, its ledger may be gone by now."""
     stored = segment.location.object
-    if stored is not None and not segment.location.on_bookies:
-        raise ObjectStorageUnsupported(log, f"segment {segment.number}", stored.name, "read")
-    return await ledgers.open_no_recovery(segment.ledger_id)
+    if segment.location.on_bookies:
+        try:
+            return await ledgers.open_no_recovery(segment.ledger_id)
+        except NoSuchLedger:
+            if stored is None:
+                raise
+    assert stored is not None, "a segment is somewhere"
+    raise ObjectStorageUnsupported(log, f"segment {segment.number}", stored.name, "read")
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from dlog.errors import NoSuchLog, ObjectStorageUnsupported
 from dlog.health.record_trace import trace_record
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
+from dlog.protocol.orphans import OrphanKind, Stamp, standing
 from dlog.wire import log_pb2 as pb
 from ledger.errors import DamagedMetadata
 from ledger.ids import EntryId, LedgerId
@@ -110,6 +111,31 @@ def test_an_object_of_several_segments_is_deleted_with_the_last_of_them() -> Non
     assert shared.trimmed(5).deleting_objects == (STORED,)
 
 
+def test_an_object_has_one_size_and_is_known_by_its_name() -> None:
+    manifest = grow(EMPTY, sealed(3), sealed(2), None)
+    other = StoredObject(STORED.name, STORED.bytes + 1)
+    with pytest.raises(AssertionError, match="two sizes"):
+        at(at(manifest, 1, MOVED), 2, Location(False, other))
+    with pytest.raises(AssertionError, match="waits for deletion"):
+        replace(at(manifest, 1, MOVED), deleting_objects=(other,))
+    with pytest.raises(AssertionError, match="two sizes"):
+        replace(manifest, deleting_objects=(STORED, other))
+
+
+def test_the_ledger_of_a_segment_that_has_left_the_bookies_may_wait_for_deletion() -> None:
+    """A newer dlog lists it in the compare-and-swap that lets go of it."""
+    manifest = at(grow(EMPTY, sealed(3), sealed(2), None), 1, COPIED)
+    ledger = manifest.segments[0].ledger_id
+    stamp = Stamp("log", manifest.incarnation, 1)
+    assert standing(ledger, stamp, manifest) is OrphanKind.SEGMENT
+    left = replace(at(manifest, 1, MOVED), deleting=(ledger,))
+    assert roundtrip(left) == left
+    assert standing(ledger, stamp, left) is OrphanKind.WAITING
+    assert standing(ledger, stamp, left.deleted([ledger])) is OrphanKind.UNLISTED
+    with pytest.raises(AssertionError, match="a listed ledger waits"):
+        replace(manifest, deleting=(ledger,))
+
+
 def test_a_location_that_cannot_be_is_damage() -> None:
     manifest = at(grow(EMPTY, sealed(3), None), 1, MOVED)
 
@@ -126,6 +152,10 @@ def test_a_location_that_cannot_be_is_damage() -> None:
     def unlisted(node: pb.ManifestNode) -> None:
         node.elsewhere[0].number = 3
 
+    def older(node: pb.ManifestNode) -> None:
+        node.version = 3
+
+    assert "format version 3 has no objects" in damaged(older)
     assert "an object has a name" in damaged(lambda node: node.elsewhere[0].ClearField("object"))
     assert "open ones are on bookies" in damaged(open_one)
     assert "of a segment that is listed" in damaged(unlisted)
@@ -189,6 +219,21 @@ async def test_a_segment_with_a_copy_in_an_object_is_read_from_bookies() -> None
     client = FakeCluster().client()
     await written(client, COPIED)
     assert await values(client, "start") == [b"%d" % index for index in range(6)]
+
+
+async def test_a_segment_with_a_copy_in_an_object_is_not_lost_with_its_ledger() -> None:
+    client = FakeCluster().client()
+    segment = await written(client, COPIED)
+    await client.delete(segment.ledger_id)
+    with pytest.raises(ObjectStorageUnsupported, match="segment 1"):
+        await values(client, "start")
+    assert await values(client, 2) == [b"2", b"3", b"4", b"5"]
+    assert (await audit_namespace(client=client)).missing == ()
+    report = await verify_log("orders", client=client)
+    assert [(each.segment, each.reason) for each in report.problems] == [
+        (1, "it is in object storage (orders/1-5f3a): this dlog cannot verify it")
+    ]
+    assert (report.trimmed, report.records) == (0, 4)
 
 
 # What changes the log.

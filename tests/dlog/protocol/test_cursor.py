@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import DamagedLog, NoSuchLog, Trimmed
-from dlog.manifest import Manifest, Sealed
+from dlog.errors import DamagedLog, NoSuchLog, ObjectStorageUnsupported, Trimmed
+from dlog.manifest import Location, Manifest, Sealed, StoredObject
 from dlog.position import NO_TXID
 from dlog.protocol.cursor import (
     BACKOFF_S_MAX,
@@ -338,6 +338,18 @@ def test_a_missing_ledger_of_a_listed_segment_is_damage() -> None:
     cursor, _ = entered(TWO, 0)
     step(cursor, LedgerMissing())
     assert isinstance(error_of(step(cursor, ManifestSeen(TWO))), DamagedLog)
+
+
+def test_a_segment_whose_ledger_is_missing_is_opened_where_it_has_moved() -> None:
+    location = Location(on_bookies=False, object=StoredObject("o", 1))
+    moved = replace(TWO.segments[0], location=location)
+    manifest = replace(TWO, segments=(moved, *TWO.segments[1:]))
+    cursor, _ = entered(TWO, 0)
+    step(cursor, LedgerMissing())
+    assert step(cursor, ManifestSeen(manifest)) == [ReadEntries(moved, 0)]
+    step(cursor, LedgerMissing())
+    error = error_of(step(cursor, ManifestSeen(manifest)))
+    assert isinstance(error, ObjectStorageUnsupported)
 
 
 def test_a_segment_whose_writer_may_still_be_in_it_is_not_left() -> None:
