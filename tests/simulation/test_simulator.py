@@ -26,7 +26,7 @@ from tests.simulation.workload import LedgerSimulation
 A = TypeVar("A")
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(80)
+SEEDS = range(120)
 """`make sim` runs more of them."""
 
 FAST = [

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -242,16 +243,18 @@ def test_who_waits_for_a_lock_that_is_removed_locks_the_one_that_is_there(
 ) -> None:
     driver = Driver(uri)
     lock = driver.place.lock
-    flock, calls = fcntl.flock, 0
+    calls = 0
 
     def removed_before(descriptor: int, operation: int) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             lock.unlink()
-        flock(descriptor, operation)
+        fcntl.flock(descriptor, operation)
 
-    monkeypatch.setattr("fcntl.flock", removed_before)
+    # Of this module alone: metadata stores of the same process lock files of their own.
+    ours = SimpleNamespace(**vars(fcntl) | {"flock": removed_before})
+    monkeypatch.setattr("dlog.spark.sink.keeper.place.fcntl", ours)
     try:
         with driver.place.alone(driver.program) as alone:
             assert alone

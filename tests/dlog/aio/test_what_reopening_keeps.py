@@ -26,7 +26,7 @@ async def sent(log: Log, *values: bytes, txid: int | None = None) -> list[asynci
     return futures
 
 
-async def test_the_txid_of_what_healing_kept_is_the_last_one() -> None:
+async def test_the_txid_of_what_reopening_kept_is_the_last_one() -> None:
     cluster = FakeCluster()
     client = cluster.client()
     log = await Log.open("log", client=client)
@@ -44,7 +44,7 @@ async def test_the_txid_of_what_healing_kept_is_the_last_one() -> None:
         assert again.last_txid == 5
 
 
-async def test_healing_out_of_an_empty_segment_forgets_no_txid_of_before() -> None:
+async def test_reopening_out_of_an_empty_segment_forgets_no_txid_of_before() -> None:
     """Exactly-once rests on `last_txid`: one that fell would let a retry append again."""
     cluster = FakeCluster()
     cluster.keep_unconfirmed = False
@@ -87,7 +87,7 @@ async def test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was
 
 
 @pytest.mark.parametrize("late", ["stored", "fenced"])
-async def test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_healing(
+async def test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_reopening(
     late: str,
 ) -> None:
     cluster = FakeCluster()
