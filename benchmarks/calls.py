@@ -40,8 +40,8 @@ APPENDS: Final = 200
 PAYLOAD: Final = bytes(100)
 GROWTH_MAX: Final = 0.10
 PASSES: Final = "passes of the client's loop"
-LAC: Final = "calls of the client for a LAC by itself"
-LAC_AT_BOOKIE: Final = "calls of each bookie for a LAC by itself"
+LAC: Final = "calls of the client with a LAC by itself"
+LAC_AT_BOOKIE: Final = "calls of each bookie with a LAC by itself"
 RECORDED: Final = Path(__file__).with_suffix(".json")
 _WARM: Final = 100
 _BOOKIES: Final = 3
@@ -244,7 +244,7 @@ def main() -> int:
                     print(f"{count:8.1f}  {name:12} {file}")
     figures = lone.figures()
     for name, own in ((LAC, "calls of the client"), (LAC_AT_BOOKIE, "calls of each bookie")):
-        figures[name] = round(published.figures()[own] - figures[own], 1)
+        figures[name] = published.figures()[own]
     if options.record:
         # Which answers come in one turn is chance.
         kept = figures | {PASSES: math.ceil(figures[PASSES])}
