@@ -9,9 +9,10 @@ depend on the machine or on what else it does. Those of today are in `calls.json
 if one has grown by more than `GROWTH_MAX`. `--record` writes them.
 
 A LAC that travels by itself is counted apart: amid a run of appends it leaves only if nothing is
-added for a quiet moment, or if a reader waits. Its calls are the difference to appends after which
-it always leaves. The appends here are further apart than that moment, so it is made longer: an
-append that follows no other closely costs both.
+added for a quiet moment, or if a reader waits. Appends after which it always leaves are counted
+beside those after which it never does. The appends here are further apart than that moment, so it
+is made longer: an append that follows no other closely costs as much as with a LAC. Whether a
+bookie reads the LAC with other frames is chance, so what is recorded of it is the most seen.
 """
 
 import argparse
