@@ -215,7 +215,7 @@ async def test_what_was_staged_before_a_takeover_fails_its_batch_once() -> None:
     await desk.rival()
     desk.holding = desk.keeper()  # r1 was stopped, and never told
     staged = await desk.stage(await desk.claim(), 1, b"y")
-    with pytest.raises(StagedBefore, match="start the query again"):
+    with pytest.raises(StagedBefore, match="restart the query"):
         await desk.commit("r2", 1, [staged])
     staged = await desk.stage(await desk.claim(), 1, b"y")
     await desk.commit("r3", 1, [staged])
