@@ -32,6 +32,7 @@ from tests.simulation.scenarios.wire import (
     served,
     transport_to,
 )
+from tests.waiting import PATIENCE_S
 
 LEDGER = 7
 
@@ -134,6 +135,9 @@ def test_rule_10_a_connection_that_breaks_half_way_leaves_whole_entries_or_none(
     """Cut at many places of one conversation. What was answered OK is there; of the rest nobody
     can know (rule 10); nothing is there in part, and sending it again is fine (rule 11)."""
 
+    # What ends without a word is noticed by the time-out alone.
+    timeout_s = 1.0 if silently else PATIENCE_S
+
     async def scenario() -> None:
         disk = SimDisk(0)
         storage = BookieStorage.open(disk, SMALL)
@@ -147,7 +151,7 @@ def test_rule_10_a_connection_that_breaks_half_way_leaves_whole_entries_or_none(
         async def acknowledged_before_the_cut(address: str, cut: int) -> int:
             async with (
                 cable_to(address) as cable,
-                transport_to(cable.address, timeout_s=1.0) as transport,
+                transport_to(cable.address, timeout_s=timeout_s) as transport,
             ):
                 cable.cut_after_bytes, cable.cut_silently = cut, silently
                 answers = await add(transport, *runs[cut])
