@@ -198,7 +198,7 @@ async def test_recovery_believes_no_frame_whose_digest_is_wrong(
         client = await cluster.client()
         for _ in range(5):  # whose answer comes first, and so is kept, differs
             writer = await client.create()
-            monkeypatch.setattr(writer, "_publish", lambda _: None)  # so the end is looked for
+            monkeypatch.setattr(writer, "_publish", lambda *_: None)  # so its end is searched
             # Both at once: neither says that the other is confirmed, so both are looked for.
             await asyncio.gather(*(writer.add(payload) for payload in (b"first", b"second")))
             await writer.abandon()
