@@ -307,7 +307,7 @@ class LedgerWriter:
 
     def _stop(self) -> None:
         self._run.stop()
-        self._put_off = None
+        self._put_off = self._soon = None
         if self._quiet is not None:
             self._quiet.cancel()
         self._unlisted()
@@ -343,7 +343,9 @@ class LedgerWriter:
     def _publish_soon(self, effect: protocol.PublishLac, turns: int) -> None:
         """Publish after so many turns, unless an entry was added that carries as much: its caller
         would wait for messages that nobody needs."""
-        if self._queued or self._machine.last_add_pushed != effect.last_add_confirmed:
+        if self._soon is not effect or self._queued:
+            return
+        if self._machine.last_add_pushed != effect.last_add_confirmed:
             return
         if turns:
             self._loop.call_soon(self._publish_soon, effect, turns - 1)

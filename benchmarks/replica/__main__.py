@@ -6,8 +6,8 @@
 Three nodes each of dlog (on three bookies), PySyncObj and hashicorp/raft, measured in turns, one at
 a time. Peers that are not installed are left out: PySyncObj is a package, hashicorp/raft needs Go.
 Then what dlog alone is asked: applied commands beside raw appends of the same process, and how a
-new replica catches up. The table goes to `benchmarks/replica.md`, all figures to
-`build/bench/replica.json`.
+new replica catches up. The table is printed, and all figures go to
+`build/bench/replica.json`. `benchmarks/replica.md` is written by hand from them.
 """
 
 import argparse

@@ -155,12 +155,6 @@ def _inspect(
     return SnapshotInfo(file.offset, str(file.path), size_bytes, state, reason, header)
 
 
-def _report(
-    on_read: OnRead, offset: int, _phase: str, done_bytes: int, total_bytes: int | None
-) -> None:
-    on_read(offset, done_bytes, total_bytes or 0)
-
-
 def _fitted(info: SnapshotInfo, manifest: Manifest, end: int | None) -> SnapshotInfo:
     """Return *info* with what the log says of it. *end* as of `end_below`, for the newest."""
     header = info.header

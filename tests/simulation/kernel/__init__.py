@@ -2,11 +2,10 @@
 
 | module | owns |
 |---|---|
-| scheduler | simulated time, the one source of randomness, the trace |
+| scheduler | simulated time, the one source of randomness, which drawn faults happen, the trace |
 | host | a machine that crashes, is paused and wakes up |
 | network | delay, loss, duplication, partitions; datagrams, calls, streams |
 | loop, sockets, ambient | an asyncio loop on a host, on which production drivers run unchanged |
-| plan | which of the drawn faults happen |
 | simulation | one seed, step by step: what a workload overrides |
 | invariants | the table of a package of invariants, and their check |
 | seeds | the command line: many seeds, coverage, progress |

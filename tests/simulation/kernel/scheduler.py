@@ -12,13 +12,25 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.kernel.plan import FaultPlan
-
 TRACE_TAIL_LINES: Final = 50
 """How many of the last events a failure prints."""
 
 Action = Callable[[], object]
 """What it returns is of no interest to anybody."""
+
+
+class FaultPlan:
+    """Numbers faults as they are drawn. One that is left out is drawn all the same, so that the
+    others stay what they are."""
+
+    def __init__(self) -> None:
+        self.left_out: frozenset[int] = frozenset()
+        self.drawn = 0
+
+    def happens(self) -> bool:
+        """Whether the next fault, which was drawn just now, happens."""
+        self.drawn += 1
+        return self.drawn not in self.left_out
 
 
 class Trace:

@@ -192,6 +192,7 @@ def test_a_writer_that_gives_up_publishes_what_is_confirmed(
                 await asyncio.sleep(0)
             assert bookies.told == ({B2: [0]} if turns else {})
             await writing.abandon()
+            await settled()
             assert bookies.told == {B1: [0], B2: [0], B3: [0]}
 
     asyncio.run(scenario())
