@@ -19,7 +19,7 @@ BUGS: Final = {
     "takes_the_last_add_confirmed_for_a_barrier": "a stale end",
     "acknowledges_what_it_has_only_sent": "a lost append",
     "takes_the_next_offset_from_the_lac": "a lost append, by a takeover",
-    "heals_by_sending_again_what_the_log_has": "a double append",
+    "reopens_by_sending_again_what_the_log_has": "a double append",
     "calls_refused_what_it_has_sent": "a refused append that is there",
     "looks_at_the_expected_offset_of_the_first_record_only": "a compare-and-append elsewhere",
     "swaps_before_it_recovers": "a takeover at another end",
