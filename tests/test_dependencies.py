@@ -78,8 +78,8 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    extras = (None, "spark", "demo", "tls", "console", "encryption", "otel")
-    core, spark, demo, tls, console, encryption, otel = map(declared, extras)
+    extras = (None, "spark", "demo", "tls", "console", "encryption", "otel", "kafka")
+    core, spark, demo, tls, console, encryption, otel, kafka = map(declared, extras)
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -88,6 +88,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         and not (name in tls and user.startswith(("dlog/tls/", "dlog/cli/demo.py")))
         and not (name in console and user.startswith(("dlog/console/", "dlog/demo/")))
         and not (name in encryption and user in ENCRYPTION)
+        and not (name in kafka and user.startswith("dlog/kafka"))
         and not (
             name in spark
             and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
@@ -112,6 +113,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("tls").keys() <= imported("dlog/tls").keys()
     assert declared("console").keys() <= imported("dlog/console").keys()
     assert declared("encryption").keys() <= imported("dlog").keys()
+    assert declared("kafka").keys() <= imported("dlog").keys()
     assert declared("otel").keys() <= imported("dlog").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests", "examples").keys()

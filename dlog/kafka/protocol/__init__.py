@@ -1,0 +1,1 @@
+"""The decisions of the Kafka gateway: no clock, no I/O, no asyncio."""
