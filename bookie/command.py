@@ -7,7 +7,6 @@ waited for.
 """
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -33,7 +32,7 @@ from ledger.log_events import get_logger
 from ledger.metering.declaration import Exposed
 from ledger.metering.http_server import served
 from ledger.options import HOST_DEFAULT
-from ledger.process import die_with_parent
+from ledger.process import die_with_parent, keep_loaded
 from ledger.security.certificates import Security
 from ledger.supervisor import READY, STOPPING, kept_alive, tell
 
@@ -82,10 +81,7 @@ async def run_until_signal(
 
 
 def _on_ready(_name: str, _address: str) -> None:
-    """What is there stays: a collection of garbage does not look through it, and stops the bookie
-    for less long."""
-    gc.collect()
-    gc.freeze()
+    keep_loaded()
     tell(READY)
 
 

@@ -237,6 +237,7 @@ class LedgerWriter:
         if not self._queued or self.error is not None:
             return
         payloads, self._queued = self._queued, []
+        self._put_off = None  # what is added is followed by news of its own
         lac = self._machine.last_add_confirmed
         entry_id = self._machine.last_add_pushed
         length = self._machine.length
@@ -362,8 +363,10 @@ class LedgerWriter:
             self._publish(effect, effect.bookies)
             return
         is_watched = self._environment.transport.is_watched
-        later = [bookie for bookie in effect.bookies if not is_watched(bookie)]
-        now = [bookie for bookie in effect.bookies if bookie not in later]
+        now: list[BookieId] = []
+        later: list[BookieId] = []
+        for bookie in effect.bookies:
+            (now if is_watched(bookie) else later).append(bookie)
         if now:
             self._publish(effect, now)
         if later:
@@ -377,9 +380,7 @@ class LedgerWriter:
         if self._put_off is None:
             return
         effect, later, due = self._put_off
-        if not self._is_newest(effect):
-            self._put_off = None  # what was added is followed by news of its own
-        elif self._loop.time() < due:
+        if self._loop.time() < due:
             self._quiet = self._loop.call_at(due, self._publish_late)
         else:
             self._put_off = None

@@ -22,7 +22,7 @@ from ledger.metastore.uri import URI_VARIABLE
 from ledger.metering.declaration import Exposed
 from ledger.metering.http_server import served
 from ledger.options import HOST_DEFAULT, VARIABLES, MetricsHost, MetricsPort
-from ledger.process import die_with_parent, yield_processor
+from ledger.process import die_with_parent, keep_loaded, yield_processor
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsSettings, tls_settings
 
@@ -83,6 +83,7 @@ async def _until_stopped(
 
 async def _run(uri: str, config: AutorecoveryConfig, exposed: Exposed, tls: TlsSettings) -> None:
     client = await LedgerClient.connect(uri, ClientConfig(tls=tls))
+    keep_loaded()
     try:
         await run_autorecovery(client, config, exposed)
     finally:

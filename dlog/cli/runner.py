@@ -130,6 +130,7 @@ async def until_signal(*works: Coroutine[object, object, None]) -> None:
     to stop: that is an end in order. The others are cancelled, and have ended then."""
     import asyncio
 
+    from ledger.process import keep_loaded
     from ledger.supervisor import READY, STOPPING, kept_alive, tell
 
     stop = asyncio.Event()
@@ -142,6 +143,7 @@ async def until_signal(*works: Coroutine[object, object, None]) -> None:
         working = {asyncio.ensure_future(work) for work in works}
         stopping = asyncio.ensure_future(_set(stop))
         tasks = {*working, stopping}
+        keep_loaded()
         tell(READY)
         try:
             async with kept_alive():

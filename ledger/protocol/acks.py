@@ -148,7 +148,12 @@ class AckTracker:
     def stored(self, index: int, generation: int, first: int, last: int) -> None:
         slot = self.slots[index]
         if slot.generation == generation and last > self.confirmed:  # else nobody asks for it
-            slot.stored.add(first, last)
+            stored = slot.stored
+            if stored.lasts or last < first:
+                stored.add(first, last)
+            else:  # nothing is stored above what is confirmed: calls are left to what is rare
+                stored.firsts.append(first)
+                stored.lasts.append(last)
 
     def replace(self, index: int, bookie: BookieId) -> None:
         """Put *bookie* at *index*; all that the index stored above `confirmed` is un-set."""
@@ -171,23 +176,32 @@ class AckTracker:
             ends: list[int] = []
             for slot in self.slots:
                 firsts, lasts = slot.stored.firsts, slot.stored.lasts
-                if not lasts:  # calls of its own are left to what is rare
+                if not lasts:
                     ends.append(start - 1)
                 elif firsts[0] <= start <= lasts[0]:
                     ends.append(lasts[0])
                 else:
                     ends.append(slot.stored.end_from(start))
-            boundary = self._first_missing(0, ends, start)
-            for residue in range(1, len(self._write_sets)):
-                boundary = min(boundary, self._first_missing(residue, ends, start))
-            reached = min(boundary - 1, pushed)
+            if self.is_striped:
+                residues = range(len(self._write_sets))
+                boundary = min(self._first_missing(residue, ends, start) for residue in residues)
+                reached = min(boundary - 1, pushed)
+            else:  # all entries have one write set, which is all slots
+                ends.sort(reverse=True)
+                reached = min(ends[self.quorum.ack - 1], pushed)
             if reached <= self.confirmed:
                 break
             self.confirmed = reached
         if self.confirmed > before:
             for slot in self.slots:
-                if slot.stored.lasts:
-                    slot.stored.drop_below(self.confirmed + 1)
+                stored = slot.stored
+                if not stored.lasts:
+                    continue
+                if stored.lasts[-1] <= self.confirmed:
+                    stored.firsts.clear()
+                    stored.lasts.clear()
+                else:
+                    stored.drop_below(self.confirmed + 1)
         return self.confirmed
 
     def _first_missing(self, residue: int, ends: list[int], start: int) -> int:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +77,15 @@ async def test_the_watchdog_of_somebody_else_is_not_fed(
     heard.setblocking(False)
     with pytest.raises(BlockingIOError):
         heard.recv(100)
+
+
+@pytest.mark.integration
+def test_a_program_of_dlog_keeps_what_it_loaded_out_of_its_collections() -> None:
+    """In another process: there is no way back."""
+    program = (
+        "import asyncio, gc, os; from dlog.cli.runner import until_signal\n"
+        "async def work(): print(gc.get_freeze_count() > 10_000)\n"
+        "asyncio.run(until_signal(work()))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n"

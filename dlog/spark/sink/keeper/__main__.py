@@ -19,6 +19,7 @@ from dlog.spark.sink.keeper.place import KeeperPlace, Program, remove_leftovers
 from dlog.spark.sink.keeper.server import KeeperServer
 from ledger.log_events import configure, get_logger
 from ledger.metastore.uri import without_secrets
+from ledger.process import keep_loaded
 
 LOOK_S: Final = 1.0
 """How often it is looked whether the driver is there, and what is idle."""
@@ -64,6 +65,7 @@ async def keep(place: KeeperPlace, driver: Program) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     await server.listen(place.socket)
+    keep_loaded()
     _log.info("keeper_started", uri=without_secrets(resolve_uri()), driver=driver.pid)
     while not stopped.is_set() and Program.of(driver.pid) == driver:
         await holding.close_idle()
