@@ -87,5 +87,7 @@ def test_a_program_of_dlog_keeps_what_it_loaded_out_of_its_collections() -> None
         "async def work(): print(gc.get_freeze_count() > 10_000)\n"
         "asyncio.run(until_signal(work()))"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert ran.stdout == "True\n"
