@@ -55,6 +55,29 @@ class KafkaRefusal(Exception):
         self.code = code
 
 
+class DamagedGroupRecord(StorageError):
+    """Its groups have no coordinator until somebody acts."""
+
+    def __init__(self, log: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: the record at offset {offset} is not one of a consumer group: {reason}. "
+            "Its groups have no coordinator until the log is restored from a backup, or deleted "
+            "together with all offsets that they committed"
+        )
+        self.log, self.offset, self.reason = log, offset, reason
+
+
+class GroupRecordTooNew(StorageError):
+    """Another gateway, of a newer version, wrote it."""
+
+    def __init__(self, log: str, offset: int, version: int, known: int) -> None:
+        super().__init__(
+            f"log {log!r}: the record at offset {offset} has version {version}; this gateway knows "
+            f"versions up to {known}. Upgrade it: another gateway wrote that"
+        )
+        self.log, self.offset, self.version, self.known = log, offset, version, known
+
+
 _CODES: Final[dict[type[LogError], ErrorCode]] = {
     LostOwnership: ErrorCode.not_leader_or_follower,
     LedgerFenced: ErrorCode.not_leader_or_follower,

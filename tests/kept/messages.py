@@ -17,6 +17,16 @@ from dlog.columns import Columns
 from dlog.envelope import seal
 from dlog.errors import NotLeader
 from dlog.headers import HeadersGiven, encode_headers
+from dlog.kafka.protocol.consumer_group_events import Assignor, StoredGeneration, StoredMember
+from dlog.kafka.protocol.group_offsets import (
+    CommittedOffset,
+    GenerationChange,
+    GroupChange,
+    GroupRemoval,
+    OffsetsChange,
+    OffsetsRemoval,
+    encode_change,
+)
 from dlog.protocol.client_table import ClientTable, encode_result
 from dlog.protocol.command import (
     CommandEnvelope,
@@ -123,6 +133,32 @@ ENVELOPE: Final = CommandEnvelope(b"pay alice 5", 3, Origin(bytes(range(16)), 7)
 ALONE: Final = CommandEnvelope(b"pay bob 5", 3, Origin(bytes(range(16)), 8), None)
 LEADER: Final = LeaderMark(5, "app-1", "http://app-1:8000", "tls:app-1:41001")
 DIGEST: Final = StateDigest(100, b"digest")
+MEMBER: Final = StoredMember(
+    member_id="app-1-5f",
+    instance_id="app-1",
+    client_id="app",
+    client_host="10.0.0.1",
+    session_timeout_ms=45_000,
+    rebalance_timeout_ms=300_000,
+    assignors=(Assignor("range", b"topics"),),
+    assignment=b"partitions",
+)
+GENERATION: Final = StoredGeneration(
+    generation=7,
+    protocol_type="consumer",
+    protocol="range",
+    leader_id="app-1-5f",
+    is_assigned=True,
+    members=(MEMBER,),
+)
+GROUP_CHANGES: Final[Mapping[str, GroupChange]] = {
+    "group, generation": GenerationChange("billing", GENERATION, 1_764_000_000_000),
+    "group, offsets": OffsetsChange(
+        "billing", {("orders", 3): CommittedOffset(42, -1, "here", 1_764_000_000_000)}
+    ),
+    "group, offsets removed": OffsetsRemoval("billing", (("orders", 3),)),
+    "group, removed": GroupRemoval("billing"),
+}
 FORWARDED: Final = ForwardedCommand(REQUEST, b"pay alice 5", 3, 1500)
 SNAPSHOT: Final = SnapshotHeader(
     log="accounts",
@@ -191,6 +227,7 @@ def values() -> Mapping[str, bytes]:
         "mark of a leader": encode_mark(LEADER),
         "digest": encode_digest(DIGEST),
         "snapshot": snapshot(),
+        **{name: encode_change(change) for name, change in GROUP_CHANGES.items()},
         "batch 1": batch(Codec.NONE),
         "batch 2": batch(Codec.NONE, headers=HEADERS),
         "batch 3": _full(Codec.NONE),

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dlog.envelope import unseal
 from dlog.errors import NotLeader
+from dlog.kafka.protocol.group_offsets import decode_change
 from dlog.position import NO_TXID
 from dlog.protocol import forward_message
 from dlog.protocol.client_table import ClientTable
@@ -139,6 +140,11 @@ def test_records_of_replicas_are_understood() -> None:
         ("digest", written.DIGEST),
     ):
         assert decode(KEPT[name], log="accounts", offset=1) == said
+
+
+def test_records_of_consumer_groups_are_understood() -> None:
+    for name, change in written.GROUP_CHANGES.items():
+        assert decode_change(KEPT[name], log="_kafka/offsets-0", offset=1) == change
 
 
 def test_a_snapshot_is_read() -> None:

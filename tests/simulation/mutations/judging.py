@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.kernel.simulation import Simulation, SimulationError
+from tests.simulation.mutation_plugin import VARIABLE
 from tests.simulation.mutations import MUTATIONS, put_back
-from tests.simulation.mutations.plugin import VARIABLE
 from tests.simulation.workloads import WORKLOADS
 
 SEEDS_MAX: Final = 2000
@@ -53,7 +53,7 @@ def fails_its_test(name: str) -> bool:
     """Run the test of the bug *name* with it, in a process of its own; whether it fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-p", "tests.simulation.mutations.plugin", MUTATIONS[name].test],
+        [*command, "-p", "tests.simulation.mutation_plugin", MUTATIONS[name].test],
         cwd=_ROOT,
         env={**os.environ, VARIABLE: name},
         capture_output=True,
