@@ -234,9 +234,7 @@ class Replica(Generic[M]):
                 snapshots, policy, ledgers, self._node, self._state, self._on_state
             )
         self._since_ms = now_ms()
-        self._registration = ReplicaRegistration(
-            ledgers.store, incarnation, self._describe, self.snapshot
-        )
+        self._registration = ReplicaRegistration(self._node, self._describe, self.snapshot)
         self._proposals: Proposals[list[_Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
         self._term: _Term | None = None
         self._router = CommandRouter(

@@ -6,6 +6,7 @@ truncation, which spares what a replica without snapshots has not applied, and f
 
 Invariants:
     a replica reports at most what it has applied, never more
+    a truncation that was decided before a replica without snapshots was listed is not done after
     a replica that is closed has no node, once its session of the metadata store answers
     a replica writes one requested snapshot at a time
 """
@@ -65,18 +66,22 @@ class ReplicaRegistration:
 
     def __init__(
         self,
-        store: MetadataStore,
-        incarnation: str,
+        node: ManifestNode,
         describe: Callable[[], ReplicaRecord],
         take_snapshot: Callable[[], Awaitable[int]],
     ) -> None:
-        """*take_snapshot* writes a snapshot and returns its offset."""
-        self._store, self._incarnation = store, incarnation
+        """*node* follows the replica's log. *take_snapshot* writes a snapshot, returns its offset.
+
+        *describe* may raise: then this is not listed, and tries again."""
+        assert node.followed is not None, "a replica is of one life of its log"
+        self._node, self._store, self._incarnation = node, node.store, node.followed
         self._describe, self._take_snapshot = describe, take_snapshot
         self._session: Session | None = None
         self._id = ""
         self._written: ReplicaRecord | None = None
         """What the node has, without its time; None: there is no node."""
+        self._is_held = False
+        """Whether each truncation from now on sees the node."""
         self._written_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[None] | None = None
@@ -129,8 +134,7 @@ class ReplicaRegistration:
         return request_path(self._incarnation, self._id)
 
     def _failed(self, error: Exception) -> None:
-        log, text = self._describe().log, text_of(error)
-        _log.warning("replica_not_registered", log=log, error=text)
+        _log.warning("replica_not_registered", log=self._node.log, error=text_of(error))
 
     async def _write(self) -> None:
         """Bring the node up to date if that is due."""
@@ -141,7 +145,7 @@ class ReplicaRegistration:
                 with suppress(NoSuchNode):
                     await self._store.delete(replica_path(self._incarnation, self._id))
             self._session, self._id = session, secrets.token_hex(_ID_BYTES)
-            self._written, self._may_be_requested = None, True
+            self._written, self._is_held, self._may_be_requested = None, False, True
         record, written = self._describe(), self._written
         if record == written:
             return
@@ -161,6 +165,9 @@ class ReplicaRegistration:
         except NoSuchNode:
             with suppress(NodeExists):  # a reply was lost; the next look writes it
                 await self._store.create(path, value, ephemeral=True)
+        if record.needed_offset is not None and not self._is_held:
+            await self._node.touch()
+            self._is_held = True
         self._written, self._written_s = record, now_s
 
     async def _look_for_request(self) -> None:
@@ -179,7 +186,7 @@ class ReplicaRegistration:
 
     async def _answer(self, path: str, request: SnapshotRequest) -> None:
         """Write a snapshot and its outcome. The client may be gone by then, and its node."""
-        _log.info("snapshot_requested", log=self._describe().log, by=request.asked_by)
+        _log.info("snapshot_requested", log=self._node.log, by=request.asked_by)
         with suppress(LogError):
             await self._store.set(path, replace(request, begun=True).encode())
         try:

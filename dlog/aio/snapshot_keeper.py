@@ -13,7 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
@@ -25,7 +25,6 @@ from dlog.aio.read.consumer import open_state
 from dlog.aio.replica_registry import read_replicas
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
 from dlog.errors import DamagedSnapshot, LogClosed, SnapshotAhead
-from dlog.manifest import Manifest
 from dlog.position import Start
 from dlog.protocol.consumer_steps import Stored
 from dlog.protocol.edits import trim
@@ -37,6 +36,7 @@ from dlog.protocol.snapshot import (
     read_snapshot,
 )
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
+from ledger.errors import BadVersion
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 
@@ -46,6 +46,9 @@ CONSUMER_PREFIX: Final = "snapshots-"
 """Names of the consumers that stores are registered as; the id of the store follows."""
 RESTORES_MAX: Final = 3
 """Snapshots that are tried one after the other, if each is damaged while it is restored."""
+
+TRUNCATIONS_MAX: Final = 8
+"""Attempts of one, while the manifest changes."""
 
 R = TypeVar("R")
 
@@ -159,8 +162,11 @@ class SnapshotKeeper:
 
     async def register(self) -> None:
         """Let the log know that this store needs all it has. Names of files say nothing of what it
-        does not need: that is said once snapshots were read as a whole, with the next one."""
+        does not need: that is said once snapshots were read as a whole, with the next one.
+
+        Truncations that were decided before, and do not know of it, fail from then on."""
         await self._consumer("start")
+        await self._node.touch()
 
     def applied(self, command_bytes: int, *, leads: bool) -> None:
         """Count what was applied, and begin a snapshot if one is due."""
@@ -262,11 +268,20 @@ class SnapshotKeeper:
         """Truncate the log below *oldest*, or less if a consumer needs more, or a running replica
         without snapshots.
 
-        Consumers go with a log that gets another name. So if that happened since they were listed,
-        nothing is truncated; the next snapshot does it."""
-        seen, _ = await self._node.read()
+        Consumers go with a log that gets another name, and each of them, and each replica, touches
+        the manifest once it is listed. So if that changed since they were listed, they are listed
+        again; if it changes all the time, the next snapshot truncates."""
+        for _ in range(TRUNCATIONS_MAX):
+            with suppress(BadVersion):
+                await self._truncate_below(oldest.offset)
+                return
+        _log.info("truncation_postponed", log=self._node.log, offset=oldest.offset)
+
+    async def _truncate_below(self, oldest: int) -> None:
+        """Raises `BadVersion` if the manifest changed meanwhile."""
+        seen, version = await self._node.read()
         consumers = await read_consumers(self._ledgers.store, self._node.log, seen)
-        target = min([oldest.offset, *(state.position for _, state in consumers)])
+        target = min([oldest, *(state.position for _, state in consumers)])
         replicas = await read_replicas(self._ledgers.store, self._store.incarnation)
         for _, replica in replicas:
             needed = replica.needed_offset
@@ -278,14 +293,10 @@ class SnapshotKeeper:
                     replica=replica.candidate,
                     offset=needed,
                 )
-        if target <= seen.trim_offset:
-            return
-        trimmed = trim(self._node.log, target, incarnation=self._store.incarnation)
-
-        def edit(manifest: Manifest) -> Manifest:
-            return trimmed(manifest) if manifest.life == seen.life else manifest
-
-        await delete_listed(self._ledgers, self._node, await self._node.edit(edit))
+        manifest = trim(self._node.log, target, incarnation=self._store.incarnation)(seen)
+        if manifest != seen:
+            await self._node.write(manifest, version)
+        await delete_listed(self._ledgers, self._node, manifest)
 
     async def _commit(self, position: int) -> None:
         node, stored = await self._consumer(position)

@@ -95,6 +95,12 @@ class ManifestNode:
         `BadVersion` if others were faster very many times."""
         return await run_on_store(self.steps.edit(edit), self.store)
 
+    async def touch(self) -> Manifest:
+        """Write the manifest as it is: a `write` that was decided before it raises `BadVersion`.
+
+        Raises as `edit`."""
+        return await run_on_store(self.steps.touch(), self.store)
+
     async def delete(self, life: str, version: int) -> None:
         """Delete the log with this `Manifest.life`. No error if it is gone already.
 

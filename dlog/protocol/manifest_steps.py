@@ -176,11 +176,19 @@ class ManifestSteps:
 
         Raises what *edit* raises, `NoSuchLog`, `MetadataUnavailable` (outcome unknown),
         `BadVersion` if others were faster very many times."""
+        return (yield from self._edit(edit, writes_same=False))
+
+    def touch(self) -> Steps[Manifest]:
+        """Write the manifest as it is: nothing is written any more by a `write` that was decided
+        before. Raises as `edit`."""
+        return (yield from self._edit(lambda manifest: manifest, writes_same=True))
+
+    def _edit(self, edit: Edit, *, writes_same: bool) -> Steps[Manifest]:
         conflicts = lost = 0
         while True:
             manifest, version = yield from self.read()
             wanted = edit(manifest)
-            if wanted == manifest:
+            if wanted == manifest and not writes_same:
                 return manifest
             try:
                 yield from self.write(wanted, version)

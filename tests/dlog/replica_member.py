@@ -1,6 +1,7 @@
 """A process with a replica that is told what to submit, line by line; it answers with JSON lines.
 
-Call: python -m tests.dlog.replica_member URI NAME SNAPSHOTS
+Call: python -m tests.dlog.replica_member URI NAME [SNAPSHOTS]; without snapshots it applies
+nothing before it is told to "go".
 """
 
 import json
@@ -19,8 +20,10 @@ class Ledger(StateMachine):
 
     def __init__(self) -> None:
         self.done: list[int] = []
+        self.may_apply = threading.Event()
 
     def apply(self, command: Command) -> object:
+        self.may_apply.wait()
         self.done.append(int(command.payload))
         return len(self.done)
 
@@ -35,11 +38,14 @@ def say(event: str, **fields: object) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-def main(uri: str, name: str, snapshots: str) -> None:
+def main(uri: str, name: str, snapshots: str | None = None) -> None:
     policy = SnapshotPolicy(every_records=50, truncate=True)
+    machine = Ledger()
+    if snapshots is not None:
+        machine.may_apply.set()
     with Replica.open(
         LOG,
-        Ledger(),
+        machine,
         uri=uri,
         candidate=name,
         address=f"http://{name}",
@@ -67,6 +73,8 @@ def main(uri: str, name: str, snapshots: str) -> None:
                         say("result", number=int(number), result=result)
                     except LogError as error:
                         say("error", number=int(number), error=type(error).__name__)
+                case ["go"]:
+                    machine.may_apply.set()
                 case ["read"]:
                     say("done", numbers=replica.read(lambda ledger: list(ledger.done)))
                 case _:

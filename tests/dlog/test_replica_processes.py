@@ -6,6 +6,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from dlog.aio.admin import log_info
 from dlog.local.cluster import LocalCluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -49,8 +51,10 @@ class Member:
 
 
 @asynccontextmanager
-async def member(uri: str, name: str, snapshots: Path) -> AsyncIterator[Member]:
-    command = (sys.executable, "-m", "tests.dlog.replica_member", uri, name, f"file://{snapshots}")
+async def member(uri: str, name: str, snapshots: Path | None) -> AsyncIterator[Member]:
+    command = [sys.executable, "-m", "tests.dlog.replica_member", uri, name]
+    if snapshots is not None:
+        command.append(snapshots.as_uri())
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=1 << 24
     )
@@ -107,6 +111,47 @@ async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(tmp_path: P
             replica.tell("read")
             assert (await replica.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))
         assert (await log_info("accounts", uri=cluster.uri)).tail.first_offset > 0
+
+
+async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
+
+        async def begun(name: str, snapshots: Path | None) -> Member:
+            begun = await stack.enter_async_context(member(cluster.uri, name, snapshots))
+            await begun.hear("open")
+            return begun
+
+        async def first_offset() -> int:
+            return (await log_info("accounts", uri=cluster.uri)).tail.first_offset
+
+        leader = await begun("a", tmp_path / "snapshots")
+        await leader.hear("leads")
+        slow, dying = await begun("slow", None), await begun("dying", None)
+        numbers = iter(range(1, 10**6))
+
+        async def submitted(count: int) -> int:
+            for number in islice(numbers, count):
+                leader.tell(f"submit {number}")
+                assert (await leader.hear("result", "error"))["event"] == "result"
+            return number
+
+        async def may_be_truncated() -> bool:
+            await submitted(50)
+            return await first_offset() > 2
+
+        written = tmp_path.joinpath("snapshots").glob
+        while len(list(written("*/*.snapshot"))) < 2:  # as many as are kept
+            await submitted(50)
+        await submitted(100)
+        assert await first_offset() <= 2, "neither has applied more than the mark of the leader"
+        slow.tell("go")
+        dying.process.kill()
+        await eventually(may_be_truncated)
+        last = await submitted(1)
+        slow.tell("read")
+        assert (await slow.hear("done"))["numbers"] == list(range(1, last + 1))
 
 
 async def test_commands_forwarded_by_a_follower_are_done_once_though_leaders_are_killed(

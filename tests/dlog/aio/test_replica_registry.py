@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +11,7 @@ import pytest
 
 import dlog.testing
 from dlog import Command, NoSuchLog, SnapshotPolicy, StateMachine
-from dlog.aio import Replica, replica_registry
+from dlog.aio import Replica, replica_registry, snapshot_keeper
 from dlog.aio.admin import log_info, rename_log
 from dlog.aio.replica_registry import (
     RegisteredReplica,
@@ -19,6 +19,7 @@ from dlog.aio.replica_registry import (
     read_replicas,
     request_snapshot,
 )
+from dlog.aio.store import ManifestNode
 from dlog.errors import SnapshotRequestFailed
 from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest, replica_path, request_path
 from dlog.testing import AsyncCluster
@@ -238,6 +239,54 @@ async def test_the_log_keeps_what_a_running_replica_without_snapshots_has_not_ap
         assert await first_offset() > applied, "a replica that is closed keeps nothing"
 
 
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_a_truncation_that_was_decided_before_a_replica_registered_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_store: bool
+) -> None:
+    policy = SnapshotPolicy(every_records=10**9, keep=1, truncate=True)
+    own = {"snapshots": str(tmp_path / "own")} if has_store else {}
+    async with (
+        dlog.testing.cluster() as cluster,
+        leading(cluster, snapshots=str(tmp_path / "shared"), policy=policy) as leader,
+        AsyncExitStack() as late,
+    ):
+        for _ in range(5):
+            await leader.submit(b"x")
+
+        async def listed_too_early(*given: Any) -> Any:
+            monkeypatch.setattr(snapshot_keeper, "read_replicas", read_replicas)
+            replicas = await read_replicas(*given)
+            await late.enter_async_context(opened(cluster, "late", **own))
+            return replicas
+
+        monkeypatch.setattr(snapshot_keeper, "read_replicas", listed_too_early)
+        await leader.snapshot()
+        [replica] = [each for each in await listed(cluster) if each.candidate == "late"]
+        first_offset = (await log_info(LOG, uri=cluster.uri)).tail.first_offset
+        assert first_offset <= (0 if has_store else replica.applied)
+
+
+async def test_a_replica_that_cannot_describe_itself_is_listed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    describe, calls = Replica._describe, 0
+
+    def failing(replica: Replica[Any]) -> ReplicaRecord:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise ZeroDivisionError
+        return describe(replica)
+
+    monkeypatch.setattr(Replica, "_describe", failing)
+    async with dlog.testing.cluster() as cluster, leading(cluster):
+
+        async def is_listed() -> bool:
+            return [each.role for each in await listed(cluster)] == ["leader"]
+
+        await eventually(is_listed)
+
+
 def test_a_replica_with_snapshots_or_that_stopped_needs_nothing_of_the_log() -> None:
     assert RECORD.needed_offset is None
     alone = replace(RECORD, snapshots="")
@@ -375,7 +424,9 @@ async def registered(operation: str) -> AsyncIterator[tuple[Interrupted, list[in
     def describe() -> ReplicaRecord:
         return replace(RECORD, applied=applied[0], updated_ms=0)
 
-    registration = replica_registry.ReplicaRegistration(store, "life", describe, take_snapshot)
+    node = ManifestNode(store, LOG)
+    node.follow("life")
+    registration = replica_registry.ReplicaRegistration(node, describe, take_snapshot)
     await registration.start()
     yield store, applied
     await registration.close()

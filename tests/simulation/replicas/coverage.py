@@ -11,6 +11,7 @@ REQUIRED_OF_REPLICAS: Final = (
     "command_refused",
     "follower_read",
     "forward_failed",
+    "log_truncated",
     "replica_crashes",
     "replica_crashes_opening",
     "replica_pauses",
@@ -25,4 +26,5 @@ REQUIRED_OF_REPLICAS: Final = (
     "request_repeated",
     "snapshot_damaged",
     "stranger_opened",
+    "truncated_beside_a_replica_without_a_store",
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, Final
 from zlib import crc32
 
@@ -60,7 +60,13 @@ class Stores:
     def __init__(self, uris: Sequence[str]) -> None:
         self.uris = uris
         self.needed: set[str] = set()
-        """Those that a replica followed the log with: whoever begins there finds all it needs."""
+        """Those that a replica was opened with in time: a new one that has them finds all it
+        needs."""
+
+    @property
+    def usable(self) -> list[str]:
+        """Those to begin with now."""
+        return [uri for uri in self.uris if uri in self.needed] or list(self.uris[:1])
 
 
 class ReplicaMember:
@@ -72,15 +78,19 @@ class ReplicaMember:
         oracle: ReplicaOracle,
         clients: Sequence[Client],
         stores: Stores,
-        snapshots: str,
+        snapshots: str | None,
         policy: SnapshotPolicy,
+        on_open: Callable[["ReplicaMember", Replica[Counter]], bool],
     ) -> None:
+        """*on_open* is called with a replica that was opened; it returns whether all that it needs
+        is there."""
         self.process, self.log = process, log
         self.stopping = False
         """Set once nothing is wrong any more: clients get their answers, then no more."""
         self.replica: Replica[Counter] | None = None
+        self.snapshots = snapshots
         self._profile, self._oracle, self._clients = profile, oracle, clients
-        self._stores, self._snapshots, self._policy = stores, snapshots, policy
+        self._stores, self._policy, self._on_open = stores, policy, on_open
         self._random = process.world.scheduler.random
         self._anonymous = 0
 
@@ -104,7 +114,7 @@ class ReplicaMember:
                     settings=self._profile.settings,
                     lease_s=LEASE_S,
                     lifeline_host=self.process.lifeline_host,
-                    snapshots=self._snapshots,
+                    snapshots=self.snapshots,
                     policy=self._policy,
                     client=self.process.ledgers,
                 )
@@ -118,14 +128,19 @@ class ReplicaMember:
                 self._oracle.restored(self.process.name, replica.applied, machine.state)
                 self.process.mark("replica_restored")
             self.replica = replica
+            in_time = self._on_open(self, replica)
             self.process.note(f"is a {replica.role} that has applied up to {replica.applied}")
             try:
                 await self._serve(replica)
             except Trimmed:
-                if self._snapshots in self._stores.needed:
+                if self.snapshots is None:
+                    mark = "replica_was_not_waited_for" if in_time else "replica_came_too_late"
+                    self.process.mark(mark)
+                elif in_time:
                     raise
-                self.process.mark("store_came_too_late")
-                self._snapshots = self._stores.uris[0]
+                else:
+                    self.process.mark("store_came_too_late")
+                self.snapshots = self._stores.usable[0]
             finally:
                 self.replica = None
                 await replica.close()
@@ -138,7 +153,7 @@ class ReplicaMember:
             machine,
             lease_s=LEASE_S,
             lifeline_host=None,
-            snapshots=self._snapshots,
+            snapshots=self.snapshots,
             policy=self._policy,
             client=self.process.ledgers,
         ) as replica:
@@ -152,8 +167,6 @@ class ReplicaMember:
                 raise replica.error.error  # of the oracle
             if replica.error is not None:
                 raise replica.error
-            if replica.applied:
-                self._stores.needed.add(self._snapshots)
             if self._random.random() < self._profile.restarts / 20:
                 self.process.mark("replica_restarted")
                 break

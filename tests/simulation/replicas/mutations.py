@@ -11,6 +11,7 @@ from dlog.aio.read.tails import acknowledged_end
 from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica import Replica
 from dlog.aio.snapshot_keeper import SnapshotKeeper
+from dlog.aio.store import ManifestNode
 from dlog.errors import NotLeader
 from dlog.position import Record
 from dlog.protocol import replicated_state
@@ -301,17 +302,29 @@ def passes_over_what_apply_raises(patch: Patch) -> None:
 @mutation(
     "",
     replicas=True,
-    drawn=False,
     test="tests/dlog/aio/test_replica_registry.py"
     "::test_the_log_keeps_what_a_running_replica_without_snapshots_has_not_applied",
 )
 def truncates_what_a_replica_without_snapshots_needs(patch: Patch) -> None:
-    """Not drawn: all replicas of a world have a store of snapshots."""
-
     async def nobody(*_: object) -> list[object]:
         return []
 
     patch.set(snapshot_keeper, "read_replicas", nobody)
+
+
+@mutation(
+    "own bug",
+    replicas=True,
+    test="tests/dlog/aio/test_replica_registry.py"
+    "::test_a_truncation_that_was_decided_before_a_replica_registered_is_decided_again",
+)
+def truncates_by_a_list_of_before(patch: Patch) -> None:
+    """A replica, or a store, registers between the list and the truncation."""
+
+    async def touch(_: ManifestNode) -> None:
+        return None
+
+    patch.set(ManifestNode, "touch", touch)
 
 
 @mutation(

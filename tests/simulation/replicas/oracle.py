@@ -15,12 +15,14 @@ ONE_EFFECT = "requests_have_one_effect"
 REFUSED = "refused_commands_never_appear"
 KEPT = "acknowledged_commands_are_kept"
 READS = "reads_are_linearizable"
+NEEDED = "what_a_registered_replica_needs_stays"
 INVARIANTS = {
     SAME_STATE: "replicas at the same offset have the same state",
     ONE_EFFECT: "each request has one effect and one result",
     REFUSED: "a command that was refused never appears",
     KEPT: "a command that was acknowledged stays",
     READS: "no read sees less than what was acknowledged, or read, before it began",
+    NEEDED: "nothing is truncated that a registered replica has neither applied nor can restore",
 }
 
 
@@ -120,6 +122,13 @@ class ReplicaOracle:
         if count < began_at:
             self._fail(READS, f"{who} read {count}, and {began_at} was acknowledged before")
         self.know(count, now)
+
+    def truncated(self, first: int, applied: dict[str, int], snapshots: dict[str, int]) -> None:
+        """*first*: where the log begins now. *applied*: by each registered replica without a store;
+        *snapshots*: offset of the newest whole one of each registered store."""
+        for who, offset in (applied | snapshots).items():
+            if offset < first:
+                self._fail(NEEDED, f"the log begins at {first}, and {who} has all below {offset}")
 
     def _fail(self, invariant: str, story: str) -> None:
         raise InvariantError(invariant, self.log, story)

@@ -19,7 +19,9 @@ from random import Random
 from typing import ClassVar, Final, TypeVar
 
 from dlog import SnapshotPolicy
+from dlog.aio import Replica, replica_registry
 from dlog.aio.log import Log
+from dlog.protocol.replica_record import replica_path
 from ledger.errors import LogError
 from tests.simulation.invariants import check as check_ledgers
 from tests.simulation.kernel.changes import UNCHANGED, Changes
@@ -31,7 +33,7 @@ from tests.simulation.logs.profile import draw as draw_logs
 from tests.simulation.logs.workload import OF_LEDGERS_ONLY, LogSimulation
 from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS
 from tests.simulation.replicas.forward import forwarding
-from tests.simulation.replicas.member import ReplicaMember, Stores
+from tests.simulation.replicas.member import Counter, ReplicaMember, Stores
 from tests.simulation.replicas.oracle import INVARIANTS, KEPT, SAME_STATE, Client, ReplicaOracle
 
 R = TypeVar("R")
@@ -40,6 +42,8 @@ REPLICAS: Final = 3
 CLIENTS: Final = 4
 MEMBERS_MAX: Final = 20
 LOG: Final = "log1"
+REPORT_S: Final = 0.5
+"""How often a replica reports what it has applied: a world lasts a few seconds."""
 OF_LOGS_ONLY: Final = frozenset({
     "logs", "candidates", "readers", "reopen_timeout_s", "bursts", "thinks_s", "pauses_s",
     "reader_pauses_s", "flushes", "rolls", "truncates", "abandons", "txids", "standbys",
@@ -98,7 +102,7 @@ class ReplicaSimulation(LogSimulation):
         self._members: list[ReplicaMember] = []
         self._clients = [Client(f"client-{number}") for number in range(CLIENTS)]
         self._policy = SnapshotPolicy(
-            every_records=self._random.choice((5, 20, 100, 10**6)),
+            every_records=self._random.choice((5, 5, 20, 100, 10**6)),
             keep=self._random.choice((1, 2, 3)),
             truncate=self._random.random() < 0.7,
         )
@@ -107,18 +111,28 @@ class ReplicaSimulation(LogSimulation):
         self._shares = self._random.random() < 0.6
         """Whether all replicas share one store of snapshots; else some have another."""
         self._damages = self._random.random() < 0.3 and self._policy.keep > 1
+        self._damaged: Path | None = None
+        self._alone = self._random.choice((0.0, 0.4))
+        """How probably a replica has no store."""
+        self._held: dict[str, tuple[str, Replica[Counter]]] = {}
+        """Name of each replica without a store that registered in time, and the replica; by the
+        path of its node."""
+        self._first = 0
+        """Where the log began when it was looked at last."""
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         self._directory = Path(tempfile.mkdtemp(prefix="replicas-"))
         names = ("shared",) if self._shares else ("shared", "own")
         self._stores = Stores([f"file://{self._directory}/{name}" for name in names])
-        threads = asyncio.to_thread
+        threads, report_s = asyncio.to_thread, replica_registry.STATUS_S
         asyncio.to_thread = _later
+        replica_registry.STATUS_S = REPORT_S  # type: ignore[misc]
         try:
             with super()._surroundings(), forwarding():
                 yield
         finally:
+            replica_registry.STATUS_S = report_s  # type: ignore[misc]
             asyncio.to_thread = threads
             shutil.rmtree(self._directory)
 
@@ -148,6 +162,10 @@ class ReplicaSimulation(LogSimulation):
 
     def _member(self) -> None:
         process = self.world.process("replica")
+        fates = self.profile.fates
+        snapshots: str | None = self._random.choice(self._stores.uris)
+        if self._random.random() < self._alone:
+            fates, snapshots = ("pauses",), None  # it has to lag behind for the log to wait for it
         member = ReplicaMember(
             process,
             LOG,
@@ -155,13 +173,14 @@ class ReplicaSimulation(LogSimulation):
             self.replicas,
             self._clients,
             self._stores,
-            self._random.choice(self._stores.uris),
+            snapshots,
             self._policy,
+            self._opened,
         )
         self._members.append(member)
         process.on_call = Doom(
             process,
-            self._random.choice(self.profile.fates),
+            self._random.choice(fates),
             1 + self._random.randrange(self._random.choice(self.profile.fate_calls)),
             self._port(),
             opening=lambda: not member.leads_now,
@@ -169,6 +188,17 @@ class ReplicaSimulation(LogSimulation):
             on_crash=self._replace_member,
         )
         process.run(member.run())
+
+    def _opened(self, member: ReplicaMember, replica: Replica[Counter]) -> bool:
+        registration = replica._registration
+        if self._first > replica.applied:
+            return False
+        if member.snapshots is not None:
+            self._stores.needed.add(member.snapshots)
+        elif registration._is_held:
+            path = replica_path(replica._incarnation, registration._id)
+            self._held[path] = member.process.name, replica
+        return True
 
     def _replace_member(self, _process: Process) -> None:
         if len(self._members) < MEMBERS_MAX:
@@ -195,6 +225,7 @@ class ReplicaSimulation(LogSimulation):
         if len(files) > 1:
             whole = files[-1].read_bytes()
             files[-1].write_bytes(whole[: -self._random.choice((1, 30, 60))])
+            self._damaged = files[-1]
             self._damages = False
             self.scheduler.mark("snapshot_damaged")
 
@@ -209,9 +240,10 @@ class ReplicaSimulation(LogSimulation):
             self._members[-1].process.on_call = None
             self._members[-1].stopping = True
         self._step_until_idle("requests are not answered")
-        late = self._late_state(self._stores.uris[0])
-        for snapshots in self._stores.uris[1:]:
-            if snapshots in self._stores.needed and late != self._late_state(snapshots):
+        first, *others = self._stores.usable
+        late = self._late_state(first)
+        for snapshots in others:
+            if late != self._late_state(snapshots):
                 raise self._error(f"{SAME_STATE}: {late} at the end, but not from {snapshots}")
         for payload in self.replicas.acknowledged:
             if payload not in self.replicas.effects:
@@ -234,6 +266,7 @@ class ReplicaSimulation(LogSimulation):
                 self._stores,
                 snapshots,
                 self._policy,
+                self._opened,
             )
             states.append(await member.look())
             return True
@@ -256,6 +289,28 @@ class ReplicaSimulation(LogSimulation):
     def _check(self) -> None:
         check(self.world.logs, without=NOT_OF_REPLICAS)
         check_ledgers(self.world.oracle)
+        history = self.world.logs.current.get(LOG)
+        if history is not None and history.manifest.trim_offset > self._first:
+            self._first = history.manifest.trim_offset
+            self._check_truncation()
+
+    def _check_truncation(self) -> None:
+        self.scheduler.mark("log_truncated")
+        tree = self.world.metadata.tree
+        self._held = {
+            path: held for path, held in self._held.items() if tree.exists(path) is not None
+        }
+        if self._held:
+            self.scheduler.mark("truncated_beside_a_replica_without_a_store")
+        self.replicas.truncated(
+            self._first,
+            {name: replica.applied for name, replica in self._held.values()},
+            {uri: self._newest_whole(uri) for uri in sorted(self._stores.needed)},
+        )
+
+    def _newest_whole(self, uri: str) -> int:
+        files = Path(uri.removeprefix("file://")).glob("*/*.snapshot")
+        return max((int(file.stem) for file in files if file != self._damaged), default=0)
 
     def _busy(self) -> list[str]:
         return [
