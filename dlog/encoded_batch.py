@@ -46,11 +46,16 @@ def parse_encoded(payload: bytes | memoryview) -> BatchHeader:
 
 
 def decode_encoded(payload: bytes) -> RecordBatch:
-    """Return the columns of *payload*, a batch without a place, as views of it.
+    """Return the columns of *payload*, a batch without a place, as views of it. The records of a
+    batch of Kafka's are not looked at.
 
     Raises `DamagedBatch`, also if its header does not tell its txids or which headers it has, and
     `BatchTooNew`."""
     batch = batch_from_body(parse_encoded(payload), memoryview(payload)[HEADER_BYTES:])
+    if batch.header.flags & Flag.KAFKA:
+        if (batch.header.first_txid, batch.header.last_txid) != (NO_TXID, NO_TXID):
+            raise DamagedBatch("its header tells of txids, which Kafka's records have not")
+        return batch
     txids = [txid for txid in batch.txid_list() or () if txid is not None]
     told = (batch.header.first_txid, batch.header.last_txid)
     if txids and told != (txids[0], txids[-1]):
@@ -71,10 +76,13 @@ def placed(
     codec_level: int = 0,
     receipt: Receipt | None = None,
 ) -> bytes:
-    """Return the batch *payload* as it is at this place of a ledger, with *receipt*.
+    """Return the batch *payload* as it is at this place of a ledger, with *receipt*. One of Kafka's
+    has the codec of its producer alone.
 
     *codec_level* is as in `encode_batch`. Raises `DamagedBatch`, `BatchTooNew`."""
     header = parse_encoded(payload)
+    if header.flags & Flag.KAFKA:
+        codec = Codec.NONE
     body: list[Buffer] = [memoryview(payload)[HEADER_BYTES:]]
     body_bytes, flags = header.body_bytes, header.flags
     if receipt is not None:
@@ -97,8 +105,8 @@ def placed(
 
 
 def joined(batches: Sequence[RecordBatch]) -> bytes:
-    """Return one batch of the records of all *batches*, in order. They have no place, and their
-    records fit into one entry."""
+    """Return one batch of the records of all *batches*, in order. They have no place, none is
+    Kafka's, and their records fit into one entry."""
     base_ms = batches[0].header.base_timestamp_ms
     columns: list[Buffer] = [_ends((batch.count, batch.value_offsets) for batch in batches)]
     blobs = [_blob([batch.values for batch in batches])]

@@ -37,6 +37,7 @@ from dlog.recordbatch import (
     compress,
     decode_batch,
     decompress,
+    kafka_facts,
     parse_header,
     version_of,
 )
@@ -92,6 +93,8 @@ def seal(
     header = parse_header(payload)
     assert header.codec is Codec.NONE, "it is compressed here"
     assert not header.flags & Flag.ENCRYPTED, "it is sealed once"
+    if header.flags & Flag.KAFKA:
+        codec = Codec.NONE
     body = memoryview(payload)[HEADER_BYTES:]
     begin, end = blobs_of(header)
     numbers = compress(bytes(body[:begin]) + bytes(body[end + -end % 8 :]), codec, codec_level)
@@ -130,7 +133,7 @@ def unseal(
         raise DamagedBatch(reason) from None
     begin, end = blobs_of(header)
     blobs = decompress(memoryview(secret), header.codec, end - begin)
-    return _joined(header, numbers, blobs)
+    return batch_from_body(header, _joined(header, numbers, blobs))
 
 
 def decode_facts(payload: bytes | memoryview) -> BatchFacts:
@@ -143,7 +146,10 @@ def decode_facts(payload: bytes | memoryview) -> BatchFacts:
         return decode_batch(payload)
     _, numbers, _ = _parts(payload, header)
     begin, end = blobs_of(header)
-    batch = _joined(header, numbers, memoryview(bytes(end - begin)))
+    body = _joined(header, numbers, memoryview(bytes(end - begin)))
+    if header.flags & Flag.KAFKA:
+        return kafka_facts(header, body)
+    batch = batch_from_body(header, body)
     return BatchFacts(
         header=header, time_deltas=batch.time_deltas, txids=batch.txids, receipt=batch.receipt
     )
@@ -164,8 +170,8 @@ def _parts(
     return salt, stored[FIXED.size : FIXED.size + size], stored[FIXED.size + size :]
 
 
-def _joined(header: BatchHeader, numbers: memoryview, blobs: memoryview) -> RecordBatch:
-    """Return the batch of *numbers* as they are stored, and *blobs* as they stand in a body."""
+def _joined(header: BatchHeader, numbers: memoryview, blobs: memoryview) -> memoryview:
+    """Return the body of *numbers* as they are stored, and *blobs* as they stand in it."""
     begin, end = blobs_of(header)
     behind = end + -end % 8
     size = begin + max(0, header.body_bytes - behind)
@@ -173,9 +179,7 @@ def _joined(header: BatchHeader, numbers: memoryview, blobs: memoryview) -> Reco
     if len(before) != size or len(blobs) != end - begin:
         raise DamagedBatch("its columns are of other sizes than its header says")
     padding = bytes(behind - end) if size > begin else b""
-    return batch_from_body(
-        header, memoryview(b"".join((before[:begin], blobs, padding, before[begin:])))
-    )
+    return memoryview(b"".join((before[:begin], blobs, padding, before[begin:])))
 
 
 def _packed(header: BatchHeader, codec: Codec, stored_bytes: int) -> bytes:

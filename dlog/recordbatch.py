@@ -18,11 +18,20 @@
              headers          headers bytes, each record's as in `dlog.headers`; none is empty
              receipt          16s origin, i64 number (RECEIPT)
 
-A batch is of version 5 iff one of its records has a header name twice or a null value (PAIRS),
-else of version 4 iff it is encrypted (`dlog.envelope` has how its body is then), else of
-version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
-else of version 1: the same without what it lacks. So nothing costs a byte where it is not, and an
-older program reads all that it can.
+or, of a batch that a producer of Kafka encoded (KAFKA, and RECEIPT and ENCRYPTED at most; never
+compressed once more):
+
+             newest timestamp i64, of its records
+             append time      i64, milliseconds since 1970 when it was appended
+             batch            value bytes, as in `dlog.kafka_batch`, base offset and leader epoch 0
+             producers        headers bytes: state of producers before it (`dlog.kafka`), or none
+             receipt          as above
+
+A batch is of version 6 iff it is Kafka's, else of version 5 iff one of its records has a header
+name twice or a null value (PAIRS), else of version 4 iff it is encrypted (`dlog.envelope` has how
+its body is then), else of version 3 iff it has a receipt, else of version 2 iff one of its records
+has headers, else of version 1: the same without what it lacks. So nothing costs a byte where it is
+not, and an older program reads all that it can.
 
 *receipt* is of the last unit that a sink committed in the segment up to here (`dlog.receipts`), so
 the last batch of a segment alone has it.
@@ -47,21 +56,31 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Any, ClassVar, Final, Self, assert_never
 
 from dlog.columns import Columns
 from dlog.errors import BatchEncrypted, BatchTooNew, CodecMissing, DamagedBatch
 from dlog.headers import NO_HEADERS, Headers, are_paired, decode_headers
+from dlog.kafka_batch import (
+    KafkaBatchHeader,
+    KafkaHeaders,
+    check_stored,
+    decode_records,
+    with_place,
+)
 from dlog.position import NO_TXID, Place, Record, new_record
 from dlog.receipts import Receipt
 from ledger.entry import ENTRY_BYTES_MAX
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Newest one; what a batch does not need makes it older."""
 MAGIC: Final = b"DLRB"
 HEADER: Final = struct.Struct("<4sBBHIIIIIIqqqq")
 HEADER_BYTES: Final = HEADER.size
 RECEIPT: Final = struct.Struct("<16sq")
+KAFKA_TIMES: Final = struct.Struct("<qq")
+KAFKA_RECORDS_MAX: Final = 1 << 20
+"""In a batch of Kafka's."""
 BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX - HEADER_BYTES
 """Largest body, also before compression: whatever is appended would fit into an entry as it is."""
 LZ4_RATIO_MAX: Final = 255
@@ -103,9 +122,12 @@ class Flag:
     ENCRYPTED: Final = 128
     PAIRS: Final = 256
     """Some record's headers have a name twice or a null value: none is a column more."""
+    KAFKA: Final = 512
+    """A batch of Kafka's, as its producer encoded it."""
 
 
-_ALL_FLAGS: Final = 0x1FF
+_ALL_FLAGS: Final = 0x3FF
+_WITH_KAFKA: Final = Flag.KAFKA | Flag.RECEIPT | Flag.ENCRYPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +181,16 @@ class BatchFacts:
             return [base] * self.count
         return [base + delta for delta in self.time_deltas.tolist()]
 
+    @property
+    def oldest_ms(self) -> int:
+        """The first timestamp; of a batch of Kafka's, that of its first record."""
+        return min(self.timestamps_ms())
+
+    @property
+    def newest_ms(self) -> int:
+        """The last timestamp."""
+        return max(self.timestamps_ms())
+
     def txid_list(self) -> list[int | None] | None:
         """Return the txids, or None if no record has one."""
         if self.txids is None:
@@ -184,9 +216,26 @@ class BatchFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaFacts(BatchFacts):
+    """What is known of a batch of Kafka's without any key."""
+
+    newest_timestamp_ms: int
+    appended_ms: int
+
+    @property
+    def oldest_ms(self) -> int:
+        return self.header.base_timestamp_ms
+
+    @property
+    def newest_ms(self) -> int:
+        return self.newest_timestamp_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch(BatchFacts):
     """A decoded batch: its columns as buffers. Columns that are not there are None."""
 
+    HEADERS: ClassVar[type[Headers]] = Headers
     value_offsets: memoryview
     """int32[count + 1], as bytes."""
     values: memoryview
@@ -224,7 +273,7 @@ class RecordBatch(BatchFacts):
             None if txid == NO_TXID else txid,
             key,
             self.value(slot),
-            Headers(headers) if headers else NO_HEADERS,
+            self.HEADERS(headers) if headers else NO_HEADERS,
         )
 
     def value_list(self) -> list[bytes]:
@@ -246,7 +295,15 @@ class RecordBatch(BatchFacts):
         if self.headers_offsets is None or self.headers is None:
             return None
         encoded = _cut(self.headers_offsets, self.headers)
-        return [Headers(each) if each else NO_HEADERS for each in encoded]
+        return [self.HEADERS(each) if each else NO_HEADERS for each in encoded]
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of memory that its columns take."""
+        return self.header.body_bytes
+
+    def decode(self) -> None:
+        """Decode what is decoded late otherwise. Raises `DamagedBatch`, `CodecMissing`."""
 
     def check_headers(self) -> None:
         """Look at the headers of all records. Raises `DamagedBatch`."""
@@ -275,6 +332,110 @@ class RecordBatch(BatchFacts):
             strict=False,
         )
         return map(new_record, islice(columns, skip, end))
+
+
+class KafkaRecordBatch(RecordBatch):
+    """A batch of Kafka's: its records are decoded once a column of theirs is looked at, which then
+    raises `DamagedBatch` if they are none, and `CodecMissing`. Until then it costs nothing that
+    grows with them."""
+
+    HEADERS: ClassVar[type[Headers]] = KafkaHeaders
+
+    kafka: memoryview
+    """The batch as its producer encoded it, base offset and leader epoch 0."""
+    kafka_header: KafkaBatchHeader
+    appended_ms: int
+    """When it was appended, by the clock of its server; milliseconds since 1970."""
+    producers: memoryview
+    """The state of producers before it, if it has that."""
+
+    @classmethod
+    def of(cls, header: BatchHeader, body: memoryview, receipt: Receipt | None) -> Self:
+        """Return the batch of *body*, of the size that *header* says. Raises `DamagedBatch`."""
+        batch = cls.__new__(cls)
+        newest_ms, appended_ms = KAFKA_TIMES.unpack_from(body)
+        end = KAFKA_TIMES.size + header.value_bytes
+        kafka = body[KAFKA_TIMES.size : end]
+        kafka_header = check_stored(kafka, header.count, header.base_timestamp_ms)
+        if kafka_header.newest_timestamp_ms != newest_ms:
+            raise DamagedBatch("a Kafka batch of another newest time than its entry says")
+        begin = end + -end % 8
+        known = {
+            "header": header,
+            "txids": None,
+            "receipt": receipt,
+            "kafka": kafka,
+            "kafka_header": kafka_header,
+            "appended_ms": appended_ms,
+            "producers": body[begin : begin + header.headers_bytes],
+        }
+        for name, value in known.items():
+            object.__setattr__(batch, name, value)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        # Columns are slots that are empty until one of them is looked at.
+        if name not in _KAFKA_COLUMNS:
+            raise AttributeError(name)
+        columns = decode_records(self.kafka, self.kafka_header)
+        for column in _KAFKA_COLUMNS:
+            object.__setattr__(self, column, getattr(columns, column))
+        return getattr(self, name)
+
+    @property
+    def oldest_ms(self) -> int:
+        return self.header.base_timestamp_ms
+
+    @property
+    def newest_ms(self) -> int:
+        return self.kafka_header.newest_timestamp_ms
+
+    @property
+    def decoded_bytes(self) -> int:
+        columns = (self.values, self.keys, self.headers, self.time_deltas)
+        own = sum(column.nbytes for column in columns if column is not None)
+        return own + self.header.body_bytes
+
+    def decode(self) -> None:
+        self.value_offsets  # noqa: B018 - as `__getattr__` says
+
+    def check_headers(self) -> None:
+        self.decode()  # which checks them
+
+
+_KAFKA_COLUMNS: Final = (
+    "value_offsets",
+    "values",
+    "time_deltas",
+    "key_offsets",
+    "key_validity",
+    "keys",
+    "headers_offsets",
+    "headers",
+)
+
+
+def encode_kafka(
+    batch: bytes, header: KafkaBatchHeader, *, appended_ms: int, producers: bytes = b""
+) -> bytes:
+    """Return the batch with no place of *batch*, which has this *header* and nothing behind it.
+
+    *producers* is the state of producers before it, if it is to have that. Its records are not
+    looked at. Requires that it fits into BODY_BYTES_MAX."""
+    times = KAFKA_TIMES.pack(header.newest_timestamp_ms, appended_ms)
+    blobs: list[tuple[int, Iterable[Buffer]]] = [(len(batch), [with_place(batch, 0, 0)])]
+    if producers:
+        blobs.append((len(producers), [producers]))
+    return assemble(
+        Flag.KAFKA,
+        header.count,
+        [times],
+        blobs,
+        base_index=0,
+        base_timestamp_ms=header.base_timestamp_ms,
+        first_txid=NO_TXID,
+        last_txid=NO_TXID,
+    )
 
 
 def encode_batch(
@@ -356,7 +517,7 @@ def assemble(  # noqa: PLR0913 - all that a header says
     sizes = [*map(itemgetter(0), blobs)]
     value_bytes, *others = sizes
     key_bytes = others.pop(0) if flags & Flag.KEYS else 0
-    headers_bytes = others.pop(0) if flags & Flag.HEADERS else 0
+    headers_bytes = others.pop(0) if others else 0
     if receipt is not None:
         flags |= Flag.RECEIPT
         blobs = [*blobs, (RECEIPT.size, [RECEIPT.pack(receipt.origin, receipt.number)])]
@@ -395,6 +556,8 @@ def parse_header(payload: bytes | memoryview) -> BatchHeader:
         raise DamagedBatch(f"it begins with {bytes(payload[:8]).hex()}")
     if codec not in Codec._value2member_map_ or flags & ~_ALL_FLAGS:
         raise DamagedBatch(f"unknown codec {codec} or flags {flags:#x}")
+    if flags & Flag.KAFKA and (flags & ~_WITH_KAFKA or codec or count > KAFKA_RECORDS_MAX):
+        raise DamagedBatch(f"{count} records of Kafka with codec {codec} and flags {flags:#x}")
     if version != version_of(flags):
         raise DamagedBatch(f"format version {version} with flags {flags:#x}")
     if count == 0 or body > BODY_BYTES_MAX:
@@ -424,6 +587,8 @@ def batch_from_body(header: BatchHeader, body: memoryview) -> RecordBatch:
     compression and encryption. Raises `DamagedBatch`."""
     if len(body) != header.body_bytes:
         raise DamagedBatch(f"body of {len(body)} bytes instead of {header.body_bytes}")
+    if header.flags & Flag.KAFKA:
+        return KafkaRecordBatch.of(header, body, _receipt_in(header, body))
     # Columns are taken as the header says: it was checked that they fill the body.
     columns = _Columns(body)
     count, flags = header.count, header.flags
@@ -466,6 +631,19 @@ def batch_from_body(header: BatchHeader, body: memoryview) -> RecordBatch:
     )
 
 
+def kafka_facts(header: BatchHeader, body: memoryview) -> KafkaFacts:
+    """Return what a body says of a batch of Kafka's whose blobs cannot be read."""
+    newest_ms, appended_ms = KAFKA_TIMES.unpack_from(body)
+    return KafkaFacts(
+        header=header,
+        time_deltas=None,
+        txids=None,
+        receipt=_receipt_in(header, body),
+        newest_timestamp_ms=newest_ms,
+        appended_ms=appended_ms,
+    )
+
+
 class _Columns:
     """Takes column after column from a body, each aligned to 8."""
 
@@ -482,6 +660,8 @@ class _Columns:
 
 def version_of(flags: int) -> int:
     """Return the oldest version of a batch that has these *flags*."""
+    if flags & Flag.KAFKA:
+        return 6
     if flags & Flag.PAIRS:
         return 5
     if flags & Flag.ENCRYPTED:
@@ -495,7 +675,9 @@ def _body_bytes(
     count: int, flags: int, value_bytes: int, key_bytes: int, headers_bytes: int
 ) -> int | None:
     """Return how long a body of these columns is; None if they contradict each other."""
-    if (headers_bytes or flags & Flag.PAIRS) and not flags & Flag.HEADERS:
+    if (headers_bytes or flags & Flag.PAIRS) and not flags & (Flag.HEADERS | Flag.KAFKA):
+        return None
+    if flags & Flag.KAFKA and key_bytes:
         return None
     padded = _numbers(count, flags) + _blobs(flags, value_bytes, key_bytes, headers_bytes)
     if flags & Flag.RECEIPT:
@@ -513,6 +695,8 @@ def blobs_of(header: BatchHeader) -> tuple[int, int]:
 
 def _numbers(count: int, flags: int) -> list[int]:
     """Return the bytes of the columns of numbers, in order."""
+    if flags & Flag.KAFKA:
+        return [KAFKA_TIMES.size]
     sizes = [4 * (count + 1)]
     if flags & Flag.TIMES:
         sizes.append((8 if flags & Flag.WIDE_TIMES else 4) * count)
@@ -531,7 +715,7 @@ def _blobs(flags: int, value_bytes: int, key_bytes: int, headers_bytes: int) -> 
     sizes = [value_bytes]
     if flags & Flag.KEYS:
         sizes.append(key_bytes)
-    if flags & Flag.HEADERS:
+    if flags & Flag.HEADERS or (flags & Flag.KAFKA and headers_bytes):
         sizes.append(headers_bytes)
     return sizes
 
@@ -540,6 +724,11 @@ def _laid_out(sizes: list[int]) -> int:
     """Return where columns end that stand behind each other, each at a multiple of 8."""
     *padded, last = sizes
     return sum(size + -size % 8 for size in padded) + last
+
+
+def _receipt_in(header: BatchHeader, body: memoryview) -> Receipt | None:
+    """Return the receipt at the end of *body*, if it has one."""
+    return _receipt(body[-RECEIPT.size :]) if header.flags & Flag.RECEIPT else None
 
 
 def _receipt(column: memoryview) -> Receipt:

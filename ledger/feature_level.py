@@ -18,6 +18,7 @@ ENCRYPTION: Final = 2
 IDENTITIES: Final = 3
 OWNERS: Final = 4
 HEADER_PAIRS: Final = 5
+KAFKA_BATCHES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
         IDENTITIES: Level("0.1.0", "connections of version 2 only: both ends prove whose they are"),
         OWNERS: Level("0.1.0", "rights go by owner nodes: whose a ledger is, no client changes"),
         HEADER_PAIRS: Level("0.1.0", "headers with a name twice or a null value: record batch 5"),
+        KAFKA_BATCHES: Level("0.1.0", "batches that Kafka's producers encoded: record batch 6"),
     }
 )
 LEVEL_MAX: Final = max(LEVELS)

@@ -23,6 +23,7 @@ OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests", "_typeshed"}
 DISTRIBUTIONS = {
     "cyclonedx_py": "cyclonedx-bom",
     "google": "protobuf",
+    "kafka": "kafka-python",
     "opentelemetry": "opentelemetry-api",
     "xdist": "pytest-xdist",
 }

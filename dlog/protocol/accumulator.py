@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from dlog.columns import Row, size_of
-from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes
+from dlog.encoded_batch import decode_encoded, joined, largest_record_bytes, parse_encoded
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.headers import PAIRED_RECORD, are_paired
 from dlog.position import NO_TXID, TXID_MAX
@@ -22,7 +22,7 @@ from dlog.protocol.pending_batch import Outcome, PendingBatch
 from dlog.receipts import Receipt
 from dlog.recordbatch import Flag, RecordBatch
 from ledger.errors import LevelTooLow, LogError, TooManyPending
-from ledger.feature_level import HEADER_PAIRS
+from ledger.feature_level import HEADER_PAIRS, KAFKA_BATCHES
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of unconfirmed records, each counted with `pending_batch.RECORD_CHARGE`, beyond which no
@@ -38,6 +38,8 @@ UNIT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX
 """Of the records of one unit (`submit_encoded`), which is one entry."""
 
 
+KAFKA_OVERHEAD: Final = 12
+"""Bytes that Kafka does not count of a batch: with the defaults of both, what Kafka takes fits."""
 _SHORT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX - 1
 """In the open batch: one more does not close it."""
 
@@ -190,8 +192,8 @@ class RecordAccumulator:
         """Append the records of encoded batches, which have no place yet, as one entry, all or
         none; return the outcome they will have. No record of them becomes an object.
 
-        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units.
-        Raises the error that refuses them, and `DamagedBatch`, `BatchTooNew`."""
+        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units; none
+        is Kafka's. Raises the error that refuses them, and `DamagedBatch`, `BatchTooNew`."""
         assert self._origin in {None, receipt.origin}, "an entry has one receipt"
         batches = [decode_encoded(payload) for payload in payloads]
         assert sum(batch.header.records_bytes for batch in batches) <= UNIT_BYTES_MAX, "one entry"
@@ -206,6 +208,25 @@ class RecordAccumulator:
         payload = payloads[0] if len(payloads) == 1 else joined(batches)
         pending = self.packer.add_encoded(payload, receipt)
         self._origin, self._last_txid = receipt.origin, last_txid
+        self.next_offset += pending.count
+        self.wake_writer()
+        return pending
+
+    def submit_kafka(self, payload: bytes) -> PendingBatch:
+        """Append the records of one encoded batch of Kafka's, which has no place yet, as one entry;
+        return the outcome they will have. Its records are not looked at.
+
+        The batch counts as one record. Raises the error that refuses it, `TooManyPending`,
+        `DamagedBatch`."""
+        header = parse_encoded(payload)
+        assert header.flags & Flag.KAFKA, "other batches are checked whole"
+        self._check_pending()
+        refusal = self._refusal(header.value_bytes - KAFKA_OVERHEAD, None, None)
+        if refusal is None and (level := self._level()) < KAFKA_BATCHES:
+            refusal = LevelTooLow("a batch of Kafka's", KAFKA_BATCHES, level)
+        if refusal is not None:
+            raise refusal.with_traceback(None)
+        pending = self.packer.add_encoded(payload, None)
         self.next_offset += pending.count
         self.wake_writer()
         return pending

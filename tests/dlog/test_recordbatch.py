@@ -204,7 +204,7 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
         (5, b"\x07", "unknown codec 7"),
         (6, b"\x80", "flags"),
         (7, b"\x01", "format version 1 with flags 0x100"),
-        (7, b"\x02", "unknown codec 0 or flags 0x200"),
+        (7, b"\x04", "unknown codec 0 or flags 0x400"),
         (8, b"\0\0\0\0", "0 records"),
         (32, b"\xff" * 8, "negative"),
     ],
@@ -219,7 +219,7 @@ def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str)
 def test_a_batch_of_a_newer_program_is_no_damage_but_a_reason_to_upgrade() -> None:
     payload = bytearray(encode_batch(Columns([b"a"]), base_index=0, base_timestamp_ms=0))
     payload[4] = VERSION + 1
-    with pytest.raises(BatchTooNew, match="reads versions up to 5: upgrade it"):
+    with pytest.raises(BatchTooNew, match="reads versions up to 6: upgrade it"):
         decode_batch(bytes(payload))
 
 

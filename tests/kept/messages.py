@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from dlog.columns import Columns
+from dlog.encoded_batch import placed
 from dlog.envelope import seal
 from dlog.errors import NotLeader
-from dlog.headers import HeadersGiven, encode_headers
+from dlog.headers import Headers, HeadersGiven, encode_headers
 from dlog.kafka.protocol.consumer_group_events import Assignor, StoredGeneration, StoredMember
 from dlog.kafka.protocol.group_offsets import (
     CommittedOffset,
@@ -27,6 +28,8 @@ from dlog.kafka.protocol.group_offsets import (
     OffsetsRemoval,
     encode_change,
 )
+from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
+from dlog.kafka_batch import KafkaRecords, parse_kafka_header
 from dlog.protocol.client_table import ClientTable, encode_result
 from dlog.protocol.command import (
     CommandEnvelope,
@@ -50,7 +53,7 @@ from dlog.protocol.forward_message import (
 )
 from dlog.protocol.snapshot import SnapshotHeader, write_snapshot
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, encode_batch
+from dlog.recordbatch import Codec, encode_batch, encode_kafka
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
 from ledger.ids import BookieIdentity
 from ledger.requests import (
@@ -234,6 +237,9 @@ def values() -> Mapping[str, bytes]:
         "batch 4": sealed(Codec.NONE),
         "batch 5": batch(Codec.NONE, headers=PAIRS, receipt=RECEIPT),
         "batch 5, encrypted": sealed(Codec.NONE, PAIRS),
+        "batch 6": kafka_batch(),
+        "batch 6, encrypted": _sealed(kafka_batch(), Codec.NONE),
+        "snapshot of producers": PRODUCERS.encode(now_ms=APPENDED_MS),
     }
 
 
@@ -241,6 +247,36 @@ def compressed() -> Mapping[str, bytes]:
     """Return batches as a compressor makes them: another version of it may make other bytes."""
     batches = {f"batch 3, {codec.name}": _full(codec) for codec in (Codec.ZSTD, Codec.LZ4)}
     return batches | {"batch 4, ZSTD": sealed(Codec.ZSTD)}
+
+
+APPENDED_MS: Final = 1_764_000_000_000
+
+
+def _producers() -> ProducerState:
+    state = ProducerState()
+    for batch in (
+        ProducerBatch(7, 1, 0, 3, 20, APPENDED_MS - 2),
+        ProducerBatch(7, 1, 3, 2, 23, APPENDED_MS - 1),
+    ):
+        state.add(batch)
+    return state
+
+
+PRODUCERS: Final = _producers()
+
+
+def kafka_batch() -> bytes:
+    """Return a batch of Kafka's with a snapshot of producers, at its place."""
+    headers = [Headers(encode_headers(PAIRS) or b""), Headers(b""), Headers(b"")]
+    records = KafkaRecords(values=VALUES, keys=KEYS, timestamps_ms=TIMESTAMPS_MS, headers=headers)
+    encoded = records.encode()
+    payload = encode_kafka(
+        encoded,
+        parse_kafka_header(encoded),
+        appended_ms=APPENDED_MS,
+        producers=PRODUCERS.encode(now_ms=APPENDED_MS),
+    )
+    return placed(payload, base_index=3, previous_txid=9, receipt=RECEIPT)
 
 
 def clients() -> ClientTable:
@@ -262,10 +298,14 @@ def _full(codec: Codec) -> bytes:
 
 def sealed(codec: Codec, headers: HeadersGiven = HEADERS) -> bytes:
     """Return an encrypted batch; there is no chance in it."""
+    return _sealed(batch(Codec.NONE, headers=headers, receipt=RECEIPT), codec)
+
+
+def _sealed(payload: bytes, codec: Codec) -> bytes:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return seal(
-        batch(Codec.NONE, headers=headers, receipt=RECEIPT),
+        payload,
         AESGCM(CIPHER_KEY),
         incarnation="a" * 16,
         ledger_id=7,

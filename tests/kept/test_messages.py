@@ -11,12 +11,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from dlog.envelope import unseal
 from dlog.errors import NotLeader
 from dlog.kafka.protocol.group_offsets import decode_change
+from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
 from dlog.position import NO_TXID
 from dlog.protocol import forward_message
 from dlog.protocol.client_table import ClientTable
 from dlog.protocol.command import decode
 from dlog.protocol.snapshot import check_snapshot, read_snapshot
-from dlog.recordbatch import VERSION, RecordBatch, decode_batch
+from dlog.recordbatch import VERSION, KafkaRecordBatch, RecordBatch, decode_batch
 from ledger.entry import (
     Checked,
     Digest,
@@ -183,6 +184,7 @@ def test_entries_are_read_and_authenticated(version: str) -> None:
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_batch_says_what_it_said(name: str) -> None:
     batch: RecordBatch
+    is_kafka = name.startswith("batch 6")
     if name.startswith("batch 4") or name.endswith("encrypted"):
         cipher = AESGCM(written.CIPHER_KEY)
         batch = unseal(KEPT[name], cipher, incarnation="a" * 16, ledger_id=7, entry_id=3)
@@ -190,18 +192,29 @@ def test_a_batch_says_what_it_said(name: str) -> None:
         batch = decode_batch(KEPT[name])
     assert batch.value_list() == list(written.VALUES)
     assert batch.key_list() == list(written.KEYS)
-    assert batch.txid_list() == list(written.TXIDS)
+    assert batch.txid_list() == (None if is_kafka else list(written.TXIDS))
     assert list(batch.timestamps_ms()) == list(written.TIMESTAMPS_MS)
     header = batch.header
-    assert (header.base_index, header.first_txid, header.last_txid) == (3, 5, 9)
-    assert NO_TXID not in (header.first_txid, header.last_txid)
+    first_txid = NO_TXID if is_kafka else 5
+    assert (header.base_index, header.first_txid, header.last_txid) == (3, first_txid, 9)
     if name != "batch 1":
         headers = batch.headers_list()
         assert headers is not None
-        wanted = written.PAIRS if name.startswith("batch 5") else (("h", b"v"),)
+        wanted = written.PAIRS if name.startswith(("batch 5", "batch 6")) else (("h", b"v"),)
         assert headers[0].pairs() == wanted
     if name not in ("batch 1", "batch 2"):
         assert batch.receipt == written.RECEIPT
+    if is_kafka:
+        assert isinstance(batch, KafkaRecordBatch)
+        assert batch.appended_ms == written.APPENDED_MS
+        assert bytes(batch.producers) == KEPT["snapshot of producers"]
+
+
+def test_a_snapshot_of_producers_says_what_it_said() -> None:
+    state = ProducerState.decode(KEPT["snapshot of producers"])
+    assert state.encode(now_ms=written.APPENDED_MS) == KEPT["snapshot of producers"]
+    assert state.duplicate_of(ProducerBatch(7, 1, 0, 3, 0, 0), now_ms=written.APPENDED_MS) == 20
+    assert state.duplicate_of(ProducerBatch(7, 1, 3, 2, 0, 0), now_ms=written.APPENDED_MS) == 23
 
 
 def test_every_version_and_codec_of_a_batch_is_kept() -> None:

@@ -26,7 +26,7 @@ from dlog.manifest import Segment
 from dlog.position import Place
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
-from dlog.recordbatch import RecordBatch, parse_header
+from dlog.recordbatch import Flag, RecordBatch, parse_header
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
@@ -68,7 +68,11 @@ class ChunkReader:
         patience_s: float | None = None,
         wait_s: float | None = None,
         read_bytes_max: int | None = None,
+        as_stored: bool = False,
     ) -> None:
+        """*as_stored*: batches of Kafka's are not decoded; whoever looks at a column of one then
+        finds its damage."""
+        self._as_stored = as_stored
         self._ledgers = ledgers
         self._node = node
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
@@ -279,14 +283,32 @@ class ChunkReader:
                     self._fetched = entries[at:]
                     break
                 batch = opener.decode(entry.entry_id, entry.payload)
+                if not self._as_stored:
+                    batch.decode()
+                    room_bytes -= max(0, batch.decoded_bytes - batch.header.body_bytes)
             except DamagedBatch as error:
-                raise DamagedLog(
-                    self._node.log,
-                    f"entry {entry.entry_id} of ledger {tail.ledger_id}: {error}",
-                ) from error
+                if read:  # what is before it is delivered first
+                    self._fetched = entries[at:]
+                    break
+                raise self._damage(effect.segment, entry, error) from error
             self._batches[entry.entry_id] = batch
             read.append((entry.entry_id, batch.header.base_index, batch.count))
         return protocol.BatchesRead(read)
+
+    def _damage(self, segment: Segment, entry: LedgerEntry, error: DamagedBatch) -> DamagedLog:
+        """Return the error of a batch that does not decode. One of Kafka's may be what its producer
+        sent: then it is alone, and the records around it can be read."""
+        reason = f"entry {entry.entry_id} of ledger {segment.ledger_id}: {error}"
+        with suppress(DamagedBatch):
+            header = parse_header(entry.payload)
+            if header.flags & Flag.KAFKA and segment.first_offset is not None:
+                first, end = header.base_index, header.end_index
+                reason += (
+                    f" (offsets {segment.first_offset + first} to {segment.first_offset + end - 1}"
+                    f" are of a batch that a producer of Kafka encoded; read on from offset "
+                    f"{segment.first_offset + end})"
+                )
+        return DamagedLog(self._node.log, reason)
 
     async def _opener_of(self, tail: LedgerTail) -> Opener:
         incarnation = self._cursor.incarnation or ""

@@ -30,7 +30,7 @@ class Reader:
 
     After an error (`Trimmed`, `NoSuchLog`, ...) each further read raises it again."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two are for the gateway and for many logs
         self,
         ledgers: Ledgers,
         node: ManifestNode,
@@ -42,12 +42,13 @@ class Reader:
         owns_ledgers: bool = False,
         read_ahead_bytes: int | None = None,
         news: asyncio.Event | None = None,
+        as_stored: bool = False,
     ) -> None:
         """*incarnation*: the only one to be read; None: the one that is there.
 
         *read_ahead_bytes*: how much to hold beyond what was read, apart from one entry.
 
-        *news* is set whenever `is_ready` may have become true."""
+        *news* is set whenever `is_ready` may have become true. *as_stored*: see `ChunkReader`."""
         self.log = node.log
         self._node = node
         self._ledgers = ledgers
@@ -61,6 +62,7 @@ class Reader:
             incarnation=incarnation,
             patience_s=patience_s,
             read_bytes_max=self._ahead_bytes_max,
+            as_stored=as_stored,
         )
         self._position = start
         self._chunks: deque[Chunk] = deque()

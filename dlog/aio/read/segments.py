@@ -152,7 +152,7 @@ async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None
     while (entry := seek.probe) is not None:
         if isinstance(wanted, ReachedTime):
             facts = await facts_of(reader, entry)
-            seek = seek.narrowed(facts.header, max(facts.timestamps_ms()))
+            seek = seek.narrowed(facts.header, facts.newest_ms)
         else:
             seek = seek.narrowed(await header_of(reader, entry))
     return seek.found
@@ -244,8 +244,8 @@ async def seal_of(
             else last.header.first_txid
         ),
         last_txid=max(last.header.last_txid, last_txid),
-        first_timestamp_ms=min(first.timestamps_ms()),
-        last_timestamp_ms=max(last.timestamps_ms()),
+        first_timestamp_ms=first.oldest_ms,
+        last_timestamp_ms=last.newest_ms,
         receipt=last.receipt,
     )
 

@@ -100,6 +100,7 @@ class LogWriter:
         """Call `send` then."""
         self.submit_many = self._accumulator.submit_many
         self.submit_encoded = self._accumulator.submit_encoded
+        self.submit_kafka = self._accumulator.submit_kafka
         self._machine = Writing(
             node.log,
             manifest,
@@ -160,6 +161,11 @@ class LogWriter:
     def last_offset(self) -> int:
         """Offset of the last confirmed record; -1 if the log never had one."""
         return self._machine.confirmed_offset - 1
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next append, behind all that was taken."""
+        return self._accumulator.next_offset
 
     @property
     def last_txid(self) -> int | None:

@@ -177,7 +177,7 @@ def test_the_version_is_printed() -> None:
     package, formats = result.stdout.splitlines()
     assert package.startswith("dlog-ledgers ")
     assert formats.startswith("wire 2; ")
-    assert "record batch 5" in formats
+    assert "record batch 6" in formats
 
 
 def test_another_projects_package_of_the_name_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def level() -> object:
 def test_a_cluster_rises_when_it_is_told_to_and_only_then() -> None:
     put(ClusterLevel())
     shown = cluster("status").stdout
-    assert "record batch 5" in shown
+    assert "record batch 6" in shown
     assert "can rise" in shown
     cluster("upgrade", "--dry-run")
     assert level() == 1
