@@ -64,6 +64,8 @@ INITIAL_DELAY_MS: Final = 500
 """How long a group that was empty waits for more members, so that those which start together
 make one generation."""
 NO_PROTOCOL: Final = ""
+_CHARGE: Final = 32
+"""Of a member, and of each of its assignors, beside the bytes that they have."""
 
 
 class GroupPhase(Enum):
@@ -771,11 +773,11 @@ def _rebalance_timeout_of(join: JoinRequested) -> int:
 
 
 def _size_of(*texts: str | None) -> int:
-    return sum(len(text.encode()) for text in texts if text)
+    return _CHARGE + sum(len(text.encode()) for text in texts if text)
 
 
 def _size_of_assignors(assignors: Iterable[Assignor]) -> int:
-    return sum(len(each.name.encode()) + len(each.metadata) for each in assignors)
+    return sum(_CHARGE + len(each.name.encode()) + len(each.metadata) for each in assignors)
 
 
 def _size_of_join(join: JoinRequested) -> int:

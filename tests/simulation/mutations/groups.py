@@ -1,11 +1,15 @@
 """Bugs of the coordinator of consumer groups, found by groups at random."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dlog.kafka import coordinator
+from dlog.kafka.group_mirror import GroupMirror
+from dlog.kafka.offsets_log import OffsetsLog
 from dlog.kafka.protocol import consumer_group as groups
 from dlog.kafka.protocol.consumer_group import ConsumerGroup, GroupPhase
 from dlog.kafka.protocol.consumer_group_events import (
@@ -18,6 +22,7 @@ from dlog.kafka.protocol.group_offsets import CommittedOffset, GroupOffsets, Off
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _GROUPS = "tests/dlog/kafka/test_consumer_group.py"
+_COORDINATOR = "tests/dlog/kafka/test_coordinator.py"
 _DRAWN = f"{_GROUPS}::test_groups_at_random_keep_every_promise"
 
 
@@ -245,3 +250,78 @@ def keeps_ids_that_nobody_joined_with(patch: Patch) -> None:
             self._pending_ids[member_id] = now_ms + 10**12
 
     patch.set(ConsumerGroup, "_join", join)
+
+
+@mutation(
+    "group offsets",
+    drawn=False,
+    test=f"{_COORDINATOR}::test_what_is_not_in_the_log_is_not_acknowledged",
+)
+def acknowledges_commits_before_they_are_in_the_log(patch: Patch) -> None:
+    honest = OffsetsLog.submit_commit
+
+    def submit_commit(self: OffsetsLog, *commit: Any) -> Any:
+        outcome = honest(self, *commit)
+        if isinstance(outcome, asyncio.Future):
+            outcome.set_result(None)
+        return outcome
+
+    patch.set(OffsetsLog, "submit_commit", submit_commit)
+
+
+@mutation(
+    "group offsets",
+    drawn=False,
+    test=f"{_COORDINATOR}::test_the_log_is_compacted_and_says_the_same",
+)
+def truncates_behind_the_snapshot(patch: Patch) -> None:
+    """All of it is gone, and nobody notices before a takeover."""
+    honest = OffsetsLog._write_snapshot
+
+    async def write_snapshot(self: OffsetsLog) -> None:
+        await honest(self)
+        await self._dlog.truncate(before=self._dlog.last_offset + 1)
+
+    patch.set(OffsetsLog, "_write_snapshot", write_snapshot)
+
+
+@mutation(
+    "group takeovers",
+    drawn=False,
+    test=f"{_COORDINATOR}::test_a_log_that_was_lost_just_now_is_left_alone",
+)
+def takes_a_log_back_at_once(patch: Patch) -> None:
+    """Two gateways whose views differ fence each other without end."""
+    patch.set(coordinator, "REOPEN_S", -1.0)
+
+
+@mutation(
+    "group mirror",
+    drawn=False,
+    test=f"{_COORDINATOR}::test_what_a_group_has_committed_is_a_consumer_of_the_log",
+)
+def moves_the_consumer_of_a_group_forward_only(patch: Patch) -> None:
+    """Retention then removes what the group reads again."""
+    honest = GroupMirror.note
+
+    def note(self: GroupMirror, source: str, group: str, key: Any, offset: int | None) -> None:
+        handle = self._handles.get((source, group, key))
+        if handle is None or offset is None or offset > handle.position:
+            honest(self, source, group, key, offset)
+
+    patch.set(GroupMirror, "note", note)
+
+
+@mutation(
+    "group mirror",
+    drawn=False,
+    test=f"{_COORDINATOR}::test_a_gateway_that_lost_the_group_moves_its_consumer_no_more",
+)
+def moves_the_consumer_of_a_group_that_another_gateway_has(patch: Patch) -> None:
+    honest = GroupMirror._write
+
+    async def write(self: GroupMirror, key: Any, *rest: Any) -> None:
+        self._handles.pop(key, None)
+        await honest(self, key, *rest)
+
+    patch.set(GroupMirror, "_write", write)
