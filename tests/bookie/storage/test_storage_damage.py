@@ -7,7 +7,7 @@ be taken for something that was never promised: the end of the newest journal, w
 commit that a crash tore.
 There, what is left must be all that was promised up to some commit: a *prefix*.
 
-DLOG_TEST_DAMAGE_EVERY=1, as in `make chaos-bookie`, tries every byte; else one out of 41 is, the
+DLOG_TEST_DAMAGE_EVERY=1, as in `make chaos-bookie`, tries every byte; else one out of 97 is, the
 same ones in each run.
 """
 
@@ -29,7 +29,7 @@ from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises, r
 from tests.bookie.tally import tally
 from tests.simulation.disk import SECTOR_BYTES, SimDisk
 
-EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "41"))
+EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "97"))
 Damage = Callable[[SimDisk, str, int], None]
 LEDGERS = (1, 2, 3, 4)
 DELETED = 5
@@ -258,7 +258,7 @@ def test_random_damage_in_several_files_gives_answers_or_typed_errors_only() -> 
     lot = random.Random(5)
     before = life()
     files = [path for path in files_of(before.disk) if not path.endswith(".journal")]
-    for _ in range(150 if EVERY > 1 else 5000):
+    for _ in range(60 if EVERY > 1 else 5000):
         disk = before.disk.copy()
         for path in lot.sample(files, 3):
             at = lot.randrange(len(disk.content(path)))

@@ -22,6 +22,9 @@ from tests.simulation.logs.writing import Leader
 
 QUORUM = Quorum(3, 3, 2)
 POINTS_MAX = 1000
+SAMPLE = 6
+"""`make sim LOGS=1` has each point, `make test` one of so many, and the first one of each step."""
+LONG = pytest.mark.long("sim")
 STEPS = ("ReadManifest", "RecoverSegment", "CreateLedger", "WriteManifest")
 
 
@@ -64,6 +67,8 @@ class Interrupted(LogSimulation):
         """Of the opener, until it stopped or had the log."""
         self.step = ""
         """The last one that was under way by then."""
+        self.steps: list[str] = []
+        """The same, after each of its actions."""
         self.had_opened = False
         """Whether it had the log before it could stop."""
 
@@ -97,6 +102,7 @@ class Interrupted(LogSimulation):
                 return
             self._actions += 1
             self.step = process.loop.step or self.step
+            self.steps.append(self.step)
             self.had_opened = self.opened
             if self._actions < self._at or self.had_opened:
                 return
@@ -127,24 +133,38 @@ def _sleep(process: Process) -> None:
     process.host.asleep = True
 
 
-def stopped_anywhere(fate: str) -> Iterator[Interrupted]:
-    """Run it with a stop at each point; yield those in which the opener did not come so far."""
-    for at in range(1, POINTS_MAX):
-        world = Interrupted(at, fate)
+def stopped_anywhere(fate: str, every: int) -> Iterator[Interrupted]:
+    """Run it with a stop at one of *every* points, and at the first one of each step; yield those
+    in which the opener did not come so far."""
+    undisturbed = Interrupted(POINTS_MAX, fate)
+    undisturbed.run()
+    assert undisturbed.had_opened, f"it never opened within {POINTS_MAX} actions"
+    before = None
+    for at, step in enumerate(undisturbed.steps, 1):
+        if step == before and at % every:
+            continue
+        before, world = step, Interrupted(at, fate)
         world.run()
         if world.had_opened:
             return
         yield world
-    raise AssertionError(f"it never opened within {POINTS_MAX} actions")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", ["crashes", pytest.param("sleeps", marks=pytest.mark.long("sim"))])
-def test_a_takeover_that_stops_anywhere_is_taken_over_itself(fate: str) -> None:
-    assert {world.step for world in stopped_anywhere(fate)} == {"", *STEPS}
+@pytest.mark.parametrize(
+    ("fate", "every"),
+    [
+        ("crashes", SAMPLE),
+        pytest.param("crashes", 1, marks=LONG),
+        pytest.param("sleeps", 1, marks=LONG),
+    ],
+)
+def test_a_takeover_that_stops_anywhere_is_taken_over_itself(fate: str, every: int) -> None:
+    assert {world.step for world in stopped_anywhere(fate, every)} == {"", *STEPS}
 
 
 @pytest.mark.slow
-def test_who_loses_its_term_anywhere_before_the_swap_never_has_the_log() -> None:
-    ends = {(world.step, world.opened) for world in stopped_anywhere("loses its term")}
+@pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=LONG)])
+def test_who_loses_its_term_anywhere_before_the_swap_never_has_the_log(every: int) -> None:
+    ends = {(world.step, world.opened) for world in stopped_anywhere("loses its term", every)}
     assert ends == {("WriteManifest", True), *((step, False) for step in ("", *STEPS[:-1]))}

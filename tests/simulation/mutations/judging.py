@@ -38,14 +38,15 @@ class Verdict:
         return self.caught_by != NOT_CAUGHT
 
 
-def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
-    """Run what has to find the bug *name*, with it: its test, and seeds until one fails."""
+def judge(name: str, seeds_max: int = SEEDS_MAX, first: int = 0) -> Verdict:
+    """Run what has to find the bug *name*, with it: its test, and seeds from *first* on until one
+    fails."""
     began = time.monotonic()
     mutation = MUTATIONS[name]
     if mutation.test and not fails_its_test(name):
         return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
     if mutation.drawn:
-        return _judge_by_seeds(name, seeds_max, began)
+        return _judge_by_seeds(name, range(first, first + seeds_max), began)
     return Verdict(name, None, mutation.test, "", time.monotonic() - began)
 
 
@@ -64,16 +65,16 @@ def fails_its_test(name: str) -> bool:
     return done.returncode == 1
 
 
-def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
+def _judge_by_seeds(name: str, seeds: range, began: float) -> Verdict:
     """A seed that breaks without the bug as well says nothing about it."""
     workload = WORKLOADS[MUTATIONS[name].scenario]
     run = workload.attempt
-    for seed in range(seeds_max):
+    for count, seed in enumerate(seeds, 1):
         with put_back(name):
             outcome = run(seed)
         if isinstance(outcome, SimulationError) and not isinstance(run(seed), SimulationError):
             took_s = time.monotonic() - began
-            return Verdict(name, seed + 1, caught_by(outcome, workload), outcome.broken, took_s)
+            return Verdict(name, count, caught_by(outcome, workload), outcome.broken, took_s)
     return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
 
 

@@ -11,7 +11,7 @@ from tests.simulation.mutations.judging import judge
 from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR
 from tests.simulation.repair.workload import RepairSimulation
 
-SEEDS = range(40)
+SEEDS = range(16)
 FAST = [
     "swaps_before_the_last_copy_is_durable",
     "leaves_the_last_entry_out",
@@ -60,7 +60,8 @@ def test_a_failure_tells_how_to_see_it_again(
 ) -> None:
     monkeypatch.setattr(Situation, "must_go", lambda *_: False)
     monkeypatch.setattr(RepairSimulation, "healed_s_max", 100.0)
-    assert main(["--repair", "--seeds", "0:40", "--jobs", "1", "--failures-max", "1"]) == 1
+    command = "--repair --seeds 0:40 --jobs 1 --failures-max 1 --shrink-s 1"
+    assert main(command.split()) == 1
     printed = capsys.readouterr().out
     assert "reproduce: make sim REPAIR=1 SEED=" in printed
     assert "broke at step" in printed
