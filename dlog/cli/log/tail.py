@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.commands import READS, CommandGroup
+from dlog.cli.commands import APPLIES, CommandGroup
 from dlog.cli.completion import complete_position
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, parse_start, parse_time
@@ -94,7 +94,7 @@ _PARTS: Final[dict[str, Part]] = {
 
 
 @app.define(
-    READS,
+    APPLIES,  # a consumer moves on
     "dlog log tail greetings",
     "dlog log tail greetings -f --start end",
     "dlog log tail greetings -f --last 10",
