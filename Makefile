@@ -240,6 +240,7 @@ bench-bookie: $(STAMP)
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
 
 bench-spark: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_spark.py
 	$(PY) -m benchmarks.spark $(if $(ONLY),--only $(ONLY))
 
 bench-peers: $(STAMP)
@@ -263,6 +264,7 @@ bench-calls: $(STAMP)
 	$(PY) -m benchmarks.calls --files
 
 bench-repair: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_repair.py
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
 
 # Atheris has no wheels for some platforms; without it mutants are drawn by chance.
@@ -277,7 +279,7 @@ chaos: $(STAMP)
 chaos-jepsen: $(STAMP)
 	$(PY) -m tests.integration.chaos --jepsen --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
-	DLOG_TEST_JEPSEN=1 $(PY) -m pytest -q tests/integration/test_jepsen_chaos.py
+	DLOG_TEST_JEPSEN=1 $(PY) -m pytest -q --long tests/integration/test_jepsen_chaos.py
 
 # Porcupine is fetched by Go, at the version and checksum of tests/linearizable/checker/go.mod and go.sum.
 linearizable: $(STAMP)
@@ -309,15 +311,18 @@ chaos-repair: $(STAMP)
 	$(PY) -m tests.integration.chaos --repair --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
 	$(PY) -m pytest -s --long tests/integration/test_rolling_restart.py tests/integration/test_operators_day.py
+	$(PY) -m pytest -q --long -m long tests/integration/test_repair_chaos.py tests/integration/test_autorecovery.py \
+	    tests/integration/test_restore.py
 
 chaos-replica: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/integration/test_replica_chaos.py
 	@exec $(PY) -m tests.linearizable --only bank --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) --zookeepers $(or $(ZK),3)
 
 # First metadata store and bookies are away for 30 s each, and clusters that `make test` leaves out run; then
 # anything is killed for CHAOS_S.
 chaos-spark: $(STAMP)
 	DLOG_TEST_AWAY_S=30 $(PY) -m pytest -q --long -k "away or idle" tests/dlog/spark/test_spark_sink_trouble.py
-	$(PY) -m pytest -q --long -m long tests/dlog/spark/test_spark_cluster.py
+	$(PY) -m pytest -q --long -m long tests/dlog/spark/test_spark_cluster.py tests/examples/test_lakehouse.py
 	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
 
 clean:

@@ -33,7 +33,8 @@ OF_PASSES = (
     [
         ("file", (), (*OF_COPIES, *OF_PASSES)),
         pytest.param(
-            "zookeeper", ("--only", "passes"), OF_PASSES, marks=pytest.mark.zookeeper
+            *("zookeeper", ("--only", "passes"), OF_PASSES),
+            marks=[pytest.mark.zookeeper, pytest.mark.long("bench-repair")],
         ),  # a bookie that is killed is missed after a time-out: that takes long
     ],
 )

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+LONG = pytest.mark.long("bench-spark")
+TABLES = tuple(f"table, 2,000 of 100 B: {way}" for way in ("memory", "dlog"))
 PROMISED = (
+    *TABLES,
     *(
         f"{what}, 2,000 of 100 B: {way}"
         for what in (
-            "table",
             "stream to noop",
             "stream to parquet",
             "write by one job",
@@ -38,11 +40,18 @@ PROMISED = (
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.timeout(900)
-def test_a_quick_run_tells_every_figure(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--without-kafka"]
+@pytest.mark.parametrize(
+    ("only", "promised"),
+    [(("--only", "source"), TABLES), pytest.param((), PROMISED, marks=LONG)],
+    ids=["tables", "everything"],
+)
+def test_a_quick_run_tells_every_figure(
+    only: tuple[str, ...], promised: tuple[str, ...], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--without-kafka", *only]
     command += ["--dir", str(tmp_path), "--json", str(tmp_path / "kept.json")]
     subprocess.run(command, check=True, timeout=800)
     kept = json.loads((tmp_path / "kept.json").read_text())
     found = {figure["name"] for figure in kept["figures"]}
-    assert set(PROMISED) <= found
+    assert set(promised) <= found
     assert (tmp_path / "kept.svg").exists()

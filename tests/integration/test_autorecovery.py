@@ -29,6 +29,10 @@ pytestmark = pytest.mark.integration
 DELAY_S: Final = 0.5
 RECORDS: Final = 300
 LOG: Final = "orders"
+STORES: Final = [
+    "file",
+    pytest.param("zookeeper", marks=[pytest.mark.zookeeper, pytest.mark.long("chaos-repair")]),
+]
 
 
 def dlog(uri: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -86,6 +90,7 @@ async def a_member(cluster: LocalCluster) -> int:
         await client.close()
 
 
+@pytest.mark.parametrize("metadata", STORES, indirect=True)
 async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
     tmp_path: Path, metadata: str | None
 ) -> None:

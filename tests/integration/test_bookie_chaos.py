@@ -35,7 +35,7 @@ from tests.bookie.processes import SmallBookie
 from tests.bookie.small_bookie import NAME
 from tests.waiting import PATIENCE_S
 
-CHAOS_S: Final = float(os.environ.get("DLOG_TEST_CHAOS_S", "16"))
+CHAOS_S: Final = float(os.environ.get("DLOG_TEST_CHAOS_S", "10"))
 SEED: Final = os.environ.get("DLOG_TEST_CHAOS_SEED", "1")
 SLACK_S: Final = 240.0
 WRITERS: Final = 6

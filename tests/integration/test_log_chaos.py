@@ -18,7 +18,7 @@ from tests.integration.chaos.history import History, Seen, seen_by
 from tests.waiting import alive, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = 12
+SECONDS: Final = 8
 DEADLINE_S: Final = 400
 SKIPPED: Final = 5
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.test_log_chaos import ROOT, SKIPPED, chaos
 
-SECONDS: Final = 15
+SECONDS: Final = 5
 DEADLINE_S: Final = 600
 
 
@@ -18,7 +18,10 @@ DEADLINE_S: Final = 600
     ("zookeepers", "seed", "first"),
     [
         ("0", "6", "a disk that is replaced"),
-        pytest.param("1", "20", "a machine that burns", marks=pytest.mark.zookeeper),
+        pytest.param(
+            *("1", "20", "a machine that burns"),
+            marks=[pytest.mark.zookeeper, pytest.mark.long("chaos-repair")],
+        ),
     ],
 )
 def test_a_cluster_that_loses_bookies_and_disks_has_every_copy_again_and_lost_no_record(

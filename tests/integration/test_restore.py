@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 LOG: Final = "orders"
 COUNT: Final = 20
 BOOKIES: Final = 3
-STORES: Final = ["file", "zookeeper"]
+STORES: Final = ["file", pytest.param("zookeeper", marks=pytest.mark.long("chaos-repair"))]
 
 WRITER: Final = """
 import sys

@@ -24,11 +24,21 @@ from tests.waiting import PATIENCE_S, eventually, until
 pytestmark = pytest.mark.integration
 
 LOG: Final = "restarted"
+LONG: Final = pytest.mark.long("chaos-repair")
 BETWEEN: Final = 50
 """Appends between two restarts."""
 
 
-@pytest.mark.parametrize("bookies", [3, 5])
+@pytest.mark.parametrize(
+    ("metadata", "bookies"),
+    [
+        ("file", 3),
+        pytest.param("file", 5, marks=LONG),
+        pytest.param("zookeeper", 3, marks=[pytest.mark.zookeeper, LONG]),
+        pytest.param("zookeeper", 5, marks=pytest.mark.zookeeper),
+    ],
+    indirect=["metadata"],
+)
 async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing_needless(
     tmp_path: Path, metadata: str | None, bookies: int
 ) -> None:

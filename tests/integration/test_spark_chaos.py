@@ -35,7 +35,7 @@ def test_each_row_is_there_once_whoever_is_killed() -> None:
     seed = os.environ.get("DLOG_TEST_CHAOS_SEED", "1")
     command = [sys.executable, "-m", "tests.integration.chaos_spark"]
     done = subprocess.run(
-        dying_with_parent([*command, "--seconds", "12", "--seed", seed], os.getpid()),
+        dying_with_parent([*command, "--seconds", "6", "--seed", seed], os.getpid()),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.slow
 
-CHAOS_S: Final = float(os.environ.get("DLOG_TEST_REPAIR_S", "8"))
+CHAOS_S: Final = float(os.environ.get("DLOG_TEST_REPAIR_S", "5"))
 LOGS: Final = ("one", "two", "three")
 BOOKIES: Final = 6
 AUDITING: Final = AuditConfig(delay_s=0.3, check_all_s=5)

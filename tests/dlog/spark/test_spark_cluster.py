@@ -73,7 +73,7 @@ def kill_a_machine() -> None:
 @pytest.mark.parametrize(
     ("master", "trouble"),
     [
-        (None, (kill_executors, kill_python_workers, kill_a_machine)),
+        pytest.param(None, (kill_executors, kill_python_workers, kill_a_machine), marks=LONG),
         pytest.param(LOCAL_CLUSTER, (kill_python_workers, kill_executors), marks=LONG),
     ],
     ids=["standalone", "local-cluster"],
