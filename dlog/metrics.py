@@ -171,6 +171,13 @@ METRICS.gauge(
 REPLICA_RECORDS: Final = METRICS.tally(
     "dlog_replica_applied_records_total", "Records that replicas applied: commands, marks, digests."
 )
+REPLICA_FORWARDS: Final = METRICS.tally(
+    "dlog_replica_forwards_total",
+    "Attempts of replicas to have the leader do a command, by outcome: answered, refused (this "
+    "attempt certainly has no effect), or lost (no reply; the command is sent again).",
+    "outcome",
+    known=[("answered",), ("refused",), ("lost",)],
+)
 REPLICA_SNAPSHOTS: Final = METRICS.tally(
     "dlog_replica_snapshots_total",
     "Snapshots of replicas: written, restored, or failed to be written.",

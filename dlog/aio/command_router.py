@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from dlog import metrics
 from dlog.aio.forward import (
     ForwardClient,
     ForwardDenied,
@@ -175,10 +176,16 @@ class CommandRouter:
         command = ForwardedCommand(request, payload, replica.version, timeout_ms)
         try:
             reply = await self._client.send(endpoint, command)
+        except ForwardFailed:
+            metrics.REPLICA_FORWARDS.add("lost")
+            raise
         except ForwardDenied:
+            metrics.REPLICA_FORWARDS.add("refused")
             identity = own_name(self._security)
             what = f"submit to the leader of log {replica.name!r}, or it may not lead"
             raise AccessDenied(identity, "writer", what, logs=replica.name) from None
+        is_refused = isinstance(reply, NotLeader | ForwardRefused | TooManyPending)
+        metrics.REPLICA_FORWARDS.add("refused" if is_refused else "answered")
         if isinstance(reply, LogError):
             raise reply
         return reply

@@ -66,13 +66,15 @@ def main(uri: str, name: str, snapshots: str | None = None) -> None:
                     try:
                         result = replica.submit(
                             number.encode(),
-                            request_id=("client", int(number)) if how == "submit" else None,
+                            request_id=("client", int(number)),
                             timeout_s=PATIENCE_S,
                             forward=how == "forward",
                         )
                         say("result", number=int(number), result=result)
                     except LogError as error:
                         say("error", number=int(number), error=type(error).__name__)
+                case ["role"]:
+                    say("role", role=replica.role)
                 case ["go"]:
                     machine.may_apply.set()
                 case ["read"]:

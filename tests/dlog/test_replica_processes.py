@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ DEADLINE_S = 120
 COMMANDS = 300
 KILLS = (70, 190)
 """In the middle of these commands."""
+FORWARD_KILLS = (40, 110, 180, 250)
 
 
 class Member:
@@ -51,12 +53,19 @@ class Member:
 
 
 @asynccontextmanager
-async def member(uri: str, name: str, snapshots: Path | None) -> AsyncIterator[Member]:
+async def member(
+    uri: str, name: str, snapshots: Path | None, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Member]:
     command = [sys.executable, "-m", "tests.dlog.replica_member", uri, name]
     if snapshots is not None:
         command.append(snapshots.as_uri())
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=1 << 24
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        cwd=ROOT,
+        limit=1 << 24,
+        env={**os.environ, **(environment or {})},
     )
     try:
         yield Member(process)
@@ -154,34 +163,57 @@ async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_p
         assert (await slow.hear("done"))["numbers"] == list(range(1, last + 1))
 
 
-async def test_commands_forwarded_by_a_follower_are_done_once_though_leaders_are_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize("tls", [False, True])
+async def test_forwarded_commands_are_done_once_though_one_leader_after_the_other_is_killed(
+    tmp_path: Path, *, tls: bool
 ) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
-        cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
-        members = [
-            await stack.enter_async_context(member(cluster.uri, name, tmp_path / "snapshots"))
-            for name in ("a", "b", "c")
-        ]
-        for each in members:
-            await each.hear("open")
-        waits = {asyncio.create_task(each.hear("leads")): each for each in members}
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        leader = waits[done.pop()]
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        follower = next(each for each in members if each is not leader)
-        results = []
+        running = LocalCluster(tmp_path / "cluster", tls=tls)
+        cluster = await stack.enter_async_context(running)
+        members: list[Member] = []
+
+        async def begin(name: str) -> None:
+            snapshots = tmp_path / "snapshots"
+            begun = member(cluster.uri, name, snapshots, cluster.environment)
+            members.append(await stack.enter_async_context(begun))
+            await members[-1].hear("open")
+
+        async def is_leader(one: Member) -> bool:
+            one.tell("role")
+            return bool((await one.hear("role"))["role"] == "leader")
+
+        async def leaders() -> list[Member]:
+            return [one for one in members if await is_leader(one)]
+
+        async def is_led() -> bool:
+            return len(await leaders()) == 1
+
+        async def forwarded(by: Member, number: int) -> int:
+            by.tell(f"forward {number}")
+            said = await by.hear("result", "error")
+            assert said["event"] == "result", said
+            return int(said["result"])
+
+        for name in ("a", "b", "c"):
+            await begin(name)
         for number in range(1, COMMANDS + 1):
-            follower.tell(f"forward {number}")
-            if number == KILLS[0]:
+            by = members[number % len(members)]
+            if number in FORWARD_KILLS:
+                await eventually(is_led)
+                [leader] = await leaders()
+                by = next(one for one in members if one is not leader)
+                by.tell(f"forward {number}")
                 await asyncio.sleep(0)
                 leader.process.kill()
-            said = await follower.hear("result", "error")
-            assert said["event"] == "result", said
-            results.append(said["result"])
-        assert results == list(range(1, COMMANDS + 1)), "each has one effect, in order"
-        follower.tell("read")
-        assert (await follower.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))
+                members.remove(leader)
+                said = await by.hear("result", "error")
+                assert (said["event"], said.get("result")) == ("result", number)
+                await begin(f"instead-{number}")
+                for one in members:
+                    assert await forwarded(one, number) == number, "and one result"
+            else:
+                assert await forwarded(by, number) == number, "each has one effect, in order"
+        for one in members:
+            one.tell("read")
+            assert (await one.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))

@@ -527,6 +527,13 @@ async def a_replica_applies(cluster: WholeCluster, _: pytest.MonkeyPatch) -> Non
                     assert await replica.submit(b"x") == count
                     await replica.snapshot()
                     cluster.seen.look()
+            async with (
+                Replica.open("replicated", Count(), client=client) as replica,
+                Replica.open("replicated", Count(), client=client) as follower,
+            ):
+                assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
+                assert await follower.submit(b"x", forward=True, timeout_s=PATIENCE_S) == count + 1
+                cluster.seen.look()
 
 
 async def left_by_its_leader(client: LedgerClient, log: str) -> None:
