@@ -1,6 +1,6 @@
 """A replica of a bank: asked on standard input, it answers on standard output as JSON lines.
 
-    {"call": 7, "do": "submit", "request": ["client-1", 3], "payload": {...}}
+    {"call": 7, "do": "submit", "request": ["client-1", 3], "payload": {...}, "forward": true}
     {"call": 8, "do": "read", "consistency": "local"}
     resign
 
@@ -28,6 +28,8 @@ KEEP: Final = 3
 POLICY: Final = SnapshotPolicy(every_records=40, keep=KEEP, truncate=True)
 SUBMIT_S: Final = 8.0
 RETRY_S: Final = 0.2
+FORWARDED: Final = "replica-"
+"""How the name of a client begins that a replica gives to what it forwards without a request."""
 
 Question = dict[str, Any]
 
@@ -41,7 +43,7 @@ class Bank(StateMachine):
     def apply(self, command: Command) -> object:
         payload = json.loads(command.payload)
         result = self.state.apply(payload)
-        if command.request_id is None:
+        if command.request_id is None or command.request_id.client.startswith(FORWARDED):
             self.state.anonymous[payload["id"]] = result[0]
         return result
 
@@ -121,6 +123,7 @@ class BankReplica:
                         json.dumps(question["payload"]).encode(),
                         request_id=tuple(request) if request else None,
                         timeout_s=SUBMIT_S,
+                        forward=question["forward"],
                     )
                 case "read":
                     fields["complete_at"] = complete_at(replica)  # before, as it may grow meanwhile

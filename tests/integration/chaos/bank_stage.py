@@ -32,6 +32,8 @@ PAUSES_S: Final = (0.0, 0.02, 0.2)
 RETRY_S: Final = 0.05
 ANSWER_S: Final = 3.0
 """How long a client waits for an answer before it asks elsewhere."""
+FORWARDED: Final = 0.4
+"""The share of commands that any replica is given, which sends them to the leader."""
 REPEATED: Final = 40
 """So many of its last requests a client may repeat; the table of clients has more."""
 WHOLE_LEFT: Final = 2
@@ -169,19 +171,25 @@ class BankStage(Stage):
 
     async def _submit(self, effect: Effect, number: int | None, random: Random) -> list[int]:
         leader = [each for each in self.writers if each.life == self._leader_name]
-        replica = leader[0] if leader and random.random() < 0.9 else random.choice(self.writers)
+        forward = random.random() < FORWARDED
+        asks_leader = leader and not forward and random.random() < 0.9
+        replica = leader[0] if asks_leader else random.choice(self.writers)
         request = None if number is None else [effect.client, number]
         question: dict[str, object] = {
             "do": "submit",
             "request": request,
             "payload": effect.payload,
+            "forward": forward,
         }
         try:
             answer = await self._ask(replica, question)
         except NoAnswer as error:
             self._leader_name = error.leader
             raise
-        self._leader_name = replica.life
+        if forward:
+            self.happened["commands of any replica"] += 1
+        else:
+            self._leader_name = replica.life
         result: list[int] = answer["result"]
         return result
 
