@@ -1,0 +1,102 @@
+"""Which clients of a gateway may read and write which logs: those with grants, as everywhere.
+
+Grants count where TLS is required, as only there a client has an identity, that of its certificate.
+Elsewhere everybody may do everything. The gateway itself reads and writes with its own certificate,
+so it asks for each client what bookies would ask.
+"""
+
+import asyncio
+from contextlib import closing
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from dlog.kafka.errors import KafkaRefusal
+from ledger.errors import DamagedMetadata, MetadataUnavailable
+from ledger.log_events import get_logger
+from ledger.metastore.port import MetadataStore
+from ledger.security.access import ACCESS, ANYTHING, NEEDED, Permission, Role, Rules, allowed
+from ledger.security.documents import read_rules
+from ledger.tasks import is_cancelled
+
+KNOWN_MAX: Final = 65_536
+"""Answers that are remembered until the grants change."""
+REFRESH_S: Final = 60.0
+RETRY_S: Final = 1.0
+_log = get_logger(__name__)
+
+
+class GatewayAccess:
+    """`start`, then `close`. Without *required* all is allowed."""
+
+    def __init__(self, store: MetadataStore, *, required: bool) -> None:
+        self._store, self._required = store, required
+        self._rules = Rules()
+        self._known: dict[tuple[str, str], int] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises `MetadataUnavailable`, `DamagedMetadata`."""
+        if self._required:
+            self._rules = await read_rules(self._store)
+            self._following = asyncio.create_task(self._follow(), name="grants")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def may(self, identity: str, action: Permission, log: str) -> bool:
+        if not self._required:
+            return True
+        mask = self._known.get((identity, log))
+        if mask is None:
+            mask = allowed(self._rules.of(identity), log)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[identity, log] = mask
+        return bool(mask & action)
+
+    def check(self, identity: str, action: Permission, log: str) -> None:
+        """Raises `KafkaRefusal`: TOPIC_AUTHORIZATION_FAILED."""
+        if not self.may(identity, action, log):
+            who = identity or "a client without a certificate"
+            sentence = f"{who} is no {NEEDED[action]} of log {log!r}: 'dlog access grant'"
+            raise KafkaRefusal(ErrorCode.topic_authorization_failed, sentence)
+
+    def check_all(self, identity: str, action: Permission) -> None:
+        """Check *action* on whatever log there is. Raises `KafkaRefusal`:
+        CLUSTER_AUTHORIZATION_FAILED."""
+        if not self._required:
+            return
+        grants = self._rules.of(identity)
+        if not any(each.logs == ANYTHING and each.allows("any") & action for each in grants):
+            who = identity or "a client without a certificate"
+            sentence = f"{who} is no {Role.WRITER} of all logs: 'dlog access grant'"
+            raise KafkaRefusal(ErrorCode.cluster_authorization_failed, sentence)
+
+    async def _follow(self) -> None:
+        with closing(self._store.watch(ACCESS)) as watch:
+            while True:
+                try:
+                    async with asyncio.timeout(REFRESH_S):
+                        await watch.changed()
+                except TimeoutError:
+                    pass
+                except asyncio.CancelledError:
+                    if is_cancelled():
+                        raise
+                    return  # the store was closed
+                await self._read()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                self._rules = await read_rules(self._store)
+            except (MetadataUnavailable, DamagedMetadata) as error:  # what was read last counts
+                _log.warning("grants_not_read", error=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._known.clear()
+                return

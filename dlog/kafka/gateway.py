@@ -1,0 +1,219 @@
+"""One gateway: a broker of Kafka's protocol on the logs of a namespace.
+
+It listens, is one of the gateways of the namespace, and leads its share of the logs
+(`protocol.gateways`). Several of them are one Kafka cluster to a client.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from dlog.aio.port import Ledgers
+from dlog.kafka import wire
+from dlog.kafka.access import GatewayAccess
+from dlog.kafka.led_logs import LedLogs, Opener
+from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
+from dlog.kafka.log_requests import LogRequests
+from dlog.kafka.membership import Membership
+from dlog.kafka.topic_requests import TopicDefaults, TopicRequests
+from dlog.kafka.topic_store import TopicStore
+from dlog.kafka.wire import Values, VersionRange, WireRequest
+from ledger.cluster import open_namespace
+from ledger.errors import LogError
+from ledger.log_events import get_logger
+from ledger.security.certificates import Security
+from ledger.security.settings import TlsMode
+
+if TYPE_CHECKING:
+    import asyncio
+
+PORT_DEFAULT: Final = 9092
+OFFSETS_LOGS: Final = 8
+
+_Handler = Callable[[WireRequest, ClientSession], Awaitable[Values]]
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    host: str = "127.0.0.1"
+    """To listen on."""
+    port: int = PORT_DEFAULT
+    """To listen on; 0: any free one."""
+    advertised_host: str | None = None
+    """Where clients and other gateways reach it; None: *host*, or this machine's name if that
+    stands for all addresses."""
+    advertised_port: int | None = None
+    """None: the port that it listens on."""
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
+    limits: ListenerLimits = field(default_factory=ListenerLimits)
+
+
+class Gateway:
+    """Made by `gateway`. `host` and `port` are what clients are told."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        options: GatewayOptions,
+        *,
+        open_partition: Opener,
+        security: Security | None = None,
+    ) -> None:
+        self._ledgers, self._options, self._security = ledgers, options, security
+        self._open = open_partition
+        self.listener = KafkaListener(self, options.limits, security)
+        self.host, self.port = "", 0
+        self._handlers: Mapping[int, _Handler] = {}
+        self._offered = dict(OFFERED)
+
+    @property
+    def address(self) -> str:
+        """What clients give as bootstrap server."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def offered(self) -> dict[int, VersionRange]:
+        return self._offered
+
+    async def start(self) -> None:
+        """Listen, register, serve. Raises `KafkaNotServed`, `MetadataUnavailable`."""
+        options = self._options
+        port = self.listener.bind(options.host, options.port)
+        self.host = options.advertised_host or _reachable(options.host)
+        self.port = options.advertised_port or port
+        try:
+            await self._prepare()
+            await self.listener.start()
+            await self.membership.start()
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info("kafka_gateway_started", address=self.address, node_id=self.membership.node_id)
+
+    async def _prepare(self) -> None:
+        store, security = self._ledgers.store, self._security
+        namespace = await open_namespace(store)
+        required = security is not None and security.mode is TlsMode.REQUIRED
+        self.membership = Membership(
+            store,
+            host=self.host,
+            port=self.port,
+            security=security,
+            changed=self._view_changed,
+        )
+        self.topics = TopicStore(self._ledgers)
+        self.led = LedLogs(self.membership, self._open)
+        self.access = GatewayAccess(store, required=required)
+        self.records = LogRequests(self.topics, self.led, self.access)
+        requests = TopicRequests(
+            self.topics,
+            self.led,
+            self.membership,
+            self.access,
+            cluster_id=namespace.instance,
+            defaults=self._options.topics,
+            offsets_log=_offsets_log,
+        )
+        self._handlers = {
+            wire.FETCH: self.records.fetch,
+            wire.LIST_OFFSETS: self.records.list_offsets,
+            wire.OFFSET_FOR_LEADER_EPOCH: self.records.offset_for_leader_epoch,
+            wire.DELETE_RECORDS: self.records.delete_records,
+            wire.METADATA: requests.metadata,
+            wire.DESCRIBE_CLUSTER: requests.describe_cluster,
+            wire.FIND_COORDINATOR: requests.find_coordinator,
+            wire.INIT_PRODUCER_ID: requests.init_producer_id,
+            wire.CREATE_TOPICS: requests.create_topics,
+            wire.DELETE_TOPICS: requests.delete_topics,
+            wire.CREATE_PARTITIONS: requests.create_partitions,
+            wire.DESCRIBE_CONFIGS: requests.describe_configs,
+            wire.INCREMENTAL_ALTER_CONFIGS: requests.incremental_alter_configs,
+        }
+        await self.access.start()
+        self.topics.start()
+        await self.topics.table()
+
+    async def stop(self) -> None:
+        """Answer what was taken, confirm and close all logs, and leave. Idempotent."""
+        await self.listener.stop()
+        if not hasattr(self, "records"):
+            return
+        await self.led.close()
+        await self.membership.close()
+        await self.topics.close()
+        await self.access.close()
+
+    async def submit_produce(
+        self, request: WireRequest, session: ClientSession
+    ) -> "asyncio.Future[Values | None]":
+        return await self.records.submit_produce(request, session)
+
+    async def handle(self, request: WireRequest, session: ClientSession) -> Values | None:
+        try:
+            return await self._handlers[request.api](request, session)
+        except LogError as error:
+            # The metadata store is unavailable, mostly: a client that is disconnected asks again,
+            # here or elsewhere, as it does when a broker is gone.
+            self.listener.tell(session.peer, f"API {request.api}: {error}")
+            return None
+
+    def _view_changed(self) -> None:
+        self.led.view_changed()
+
+
+@asynccontextmanager
+async def gateway(
+    ledgers: Ledgers,
+    options: GatewayOptions | None = None,
+    *,
+    open_partition: Opener,
+    security: Security | None = None,
+) -> AsyncIterator[Gateway]:
+    """Serve Kafka's protocol on the namespace of *ledgers* while this lasts; yield the gateway.
+
+    Raises `KafkaNotServed`, `MetadataUnavailable`."""
+    served = Gateway(
+        ledgers, options or GatewayOptions(), open_partition=open_partition, security=security
+    )
+    await served.start()
+    try:
+        yield served
+    finally:
+        await served.stop()
+
+
+OFFERED: Final = {
+    wire.PRODUCE: VersionRange(3, 11),
+    wire.FETCH: VersionRange(4, 12),
+    wire.LIST_OFFSETS: VersionRange(1, 8),
+    wire.METADATA: VersionRange(0, 12),
+    wire.FIND_COORDINATOR: VersionRange(0, 4),
+    wire.API_VERSIONS: VersionRange(0, 4),
+    wire.CREATE_TOPICS: VersionRange(2, 7),
+    wire.DELETE_TOPICS: VersionRange(1, 6),
+    wire.DELETE_RECORDS: VersionRange(0, 2),
+    wire.INIT_PRODUCER_ID: VersionRange(0, 4),
+    wire.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    wire.DESCRIBE_CONFIGS: VersionRange(1, 4),
+    wire.CREATE_PARTITIONS: VersionRange(0, 3),
+    wire.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
+    wire.DESCRIBE_CLUSTER: VersionRange(0, 1),
+}
+
+
+def _offsets_log(group: str) -> str:
+    from zlib import crc32
+
+    return f"_kafka/offsets-{crc32(group.encode(errors='replace')) % OFFSETS_LOGS}"
+
+
+def _reachable(host: str) -> str:
+    """Return where others reach a gateway that listens on *host*."""
+    if host in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
+        import socket
+
+        return socket.gethostname()
+    return host

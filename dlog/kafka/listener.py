@@ -1,0 +1,424 @@
+"""Where clients of Kafka's protocol connect: connections, and the requests and responses on them.
+
+Requests of a connection are answered in the order in which they came. Those that produce overlap:
+each begins before the one before it is answered, `PRODUCES_MAX` at a time, so appends of a
+connection have its order too. Any other request begins when all before it were begun, and is
+answered before the next is read, as a broker of Kafka does it.
+
+What a client may take is bounded: connections, the bytes of a request and of all requests at once,
+the time for a request to arrive whole, the time for a response to be taken, the time of silence.
+A frame that is no request closes its connection, with one line in the log for all of a second.
+"""
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from dlog.kafka.wire import (
+    API_VERSIONS,
+    FRAME_HEADER_BYTES,
+    PRODUCE,
+    BadRequest,
+    Values,
+    VersionRange,
+    WireRequest,
+    decode_request,
+    encode_response,
+    encode_versions,
+)
+from ledger.errors import CallerError
+from ledger.log_events import get_logger
+from ledger.security.certificates import Security, certificate_of_peer
+from ledger.security.names import source_of
+from ledger.security.settings import TlsMode
+from ledger.security.tls_listener import TlsListener
+from ledger.tasks import stop_accepting
+
+PRODUCES_MAX: Final = 16
+READ_BYTES: Final = 1024 * 1024
+"""What is read ahead of a connection while a request is served; twice as much at most."""
+TELL_S: Final = 1.0
+DRAIN_S: Final = 5.0
+"""So long requests that were taken have for their answers when the gateway stops."""
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+_log = get_logger(__name__)
+
+
+class KafkaNotServed(CallerError):
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"the Kafka gateway cannot listen on {host}:{port}: {reason}; give another --listen"
+        )
+        self.host, self.port, self.reason = host, port, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    connections_max: int = 2048
+    from_one_max: int = 1024
+    """Connections from one address."""
+    request_bytes_max: int = 100 * 1024 * 1024
+    requests_bytes_max: int = 512 * 1024 * 1024
+    """Of all requests that are read or served at a time; others wait to be read."""
+    arrive_s: float = 60.0
+    """A request may take so long from its first byte to its last."""
+    taken_s: float = 60.0
+    """A client may take so long to read what it was sent."""
+    idle_s: float = 600.0
+    """A connection without a request for so long is closed, as Kafka does it."""
+
+
+class ClientSession:
+    """What is known of the client of one connection."""
+
+    __slots__ = ("client_id", "host", "identity", "peer")
+
+    def __init__(self, peer: str, host: str, identity: str) -> None:
+        self.peer = peer
+        self.host = host
+        self.identity = identity
+        """By its certificate, as ``kind:name``; empty without one."""
+        self.client_id = ""
+        """As the client calls itself."""
+
+
+class Broker(Protocol):
+    """Answers requests; `dlog.kafka.gateway.Gateway` does."""
+
+    @property
+    def offered(self) -> dict[int, VersionRange]: ...
+
+    async def submit_produce(
+        self, request: WireRequest, session: ClientSession
+    ) -> "asyncio.Future[Values | None]":
+        """Begin the appends of *request*; return their end, None if the client waits for none."""
+
+    async def handle(self, request: WireRequest, session: ClientSession) -> Values | None:
+        """Return the response to any other request; None: close the connection."""
+
+
+class RequestBudget:
+    """Bytes of requests that are in memory. A request larger than all of it is let in alone."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held_bytes = 0
+        self._freed = asyncio.Event()
+
+    async def take(self, size: int) -> None:
+        while self.held_bytes and self.held_bytes + size > self._bytes_max:
+            self._freed.clear()
+            await self._freed.wait()
+        self.held_bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.held_bytes -= size
+        self._freed.set()
+
+
+class KafkaListener:
+    """`bind`, `start`, then `stop`; all on one event loop."""
+
+    def __init__(self, broker: Broker, limits: ListenerLimits, security: Security | None) -> None:
+        self.broker, self.limits, self.security = broker, limits, security
+        self.budget = RequestBudget(limits.requests_bytes_max)
+        self.connections: dict[_ClientConnection, None] = {}
+        self.sources = Counter[str]()
+        self.requests = Counter[int]()
+        """Served, by API key."""
+        self.refusals = 0
+        """Connections that were refused or ended for what they sent."""
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._tls: TlsListener | None = None
+        self._untold = 0
+        self._tell_at = 0.0
+        self._empty = asyncio.Event()
+        self.is_stopping = False
+
+    def bind(self, host: str, port: int) -> int:
+        """Listen on *host*:*port*, 0 for any free port; return the port. Raises
+        `KafkaNotServed`."""
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+                listening.listen(128)
+                listening.setblocking(False)
+            except BaseException:
+                listening.close()
+                raise
+        except OSError as error:
+            in_use = error.errno == errno.EADDRINUSE
+            reason = "another process listens there" if in_use else error.strerror or str(error)
+            raise KafkaNotServed(host, port, reason) from error
+        self._socket = listening
+        return int(listening.getsockname()[1])
+
+    async def start(self) -> None:
+        assert self._socket is not None, "it is bound first"
+        if self.security is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._connection, sock=self._socket)
+        else:
+            self._tls = TlsListener(
+                self._socket, self._connection, self.security, refused=self.tell
+            )
+            self._tls.start()
+
+    async def stop(self) -> None:
+        """Take no more requests; answer what was taken, for `DRAIN_S` at most. Idempotent."""
+        self.is_stopping = True
+        if self._server is not None:
+            await stop_accepting(self._server)
+        elif self._tls is not None:
+            await self._tls.close()
+        elif self._socket is not None:
+            self._socket.close()
+        for connection in tuple(self.connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._all_gone()
+        except TimeoutError:
+            for connection in tuple(self.connections):
+                connection.abort()
+            await self._all_gone()
+
+    def tell(self, peer: str, reason: str) -> None:
+        """Count a refusal, and log it, but not as often as a client may want."""
+        self.refusals += 1
+        now = asyncio.get_running_loop().time()
+        if now < self._tell_at:
+            self._untold += 1
+            return
+        _log.warning("kafka_client_refused", peer=peer, reason=reason, others_untold=self._untold)
+        self._untold, self._tell_at = 0, now + TELL_S
+
+    def gone(self, connection: "_ClientConnection") -> None:
+        self.connections.pop(connection, None)
+        if not self.connections:
+            self._empty.set()
+
+    async def _all_gone(self) -> None:
+        while self.connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        return _ClientConnection(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    request: WireRequest
+    values: "asyncio.Future[Values | None] | Values | None"
+    """None: of ApiVersions, which needs nobody to answer it."""
+    held_bytes: int
+
+
+class _ClientConnection(asyncio.StreamReaderProtocol):
+    """One connection: a task that reads and begins requests, a task that writes answers."""
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self._reader = asyncio.StreamReader(limit=READ_BYTES)
+        super().__init__(self._reader)
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._answers: asyncio.Queue[_Answer | None] = asyncio.Queue(PRODUCES_MAX)
+        self._source = ""
+        self._peer = "?"
+        self._reading: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._transport = cast("asyncio.Transport", transport)
+        listener = self._listener
+        address = transport.get_extra_info("peername")
+        self._source, self._peer = source_of(address), str(address)
+        listener.connections[self] = None
+        listener.sources[self._source] += 1
+        limits = listener.limits
+        certificate = certificate_of_peer(transport.get_extra_info("ssl_object"))
+        identity = None if listener.security is None else listener.security.identity(certificate)
+        secured = transport.get_extra_info("ssl_object") is not None
+        must_be = listener.security is not None and listener.security.mode is TlsMode.REQUIRED
+        if listener.is_stopping:
+            self._refuse("the gateway stops")
+        elif len(listener.connections) > limits.connections_max:
+            self._refuse(f"there are {limits.connections_max} connections already")
+        elif listener.sources[self._source] > limits.from_one_max:
+            self._refuse(f"there are {limits.from_one_max} connections from there already")
+        elif must_be and not secured:
+            self._refuse("this gateway takes TLS only; set security.protocol=SSL")
+        else:
+            self._keep_alive()
+            session = ClientSession(self._peer, self._source, str(identity) if identity else "")
+            self._work = asyncio.get_running_loop().create_task(self._serve(session))
+            # Not the task itself: one that is cancelled before its first step runs no line.
+            self._work.add_done_callback(lambda _: listener.gone(self))
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False  # whoever sends no more waits for no answer
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        listener = self._listener
+        listener.sources[self._source] -= 1
+        if not listener.sources[self._source]:
+            del listener.sources[self._source]
+        if self._work is None:
+            listener.gone(self)
+        else:
+            self._work.cancel()
+
+    def finish(self) -> None:
+        """Read nothing more, answer what was taken, and close."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _refuse(self, reason: str) -> None:
+        self._listener.tell(self._peer, reason)
+        self.abort()
+
+    def _keep_alive(self) -> None:
+        assert self._transport is not None
+        connected = self._transport.get_extra_info("socket")
+        with suppress(OSError, AttributeError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE:
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    async def _serve(self, session: ClientSession) -> None:
+        loop = asyncio.get_running_loop()
+        reading = self._reading = loop.create_task(self._read(session))
+        writing = loop.create_task(self._write())
+        try:
+            await reading
+            await writing
+        except asyncio.CancelledError:
+            pass  # the connection is gone
+        finally:
+            reading.cancel()
+            writing.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self._give_back_unanswered()
+            if self._transport is not None:
+                self._transport.close()
+
+    async def _read(self, session: ClientSession) -> None:
+        """Read and begin requests until the connection or the gateway ends."""
+        try:
+            while await self._request(session):
+                pass
+        except asyncio.CancelledError:
+            if self._transport is None or self._transport.is_closing():
+                raise
+        except BadRequest as error:
+            self._listener.tell(self._peer, error.reason)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass
+        except Exception as error:  # noqa: BLE001 - one client must not end the others
+            self._failed(error)
+        with suppress(asyncio.CancelledError):
+            await self._answers.put(None)
+
+    async def _request(self, session: ClientSession) -> bool:
+        """Read one request and begin it; return whether another one may follow."""
+        listener, broker = self._listener, self._listener.broker
+        size = await self._frame_size()
+        await listener.budget.take(size)
+        held = True
+        try:
+            async with asyncio.timeout(listener.limits.arrive_s):
+                frame = await self._reader.readexactly(size)
+            request = decode_request(frame, broker.offered)
+            del frame
+            session.client_id = request.client_id or session.client_id
+            listener.requests[request.api] += 1
+            if request.api == API_VERSIONS:
+                answer = _Answer(request, None, size)
+            elif request.api == PRODUCE:
+                answer = _Answer(request, await broker.submit_produce(request, session), size)
+            else:
+                values = await broker.handle(request, session)
+                if values is None:
+                    return False
+                answer = _Answer(request, values, size)
+            held = False
+        finally:
+            if held:
+                listener.budget.give_back(size)
+        await self._answers.put(answer)
+        return True
+
+    async def _frame_size(self) -> int:
+        limits = self._listener.limits
+        async with asyncio.timeout(limits.idle_s):
+            head = await self._reader.readexactly(FRAME_HEADER_BYTES)
+        size = int.from_bytes(head, "big", signed=True)
+        if not 0 < size <= limits.request_bytes_max:
+            raise BadRequest(
+                f"its first bytes are {head!r}: no size of a request up to "
+                f"{limits.request_bytes_max} bytes"
+            )
+        return size
+
+    async def _write(self) -> None:
+        """Write answers in the order of the requests, until there are no more."""
+        while (answer := await self._answers.get()) is not None:
+            try:
+                await self._write_one(answer)
+            except ConnectionError:
+                self.abort()
+                return
+            except TimeoutError:
+                self._refuse("it did not take its response in time")
+                return
+            except Exception as error:  # noqa: BLE001 - one client must not end the others
+                self._failed(error)
+                return
+            finally:
+                self._listener.budget.give_back(answer.held_bytes)
+
+    async def _write_one(self, answer: _Answer) -> None:
+        request = answer.request
+        if answer.values is None:
+            out = encode_versions(request, self._listener.broker.offered)
+        else:
+            pending = answer.values
+            values = await pending if isinstance(pending, asyncio.Future) else pending
+            if values is None:  # acks=0: the client waits for nothing
+                return
+            out = encode_response(request, values)
+        if self._transport is None:
+            raise ConnectionResetError
+        self._transport.write(out)
+        async with asyncio.timeout(self._listener.limits.taken_s):
+            await self._drain_helper()  # type: ignore[attr-defined] # of FlowControlMixin
+
+    def _give_back_unanswered(self) -> None:
+        while not self._answers.empty():
+            answer = self._answers.get_nowait()
+            if answer is not None:
+                self._listener.budget.give_back(answer.held_bytes)
+
+    def _failed(self, error: Exception) -> None:
+        """An error that no handler expected: a bug of ours. The client sees a closed connection."""
+        _log.exception("kafka_request_failed", peer=self._peer, error=repr(error))
+        self.abort()

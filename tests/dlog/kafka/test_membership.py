@@ -1,0 +1,91 @@
+"""Gateways that register, see each other, die, and lose their session."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import dlog.testing
+from dlog.aio.namespace_connection import connect
+from dlog.kafka.membership import Membership
+from dlog.kafka.protocol.gateways import GATEWAYS_PATH
+from dlog.testing import AsyncCluster
+from tests.waiting import until
+
+LOGS = [f"log-{number}" for number in range(50)]
+
+
+@asynccontextmanager
+async def members(count: int) -> AsyncIterator[tuple[AsyncCluster, list[Membership]]]:
+    """Each with a session of its own, as processes have."""
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(dlog.testing.cluster(bookies=1))
+        found: list[Membership] = []
+        for number in range(count):
+            ledgers = await connect(cluster.uri, alone=True)
+            stack.push_async_callback(ledgers.close)
+            member = Membership(ledgers.store, host="127.0.0.1", port=9092 + number)
+            await member.start()
+            stack.push_async_callback(member.close)
+            found.append(member)
+        yield cluster, found
+
+
+def leaders_of(member: Membership) -> list[int]:
+    leaders = (member.view.leader_of(log) for log in LOGS)
+    return [-1 if leader is None else leader.port for leader in leaders]
+
+
+async def test_gateways_see_each_other_and_agree_on_who_leads() -> None:
+    async with members(3) as (_, found):
+        for member in found:
+            await until(lambda member=member: len(member.view.gateways) == 3)  # type: ignore[misc]
+        assert leaders_of(found[0]) == leaders_of(found[1]) == leaders_of(found[2])
+        for log in LOGS:
+            assert sum(member.leads(log) for member in found) == 1
+
+
+async def test_a_gateway_that_leaves_is_gone_at_once() -> None:
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first.view.gateways) == 2)
+        await second.close()
+        assert not second.leads(LOGS[0])
+        await until(lambda: len(first.view.gateways) == 1)
+        assert all(first.leads(log) for log in LOGS)
+
+
+async def test_the_death_of_a_process_is_seen_though_its_session_lives_on() -> None:
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first.view.gateways) == 2)
+        assert second._lifeline is not None
+        assert second._running is not None
+        second._running.cancel()
+        second._lifeline.close()  # as the kernel does it for a process that was killed
+        await until(lambda: len(first.view.gateways) == 1)
+        assert first.deaths == 1
+        assert all(first.leads(log) for log in LOGS)
+
+
+async def test_a_gateway_without_its_session_leads_nothing_until_it_is_registered_again() -> None:
+    async with members(1) as (cluster, (member,)):
+        before = member.node_id
+        assert all(member.leads(log) for log in LOGS)
+        async with cluster.metadata_cut():
+            assert not any(member.leads(log) for log in LOGS)
+            assert member.node_id == -1
+            assert member.last_view.gateways, "clients still learn where gateways were"
+        await until(lambda: member.node_id > before)
+        assert all(member.leads(log) for log in LOGS)
+
+
+async def test_a_gateway_whose_node_was_deleted_registers_again() -> None:
+    async with members(1) as (_, (member,)):
+        before = member.node_id
+        await member._store.delete(member._own_path)
+        await until(lambda: member.node_id > before)
+
+
+async def test_a_node_that_cannot_be_read_hides_no_gateway() -> None:
+    async with members(1) as (_, (member,)):
+        await member._store.create(f"{GATEWAYS_PATH}/9999999999", b"\xff")
+        await member._store.create(f"{GATEWAYS_PATH}/no number", b"\xff")
+        await member.refresh()
+        assert [each.port for each in member.view.gateways] == [9092]

@@ -1,0 +1,164 @@
+"""Topics in the metadata store: created, grown, adopted and deleted, by several gateways."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import dlog.testing
+from dlog.aio import Log
+from dlog.aio.admin import create_log, list_logs, log_settings
+from dlog.aio.namespace_connection import connect
+from dlog.aio.port import Ledgers
+from dlog.errors import InvalidSettings, NoSuchLog
+from dlog.kafka.protocol.topics import TOPICS_PATH, InvalidTopic
+from dlog.kafka.topic_store import NoSuchTopic, TopicExists, TopicStore
+from tests.waiting import eventually
+
+
+@asynccontextmanager
+async def ledgers() -> AsyncIterator[Ledgers]:
+    async with dlog.testing.cluster() as cluster:
+        connected = await connect(cluster.uri)
+        try:
+            yield connected
+        finally:
+            await connected.close()
+
+
+async def test_a_topic_is_created_with_its_logs_and_their_settings() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 3, {"retention_bytes": "1000"})
+        assert (await store.find("orders")).logs == ("orders-0", "orders-1", "orders-2")
+        assert await list_logs(client=connected) == ["orders-0", "orders-1", "orders-2"]
+        assert (await log_settings("orders-2", client=connected)).retention_bytes == 1000
+
+
+async def test_a_dry_creation_creates_nothing() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 3, {}, dry=True)
+        assert await list_logs(client=connected) == []
+        with pytest.raises(NoSuchTopic):
+            await store.find("orders")
+
+
+async def test_a_topic_is_not_created_over_another_or_over_a_log_of_somebody_else() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await create_log("orders-1", client=connected)
+        with pytest.raises(TopicExists, match="orders-1"):
+            await store.create("orders", 2, {})
+        await store.create("orders", 1, {})
+        with pytest.raises(TopicExists, match="choose another name"):
+            await store.create("orders", 1, {})
+        with pytest.raises(InvalidTopic):
+            await store.create("a/b", 1, {})
+        with pytest.raises(InvalidSettings):
+            await store.create("other", 1, {"codec": "nothing"})
+
+
+async def test_of_gateways_that_create_one_topic_at_once_one_does() -> None:
+    async with ledgers() as connected:
+        tries = [TopicStore(connected).create("orders", 2, {}) for _ in range(5)]
+        found = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(each, TopicExists) for each in found) == 4
+
+
+async def test_a_log_is_a_topic_and_keeps_its_records_when_the_topic_grows() -> None:
+    async with ledgers() as connected:
+        async with Log.open("flights", client=connected) as log:
+            await log.append(b"1")
+        store = TopicStore(connected)
+        assert (await store.find("flights")).logs == ("flights",)
+        await store.grow("flights", 3)
+        assert (await store.find("flights")).logs == ("flights", "flights-1", "flights-2")
+        with pytest.raises(InvalidTopic, match="only become more"):
+            await store.grow("flights", 2)
+
+
+async def test_logs_of_any_name_are_given_a_topic() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await create_log("shop/orders", client=connected)
+        await store.adopt("orders", ["shop/orders"])
+        assert (await store.find("orders")).logs == ("shop/orders",)
+        with pytest.raises(InvalidTopic, match="partition of topic 'orders'"):
+            await store.adopt("others", ["shop/orders"])
+        with pytest.raises(NoSuchLog):
+            await store.adopt("others", ["nothing"])
+
+
+async def test_a_topic_is_deleted_with_its_logs() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 2, {})
+        await store.delete("orders")
+        assert await list_logs(client=connected) == []
+        with pytest.raises(NoSuchTopic):
+            await store.find("orders")
+        with pytest.raises(NoSuchTopic):
+            await store.delete("orders")
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_creation() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 2, {})
+        await store._mark_dropped("orders")  # and the process died
+        with pytest.raises(NoSuchTopic):
+            await store.find("orders")
+        created = await store.create("orders", 1, {})
+        assert (await store.find("orders")).id == created.id
+        assert await list_logs(client=connected) == ["orders"]
+
+
+async def test_settings_of_a_topic_are_those_of_all_its_logs_also_of_later_ones() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        topic = await store.create("orders", 2, {})
+        await store.change_settings(topic, {"retention_bytes": "7"})
+        await store.grow("orders", 3)
+        for log in ("orders-0", "orders-1", "orders-2"):
+            assert (await log_settings(log, client=connected)).retention_bytes == 7
+
+
+async def test_a_gateway_sees_what_another_one_does_to_topics() -> None:
+    async with ledgers() as connected:
+        watching, other = TopicStore(connected), TopicStore(connected)
+        watching.start()
+        try:
+            assert (await watching.table()).names() == []
+
+            async def sees(*names: str) -> bool:
+                return (await watching.table()).names() == list(names)
+
+            async def has(partitions: int) -> bool:
+                topic = (await watching.table()).find("orders")
+                return topic is not None and len(topic.logs) == partitions
+
+            await other.create("orders", 2, {})
+            await eventually(lambda: sees("orders"))
+            await other.grow("orders", 4)
+            await eventually(lambda: has(4))
+            await other.delete("orders")
+            await eventually(sees)
+        finally:
+            await watching.close()
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other_topic() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 1, {})
+        await connected.store.create(f"{TOPICS_PATH}/broken", b"\xff")
+        assert (await store.table(fresh=True)).names() == ["orders"]
+
+
+async def test_ids_of_producers_are_given_once() -> None:
+    async with ledgers() as connected:
+        blocks = await asyncio.gather(*(TopicStore(connected).producer_ids() for _ in range(5)))
+        ids = [each for block in blocks for each in block]
+        assert len(set(ids)) == len(ids) == 5 * len(blocks[0])
