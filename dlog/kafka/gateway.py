@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Final
 from dlog.aio.port import Ledgers
 from dlog.kafka import wire
 from dlog.kafka.access import GatewayAccess
-from dlog.kafka.led_logs import LedLogs, Opener
+from dlog.kafka.led_logs import LedLogs, LedPartition, Opener
 from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
 from dlog.kafka.log_requests import LogRequests
 from dlog.kafka.membership import Membership
+from dlog.kafka.partition import Partition
+from dlog.kafka.protocol.topics import TopicRecord
 from dlog.kafka.topic_requests import TopicDefaults, TopicRequests
 from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Values, VersionRange, WireRequest
 from ledger.cluster import open_namespace
 from ledger.errors import LogError
 from ledger.log_events import get_logger
+from ledger.process import this_process
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     import asyncio
 
 PORT_DEFAULT: Final = 9092
+OWNER: Final = "kafka gateway "
+"""What the owner of a log that a gateway leads begins with."""
 OFFSETS_LOGS: Final = 8
 
 _Handler = Callable[[WireRequest, ClientSession], Awaitable[Values]]
@@ -58,15 +63,21 @@ class Gateway:
         ledgers: Ledgers,
         options: GatewayOptions,
         *,
-        open_partition: Opener,
         security: Security | None = None,
+        open_partition: Opener | None = None,
     ) -> None:
+        """*open_partition* takes a log over; a test may have another one."""
         self._ledgers, self._options, self._security = ledgers, options, security
-        self._open = open_partition
+        self._open = open_partition or self._open_partition
         self.listener = KafkaListener(self, options.limits, security)
         self.host, self.port = "", 0
         self._handlers: Mapping[int, _Handler] = {}
         self._offered = dict(OFFERED)
+
+    @property
+    def ledgers(self) -> Ledgers:
+        """Those of the namespace that it serves."""
+        return self._ledgers
 
     @property
     def address(self) -> str:
@@ -163,20 +174,24 @@ class Gateway:
     def _view_changed(self) -> None:
         self.led.view_changed()
 
+    async def _open_partition(self, log: str, topic: TopicRecord) -> LedPartition:
+        await self.topics.create_logs(topic)
+        return await Partition.open(log, self._ledgers, owner=f"{OWNER}{this_process()}")
+
 
 @asynccontextmanager
 async def gateway(
     ledgers: Ledgers,
     options: GatewayOptions | None = None,
     *,
-    open_partition: Opener,
     security: Security | None = None,
+    open_partition: Opener | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve Kafka's protocol on the namespace of *ledgers* while this lasts; yield the gateway.
 
     Raises `KafkaNotServed`, `MetadataUnavailable`."""
     served = Gateway(
-        ledgers, options or GatewayOptions(), open_partition=open_partition, security=security
+        ledgers, options or GatewayOptions(), security=security, open_partition=open_partition
     )
     await served.start()
     try:

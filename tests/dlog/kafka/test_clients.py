@@ -1,4 +1,4 @@
-"""Real clients of Kafka produce and consume, on partitions in memory."""
+"""Real clients of Kafka produce and consume, and native readers read the same records."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,30 +7,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 import dlog.testing
+from dlog.aio import Log
 from dlog.aio.namespace_connection import connect
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
-from dlog.kafka.led_logs import LedPartition
-from dlog.kafka.protocol.topics import TopicRecord
 from tests.dlog.kafka.clients import CLIENTS, CONFLUENT, KafkaClient
-from tests.dlog.kafka.memory_partition import MemoryPartition
 
 pytestmark = pytest.mark.slow
 
 
 @asynccontextmanager
-async def in_memory() -> AsyncIterator[Gateway]:
-    kept: dict[str, list[tuple[int, bytes]]] = {}
-
-    async def open_partition(log: str, _topic: TopicRecord) -> LedPartition:
-        return MemoryPartition(log, kept.setdefault(log, []))
-
-    async with dlog.testing.cluster(bookies=1) as cluster:
+async def serving() -> AsyncIterator[Gateway]:
+    async with dlog.testing.cluster() as cluster:
         ledgers = await connect(cluster.uri)
         try:
-            async with gateway(
-                ledgers, GatewayOptions(port=0), open_partition=open_partition
-            ) as served:
-                yield served
+            async with gateway(ledgers, GatewayOptions(port=0)) as running:
+                yield running
         finally:
             await ledgers.close()
 
@@ -38,7 +29,7 @@ async def in_memory() -> AsyncIterator[Gateway]:
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 async def test_a_client_consumes_what_it_produced_in_order(client: KafkaClient) -> None:
     values = [b"value %d" % number for number in range(500)]
-    async with in_memory() as served:
+    async with serving() as served:
         await asyncio.to_thread(client.produce, served.address, "greetings", values, key=b"k")
         found = await asyncio.to_thread(client.consume, served.address, "greetings", 0, 500)
     assert [record.value for record in found] == values
@@ -51,7 +42,7 @@ async def test_a_client_consumes_what_it_produced_in_order(client: KafkaClient) 
 async def test_a_client_consumes_what_another_one_produced_with_headers(
     producer: KafkaClient, consumer: KafkaClient
 ) -> None:
-    async with in_memory() as served:
+    async with serving() as served:
         headers = [("trace", b"1"), ("trace", b"2")]
         await asyncio.to_thread(
             producer.produce, served.address, "greetings", [b"hello"], headers=headers
@@ -62,13 +53,13 @@ async def test_a_client_consumes_what_another_one_produced_with_headers(
 
 
 async def test_a_topic_that_a_client_names_is_created_unless_that_is_off() -> None:
-    async with in_memory() as served:
+    async with serving() as served:
         await asyncio.to_thread(CONFLUENT.produce, served.address, "made", [b"1"])
         assert (await served.topics.table(fresh=True)).names() == ["made"]
 
 
 async def test_partitions_of_a_topic_are_logs_of_their_own() -> None:
-    async with in_memory() as served:
+    async with serving() as served:
         await served.topics.create("split", 3, {})
         for partition in range(3):
             values = [b"%d" % partition]
@@ -80,3 +71,27 @@ async def test_partitions_of_a_topic_are_logs_of_their_own() -> None:
                 CONFLUENT.consume, served.address, "split", partition, 1
             )
             assert (record.partition, record.value) == (partition, b"%d" % partition)
+
+
+async def test_native_readers_read_what_a_client_produced() -> None:
+    async with serving() as served:
+        await asyncio.to_thread(
+            CONFLUENT.produce, served.address, "t", [b"1", b"2"], key=b"k", headers=[("h", b"x")]
+        )
+        reader = await Log.tail("t", client=served.ledgers)
+        async with reader:
+            records = [await anext(reader), await anext(reader)]
+    assert [(record.offset, record.value, record.key) for record in records] == [
+        (0, b"1", b"k"),
+        (1, b"2", b"k"),
+    ]
+    assert records[0].headers.pairs() == (("h", b"x"),)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=str)
+async def test_clients_consume_what_a_native_writer_appended(client: KafkaClient) -> None:
+    async with serving() as served:
+        async with Log.open("flights", client=served.ledgers) as log:
+            await log.append(b"LH1", key=b"k", headers=[("h", b"x")])
+        (record,) = await asyncio.to_thread(client.consume, served.address, "flights", 0, 1)
+    assert (record.value, record.key, record.headers) == (b"LH1", b"k", (("h", b"x"),))
