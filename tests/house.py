@@ -16,8 +16,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 490,
-    "product lines": 104_000,
+    "product files": 497,
+    "product lines": 106_500,
     "test lines": 136_000,
     "class names twice in a package": 9,
 }
