@@ -65,6 +65,11 @@ class GatewayAccess:
             sentence = f"{who} is no {NEEDED[action]} of log {log!r}: 'dlog access grant'"
             raise KafkaRefusal(ErrorCode.topic_authorization_failed, sentence)
 
+    def may_somewhere(self, identity: str, action: Permission) -> bool:
+        """Return whether *identity* may do that to some log at least."""
+        grants = self._rules.of(identity)
+        return not self._required or any(each.somewhere & action for each in grants)
+
     def check_all(self, identity: str, action: Permission) -> None:
         """Check *action* on whatever log there is. Raises `KafkaRefusal`:
         CLUSTER_AUTHORIZATION_FAILED."""

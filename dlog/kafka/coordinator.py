@@ -56,6 +56,7 @@ class GroupCoordinator:
         self._open: dict[str, OffsetsLog] = {}
         self._opening: dict[str, asyncio.Task[OffsetsLog]] = {}
         self._not_before: dict[str, float] = {}
+        self._releasing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -117,6 +118,13 @@ class GroupCoordinator:
         self._open[name] = log
         return log
 
+    def view_changed(self) -> None:
+        """Let the logs go that this gateway does not lead by its present view."""
+        for name in [each for each in self._open if not self._leads(each)]:
+            releasing = asyncio.get_running_loop().create_task(self.release(name))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._releasing.discard)
+
     async def release(self, name: str) -> None:
         """Let the offsets log *name* go, if this gateway has it: it leads it no more."""
         log = self._open.pop(name, None)
@@ -131,6 +139,7 @@ class GroupCoordinator:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
         await asyncio.gather(*(self.release(name) for name in list(self._open)))
+        await asyncio.gather(*self._releasing)
         await self._mirror.close()
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from dlog.aio.port import Ledgers
 from dlog.kafka import wire
 from dlog.kafka.access import GatewayAccess
+from dlog.kafka.coordinator import GroupCoordinator, offsets_log
+from dlog.kafka.group_requests import GroupRequests
 from dlog.kafka.led_logs import LedLogs, LedPartition, Opener
 from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
 from dlog.kafka.log_requests import LogRequests
@@ -25,6 +27,7 @@ from ledger.cluster import open_namespace
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.process import this_process
+from ledger.security.access import Permission
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 PORT_DEFAULT: Final = 9092
 OWNER: Final = "kafka gateway "
 """What the owner of a log that a gateway leads begins with."""
-OFFSETS_LOGS: Final = 8
 
 _Handler = Callable[[WireRequest, ClientSession], Awaitable[Values]]
 _log = get_logger(__name__)
@@ -126,9 +128,26 @@ class Gateway:
             self.access,
             cluster_id=namespace.instance,
             defaults=self._options.topics,
-            offsets_log=_offsets_log,
+            offsets_log=offsets_log,
         )
+        self.coordinator = GroupCoordinator(
+            self._ledgers,
+            leads=self.membership.leads,
+            log_of=self._log_of,
+            owner=OWNER + this_process(),
+        )
+        groups = GroupRequests(self.coordinator, _LogAccess(self.access, self._log_of))
         self._handlers = {
+            wire.OFFSET_COMMIT: groups.offset_commit,
+            wire.OFFSET_FETCH: groups.offset_fetch,
+            wire.JOIN_GROUP: groups.join_group,
+            wire.SYNC_GROUP: groups.sync_group,
+            wire.HEARTBEAT: groups.heartbeat,
+            wire.LEAVE_GROUP: groups.leave_group,
+            wire.LIST_GROUPS: groups.list_groups,
+            wire.DESCRIBE_GROUPS: groups.describe_groups,
+            wire.DELETE_GROUPS: groups.delete_groups,
+            wire.OFFSET_DELETE: groups.offset_delete,
             wire.FETCH: self.records.fetch,
             wire.LIST_OFFSETS: self.records.list_offsets,
             wire.OFFSET_FOR_LEADER_EPOCH: self.records.offset_for_leader_epoch,
@@ -146,12 +165,14 @@ class Gateway:
         await self.access.start()
         self.topics.start()
         await self.topics.table()
+        await self.coordinator.start()
 
     async def stop(self) -> None:
         """Answer what was taken, confirm and close all logs, and leave. Idempotent."""
         await self.listener.stop()
         if not hasattr(self, "records"):
             return
+        await self.coordinator.close()
         await self.led.close()
         await self.membership.close()
         await self.topics.close()
@@ -173,6 +194,12 @@ class Gateway:
 
     def _view_changed(self) -> None:
         self.led.view_changed()
+        self.coordinator.view_changed()
+
+    def _log_of(self, topic: str, partition: int) -> str | None:
+        record = self.topics.known.find(topic)
+        known = record is not None and 0 <= partition < len(record.logs)
+        return record.logs[partition] if known and record is not None else None
 
     async def _open_partition(self, log: str, topic: TopicRecord) -> LedPartition:
         await self.topics.create_logs(topic)
@@ -205,7 +232,17 @@ OFFERED: Final = {
     wire.FETCH: VersionRange(4, 12),
     wire.LIST_OFFSETS: VersionRange(1, 8),
     wire.METADATA: VersionRange(0, 12),
+    wire.OFFSET_COMMIT: VersionRange(2, 9),
+    wire.OFFSET_FETCH: VersionRange(1, 9),
     wire.FIND_COORDINATOR: VersionRange(0, 4),
+    wire.JOIN_GROUP: VersionRange(2, 9),
+    wire.HEARTBEAT: VersionRange(0, 4),
+    wire.LEAVE_GROUP: VersionRange(0, 5),
+    wire.SYNC_GROUP: VersionRange(0, 5),
+    wire.DESCRIBE_GROUPS: VersionRange(0, 6),
+    wire.LIST_GROUPS: VersionRange(0, 5),
+    wire.DELETE_GROUPS: VersionRange(0, 2),
+    wire.OFFSET_DELETE: VersionRange(0, 0),
     wire.API_VERSIONS: VersionRange(0, 4),
     wire.CREATE_TOPICS: VersionRange(2, 7),
     wire.DELETE_TOPICS: VersionRange(1, 6),
@@ -219,10 +256,19 @@ OFFERED: Final = {
 }
 
 
-def _offsets_log(group: str) -> str:
-    from zlib import crc32
+class _LogAccess:
+    """To groups there are no grants of their own: whoever may read some log may be in one, and
+    commit offsets of the topics that it may read."""
 
-    return f"_kafka/offsets-{crc32(group.encode(errors='replace')) % OFFSETS_LOGS}"
+    def __init__(self, access: GatewayAccess, log_of: Callable[[str, int], str | None]) -> None:
+        self._access, self._log_of = access, log_of
+
+    def may_join(self, identity: str) -> bool:
+        return self._access.may_somewhere(identity, Permission.READ)
+
+    def may_read(self, identity: str, topic: str, partition: int) -> bool:
+        log = self._log_of(topic, partition) or topic
+        return self._access.may(identity, Permission.READ, log)
 
 
 def _reachable(host: str) -> str:

@@ -53,13 +53,24 @@ class GroupClient(Protocol):
 
     client_id: str
     host: str
+    identity: str
+
+
+class GroupAccess(Protocol):
+    """What a client may do, by its certificate."""
+
+    def may_join(self, identity: str) -> bool:
+        """Return whether it may be in a group, and manage groups."""
+
+    def may_read(self, identity: str, topic: str, partition: int) -> bool:
+        """Return whether it may read this partition, and so commit its offsets."""
 
 
 class GroupRequests:
     """Each method answers the requests of one API."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: GroupCoordinator, access: GroupAccess) -> None:
+        self._coordinator, self._access = coordinator, access
 
     async def join_group(self, request: GroupRequest, client: GroupClient) -> Values:
         body, version = request.body, request.version
@@ -90,7 +101,7 @@ class GroupRequests:
             reply: JoinReply = await log.request(body.group_id, event)
             return reply
 
-        reply = await self._ask(body.group_id, join, lambda error: JoinReply(error=error))
+        reply = await self._ask(client, body.group_id, join, lambda error: JoinReply(error=error))
         return {
             "error_code": reply.error,
             "generation_id": reply.generation,
@@ -109,7 +120,7 @@ class GroupRequests:
             ],
         }
 
-    async def sync_group(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def sync_group(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
 
         def event(ticket: int) -> SyncRequested:
@@ -127,7 +138,7 @@ class GroupRequests:
             reply: SyncReply = await log.request(body.group_id, event)
             return reply
 
-        reply = await self._ask(body.group_id, sync, lambda error: SyncReply(error=error))
+        reply = await self._ask(client, body.group_id, sync, lambda error: SyncReply(error=error))
         return {
             "error_code": reply.error,
             "protocol_type": reply.protocol_type,
@@ -135,7 +146,7 @@ class GroupRequests:
             "assignment": reply.assignment,
         }
 
-    async def heartbeat(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def heartbeat(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
         instance_id = getattr(body, "group_instance_id", None)
 
@@ -143,9 +154,9 @@ class GroupRequests:
             generation = int(body.generation_id)
             return log.heartbeat(body.group_id, body.member_id, instance_id, generation)
 
-        return {"error_code": await self._ask(body.group_id, heartbeat, _same)}
+        return {"error_code": await self._ask(client, body.group_id, heartbeat, _same)}
 
-    async def leave_group(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def leave_group(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
         if request.version < _MANY_LEAVE_VERSION:
             members: tuple[tuple[str, str | None], ...] = ((body.member_id, None),)
@@ -157,7 +168,7 @@ class GroupRequests:
             reply: LeaveReply = await log.request(body.group_id, event_of)
             return reply
 
-        reply = await self._ask(body.group_id, leave, _same)
+        reply = await self._ask(client, body.group_id, leave, _same)
         if isinstance(reply, ErrorCode):
             return {"error_code": reply, "members": []}
         if request.version < _MANY_LEAVE_VERSION:
@@ -170,7 +181,7 @@ class GroupRequests:
             ],
         }
 
-    async def offset_commit(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def offset_commit(self, request: GroupRequest, client: GroupClient) -> Values:
         body, at_ms = request.body, now_ms()
         errors: dict[TopicPartition, ErrorCode] = {}
         offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -183,7 +194,11 @@ class GroupRequests:
                     each.committed_metadata or "",
                     at_ms,
                 )
-                errors[key] = _refusal_of_offset(key, committed)
+                errors[key] = (
+                    _refusal_of_offset(key, committed)
+                    if self._access.may_read(client.identity, *key)
+                    else ErrorCode.topic_authorization_failed
+                )
                 if errors[key] is ErrorCode.none:
                     offsets[key] = committed
 
@@ -197,7 +212,7 @@ class GroupRequests:
             )
             return await _stored(outcome)
 
-        error = await self._ask(body.group_id, commit, _same)
+        error = await self._ask(client, body.group_id, commit, _same)
         return {
             "topics": [
                 {
@@ -216,23 +231,23 @@ class GroupRequests:
             ]
         }
 
-    async def offset_fetch(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def offset_fetch(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
         if request.version < _MANY_FETCH_VERSION:
-            return await self._fetched(body.group_id, body.topics)
+            return await self._fetched(client, body.group_id, body.topics)
         groups = [
-            {"group_id": each.group_id, **await self._fetched(each.group_id, each.topics)}
+            {"group_id": each.group_id, **await self._fetched(client, each.group_id, each.topics)}
             for each in body.groups
         ]
         return {"groups": groups}
 
-    async def _fetched(self, group: str, topics: Any) -> dict[str, Any]:
+    async def _fetched(self, client: GroupClient, group: str, topics: Any) -> dict[str, Any]:
         """Return the offsets of *topics*; None: of all."""
 
         async def fetch(log: OffsetsLog) -> Mapping[TopicPartition, CommittedOffset] | ErrorCode:
             return log.committed(group)
 
-        committed = await self._ask(group, fetch, _same)
+        committed = await self._ask(client, group, fetch, _same)
         error = committed if isinstance(committed, ErrorCode) else ErrorCode.none
         found = {} if isinstance(committed, ErrorCode) else committed
         wanted: Iterable[TopicPartition] = (
@@ -242,6 +257,8 @@ class GroupRequests:
         )
         by_topic: dict[str, list[Values]] = {}
         for topic, partition in wanted:
+            if not self._access.may_read(client.identity, topic, partition):
+                continue
             offset = found.get((topic, partition), _NO_OFFSET)
             by_topic.setdefault(topic, []).append(
                 {
@@ -255,10 +272,12 @@ class GroupRequests:
         listed = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
         return {"topics": listed, "error_code": error}
 
-    async def list_groups(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def list_groups(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
         states = {each.lower() for each in getattr(body, "states_filter", ())}
         types = {each.lower() for each in getattr(body, "types_filter", ())}
+        if not self._access.may_join(client.identity):
+            return {"error_code": ErrorCode.group_authorization_failed, "groups": []}
         try:
             logs = await self._coordinator.all_led()
         except (KafkaRefusal, CoordinatorMoved) as error:
@@ -279,17 +298,18 @@ class GroupRequests:
             "groups": groups if not types or "classic" in types else [],
         }
 
-    async def describe_groups(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def describe_groups(self, request: GroupRequest, client: GroupClient) -> Values:
         described = [
-            await self._described(group_id, request.version) for group_id in request.body.groups
+            await self._described(client, group_id, request.version)
+            for group_id in request.body.groups
         ]
         return {"groups": described}
 
-    async def _described(self, group_id: str, version: int) -> Values:
+    async def _described(self, client: GroupClient, group_id: str, version: int) -> Values:
         async def find(log: OffsetsLog) -> ConsumerGroup | ErrorCode | None:
             return log.find(group_id)
 
-        group = await self._ask(group_id, find, _same)
+        group = await self._ask(client, group_id, find, _same)
         values: dict[str, Any] = {
             "error_code": ErrorCode.none,
             "error_message": None,
@@ -326,18 +346,18 @@ class GroupRequests:
             ],
         }
 
-    async def delete_groups(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def delete_groups(self, request: GroupRequest, client: GroupClient) -> Values:
         results = []
         for group_id in request.body.groups_names:
 
             async def delete(log: OffsetsLog, group_id: str = group_id) -> ErrorCode:
                 return await _stored(log.remove_group(group_id))
 
-            error = await self._ask(group_id, delete, _same)
+            error = await self._ask(client, group_id, delete, _same)
             results.append({"group_id": group_id, "error_code": error})
         return {"results": results}
 
-    async def offset_delete(self, request: GroupRequest, _client: GroupClient) -> Values:
+    async def offset_delete(self, request: GroupRequest, client: GroupClient) -> Values:
         body = request.body
         subscribed: set[str] = set()
 
@@ -357,10 +377,11 @@ class GroupRequests:
                 for topic in body.topics
                 if topic.name not in subscribed
                 for each in topic.partitions
+                if self._access.may_read(client.identity, topic.name, int(each.partition_index))
             ]
             return await _stored(log.remove_offsets(body.group_id, wanted))
 
-        error = await self._ask(body.group_id, delete, _same)
+        error = await self._ask(client, body.group_id, delete, _same)
         return {
             "error_code": error,
             "topics": []
@@ -384,11 +405,14 @@ class GroupRequests:
 
     async def _ask(
         self,
+        client: GroupClient,
         group_id: str,
         ask: Callable[[OffsetsLog], Awaitable[Any]],
         refused: Callable[[ErrorCode], Any],
     ) -> Any:
         """Return what *ask* finds out from the coordinator of the group, or a refusal."""
+        if not self._access.may_join(client.identity):
+            return refused(ErrorCode.group_authorization_failed)
         try:
             return await ask(await self._coordinator.led(group_id))
         except (KafkaRefusal, CoordinatorMoved) as error:

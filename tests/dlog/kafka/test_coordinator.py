@@ -40,6 +40,8 @@ class Gateway:
     client_id: str = "app"
     host: str = "10.0.0.1"
     session_s: int = 30
+    identity: str = ""
+    readable: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.coordinator = GroupCoordinator(
@@ -50,7 +52,13 @@ class Gateway:
             initial_delay_ms=0,
             mirror_s=3600.0,
         )
-        self.requests = GroupRequests(self.coordinator)
+        self.requests = GroupRequests(self.coordinator, self)
+
+    def may_join(self, identity: str) -> bool:
+        return identity != "nobody"
+
+    def may_read(self, identity: str, topic: str, _partition: int) -> bool:
+        return identity == "" or topic in self.readable
 
     async def ask(self, api: str, version: int, **fields: Any) -> Any:
         request = Body(version=version, body=Body(group_id=GROUP, **fields))
@@ -405,6 +413,26 @@ async def test_offsets_of_a_group_that_is_empty_for_long_expire() -> None:
         log.expire()
         await until(lambda: not log.state.groups)
         assert await gateway.fetch() == {}
+
+
+@asynchronous
+async def test_a_client_commits_offsets_of_what_it_may_read() -> None:
+    async with gateways() as [gateway]:
+        joined = await gateway.member()
+        assert await gateway.commit(joined, 1, topic="secret") is NONE
+        gateway.identity, gateway.readable = "app:web", frozenset(["orders"])
+        assert await gateway.commit(joined, 42) is NONE
+        refused = await gateway.commit(joined, 43, topic="secret")
+        assert refused is ErrorCode.topic_authorization_failed
+        assert await gateway.fetch() == {("orders", 0): 42}
+        gateway.identity = "nobody"
+        assert await gateway.beat(joined) is ErrorCode.group_authorization_failed
+        assert (await gateway.join())["error_code"] is ErrorCode.group_authorization_failed
+        request = Body(version=4, body=Body(states_filter=()))
+        listed = await gateway.requests.list_groups(request, gateway)
+        assert listed["error_code"] is ErrorCode.group_authorization_failed
+        gateway.identity = ""
+        assert await gateway.fetch() == {("orders", 0): 42, ("secret", 0): 1}
 
 
 @asynchronous
