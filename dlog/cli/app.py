@@ -37,6 +37,12 @@ _EPILOG = "\n\n".join(
 _GROUPS: Final = {
     "log": ("log.app", "Create, read, write, inspect, maintain and delete logs."),
     "consumer": ("consumer", "Named consumers of a log: list, show, reset, delete."),
+    "kafka": (
+        "kafka",
+        """A gateway for Kafka's clients, and the topics that they see.
+
+Needs 'dlog-ledgers[kafka]'. See docs/kafka.md.""",
+    ),
     "leader": ("leader", "Elections: who leads a log, and which candidates wait."),
     "replica": (
         "replica",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from dlog.position import Start
     from dlog.recordbatch import Codec
 
+KAFKA_PORT: Final = 9092
+"""Where Kafka's clients look for a broker."""
+
 Uri = Annotated[
     str | None,
     typer.Option(

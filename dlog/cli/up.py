@@ -12,7 +12,7 @@ import typer
 
 from dlog.cli.commands import SERVES, CommandGroup
 from dlog.cli.console import PORT_DEFAULT, login_shown, serving_console
-from dlog.cli.options import Json
+from dlog.cli.options import KAFKA_PORT, Json
 from dlog.cli.output import print_json, print_table, warn
 from dlog.cli.runner import run
 from dlog.config import default_directory, default_uri
@@ -38,6 +38,7 @@ app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
     "dlog up --metrics-port 9100",
     "dlog up --tls",
     "dlog up --console",
+    "dlog up --kafka",
     "dlog up --zookeeper managed",
     "dlog up --zookeeper zk://127.0.0.1:2181/dlog",
 )
@@ -101,6 +102,16 @@ def up(
             help="Port of the console on this machine; 0: any free port.", min=0, max=PORT_MAX
         ),
     ] = PORT_DEFAULT,
+    kafka: Annotated[
+        bool,
+        typer.Option("--kafka", help="Also serve Kafka's protocol (needs 'dlog-ledgers[kafka]')."),
+    ] = False,
+    kafka_port: Annotated[
+        int,
+        typer.Option(
+            help="Port for Kafka's clients on this machine; 0: any free one.", min=0, max=PORT_MAX
+        ),
+    ] = KAFKA_PORT,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
@@ -123,12 +134,19 @@ def up(
         )
         if zookeeper == MANAGED:
             _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
-        await _up(cluster, as_json=as_json, console_port=console_port if console else None)
+        await _up(
+            cluster,
+            as_json=as_json,
+            console_port=console_port if console else None,
+            kafka_port=kafka_port if kafka else None,
+        )
 
     run(command())
 
 
-async def _up(cluster: "LocalCluster", *, as_json: bool, console_port: int | None) -> None:
+async def _up(
+    cluster: "LocalCluster", *, as_json: bool, console_port: int | None, kafka_port: int | None
+) -> None:
     import asyncio
 
     stop = asyncio.Event()
@@ -137,7 +155,9 @@ async def _up(cluster: "LocalCluster", *, as_json: bool, console_port: int | Non
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
             handlers.callback(loop.remove_signal_handler, number)
-        running = asyncio.ensure_future(_run(cluster, as_json=as_json, console_port=console_port))
+        running = asyncio.ensure_future(
+            _run(cluster, as_json=as_json, console_port=console_port, kafka_port=kafka_port)
+        )
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -148,12 +168,16 @@ async def _up(cluster: "LocalCluster", *, as_json: bool, console_port: int | Non
             _say("the cluster is down; its data stay in", cluster.directory, as_json=as_json)
 
 
-async def _run(cluster: "LocalCluster", *, as_json: bool, console_port: int | None) -> None:
+async def _run(
+    cluster: "LocalCluster", *, as_json: bool, console_port: int | None, kafka_port: int | None
+) -> None:
     async with cluster, AsyncExitStack() as stack:
-        console: Mapping[str, str] = {}
+        beside: dict[str, str] = {}
         if console_port is not None:
-            console = await stack.enter_async_context(_console(cluster, console_port))
-        _show(cluster, console, as_json=as_json)
+            beside |= await stack.enter_async_context(_console(cluster, console_port))
+        if kafka_port is not None:
+            beside |= await stack.enter_async_context(_kafka(cluster, kafka_port))
+        _show(cluster, beside, as_json=as_json)
         await cluster.keep_bookies(warn)
 
 
@@ -172,7 +196,25 @@ async def _console(cluster: "LocalCluster", port: int) -> AsyncIterator[Mapping[
         await client.close()
 
 
-def _show(cluster: "LocalCluster", console: Mapping[str, str], *, as_json: bool) -> None:
+@asynccontextmanager
+async def _kafka(cluster: "LocalCluster", port: int) -> AsyncIterator[Mapping[str, str]]:
+    """Serve Kafka's clients on this machine; yield where."""
+    from dlog.cli.kafka import serving_kafka
+    from ledger.client import ClientConfig, LedgerClient
+    from ledger.security.certificates import Security
+
+    serving = serving_kafka()
+    security = await Security.settled(cluster.client_tls, serves=True)
+    client = await LedgerClient.connect(cluster.uri, ClientConfig(tls=cluster.client_tls))
+    try:
+        options = serving.GatewayOptions(port=port)
+        async with serving.gateway(client, options, security=security) as running:
+            yield {"kafka": running.address}
+    finally:
+        await client.close()
+
+
+def _show(cluster: "LocalCluster", beside: Mapping[str, str], *, as_json: bool) -> None:
     found, metrics = cluster.bookies(), cluster.metrics
     if as_json:
         rows = [
@@ -189,9 +231,11 @@ def _show(cluster: "LocalCluster", console: Mapping[str, str], *, as_json: bool)
             "bookies": rows,
             "metrics": dict(metrics),
         }
-        if console:
-            facts["console"] = console["console"]
-            facts["console_login_file"] = console.get("login file")
+        if "console" in beside:
+            facts["console"] = beside["console"]
+            facts["console_login_file"] = beside.get("login file")
+        if "kafka" in beside:
+            facts["kafka"] = beside["kafka"]
         print_json({**facts, "environment": dict(cluster.environment)})
         return
     print_table(
@@ -201,9 +245,9 @@ def _show(cluster: "LocalCluster", console: Mapping[str, str], *, as_json: bool)
     if metrics:
         sys.stdout.write("\n")
         print_table(("process", "metrics"), metrics.items())
-    if console:
+    if beside:
         sys.stdout.write("\n")
-        for name, value in console.items():
+        for name, value in beside.items():
             sys.stdout.write(f"{name}: {value}\n")
     note = "   # the default" if cluster.uri == default_uri() else ""
     sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n")

@@ -25,6 +25,7 @@ from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Values, VersionRange, WireRequest
 from ledger.cluster import open_namespace
 from ledger.errors import LogError
+from ledger.feature_level import KAFKA_BATCHES
 from ledger.log_events import get_logger
 from ledger.process import this_process
 from ledger.security.access import Permission
@@ -92,7 +93,7 @@ class Gateway:
         return self._offered
 
     async def start(self) -> None:
-        """Listen, register, serve. Raises `KafkaNotServed`, `MetadataUnavailable`."""
+        """Listen, register, serve. Raises `KafkaNotServed`, `MetadataUnavailable`, `LevelTooLow`."""
         options = self._options
         port = self.listener.bind(options.host, options.port)
         self.host = options.advertised_host or _reachable(options.host)
@@ -109,6 +110,7 @@ class Gateway:
     async def _prepare(self) -> None:
         store, security = self._ledgers.store, self._security
         namespace = await open_namespace(store)
+        namespace.held.check_brings(KAFKA_BATCHES, "a gateway for Kafka's clients")
         required = security is not None and security.mode is TlsMode.REQUIRED
         self.membership = Membership(
             store,
@@ -216,7 +218,8 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve Kafka's protocol on the namespace of *ledgers* while this lasts; yield the gateway.
 
-    Raises `KafkaNotServed`, `MetadataUnavailable`."""
+    Raises `KafkaNotServed`, `MetadataUnavailable`, and `LevelTooLow` if older programs of the
+    cluster could not read what clients produce."""
     served = Gateway(
         ledgers, options or GatewayOptions(), security=security, open_partition=open_partition
     )

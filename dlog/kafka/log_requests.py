@@ -5,6 +5,7 @@ touch the others.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,6 +56,8 @@ class LogRequests:
         self._topics, self._led, self._access = topics, led, access
         self._producing: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
+        self.errors = Counter[str]()
+        """Of partitions that were answered with one, by Kafka's name of it."""
         self.produced_bytes = 0
         self.fetched_bytes = 0
 
@@ -94,6 +97,8 @@ class LogRequests:
         try:
             produced = await partition.produce(records, acks=acks)
         except KafkaRefusal as refusal:
+            if refusal.code is ErrorCode.unknown_server_error:  # clients print no sentence
+                _log.warning("kafka_produce_refused", reason=str(refusal))
             return _refused(refusal)
         except LogError as error:
             return _refused(refusal_of(error))
@@ -122,6 +127,7 @@ class LogRequests:
         results_by_topic: dict[str, list[Values]] = {}
         for name, index, work in pending:
             result = work.result() if work.done() else _TIMED_OUT
+            self._count(result["error_code"])
             results_by_topic.setdefault(name, []).append({"index": index, **result})
         return {
             "responses": [
@@ -150,6 +156,10 @@ class LogRequests:
             if not await _moved(watched, deadline - self._loop.time()):
                 break
         self.fetched_bytes += size
+        if failed or refused:
+            for topic in topics:
+                for part in topic["partitions"]:
+                    self._count(part["error_code"])
         return {"error_code": ErrorCode.none, "session_id": 0, "responses": topics}
 
     async def _wanted(
@@ -281,6 +291,7 @@ class LogRequests:
                 result = {"error_code": refusal.code}
             except LogError as error:
                 result = {"error_code": refusal_of(error).code}
+            self._count(result["error_code"])
             results.append({index_field: index, **result})
         return results
 
@@ -302,6 +313,10 @@ class LogRequests:
             raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, str(error)) from error
         except LogError as error:
             raise refusal_of(error) from error
+
+    def _count(self, code: ErrorCode) -> None:
+        if code is not ErrorCode.none:
+            self.errors[code.name] += 1
 
     def _keep(self, future: "asyncio.Future[Any]") -> None:
         """Hold *future*: it ends whether its client still waits or not."""

@@ -241,6 +241,18 @@ class Membership:
             await asyncio.gather(*waits, return_exceptions=True)
 
 
+async def read_gateways(store: MetadataStore) -> GatewayView:
+    """Return the gateways that are registered. One that died is among them until its session has
+    ended, or another gateway noticed. Raises `MetadataUnavailable`."""
+    await store.sync(GATEWAYS_PATH)
+    records: list[GatewayRecord] = []
+    for name in (await children_of(store, GATEWAYS_PATH))[:GATEWAYS_MAX]:
+        path = f"{GATEWAYS_PATH}/{name}"
+        with suppress(NoSuchNode, DamagedMetadata, ValueError):
+            records.append(GatewayRecord.decode((await store.get(path)).value, path=path))
+    return GatewayView(records)
+
+
 async def _changed(watch: Watch) -> None:
     try:
         await watch.changed()

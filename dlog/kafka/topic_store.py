@@ -50,7 +50,7 @@ class TopicExists(RemoteError):
 
 class NoSuchTopic(RemoteError):
     def __init__(self, topic: str) -> None:
-        super().__init__(f"there is no topic {topic!r}")
+        super().__init__(f"there is no topic {topic!r}; 'dlog kafka topic list' shows those there")
         self.topic = topic
 
 

@@ -51,6 +51,34 @@ INCREMENTAL_ALTER_CONFIGS: Final = 44
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
 
+API_NAMES: Final = {
+    PRODUCE: "Produce",
+    FETCH: "Fetch",
+    LIST_OFFSETS: "ListOffsets",
+    METADATA: "Metadata",
+    OFFSET_COMMIT: "OffsetCommit",
+    OFFSET_FETCH: "OffsetFetch",
+    FIND_COORDINATOR: "FindCoordinator",
+    JOIN_GROUP: "JoinGroup",
+    HEARTBEAT: "Heartbeat",
+    LEAVE_GROUP: "LeaveGroup",
+    SYNC_GROUP: "SyncGroup",
+    DESCRIBE_GROUPS: "DescribeGroups",
+    LIST_GROUPS: "ListGroups",
+    API_VERSIONS: "ApiVersions",
+    CREATE_TOPICS: "CreateTopics",
+    DELETE_TOPICS: "DeleteTopics",
+    DELETE_RECORDS: "DeleteRecords",
+    INIT_PRODUCER_ID: "InitProducerId",
+    OFFSET_FOR_LEADER_EPOCH: "OffsetForLeaderEpoch",
+    DESCRIBE_CONFIGS: "DescribeConfigs",
+    CREATE_PARTITIONS: "CreatePartitions",
+    DELETE_GROUPS: "DeleteGroups",
+    INCREMENTAL_ALTER_CONFIGS: "IncrementalAlterConfigs",
+    OFFSET_DELETE: "OffsetDelete",
+    DESCRIBE_CLUSTER: "DescribeCluster",
+}
+
 Values = Mapping[str, Any]
 """Of an entity, by field."""
 Entity = Any

@@ -6,7 +6,7 @@ from typing import Final
 MENU: Final[dict[str, tuple[str, ...]]] = {
     "Begin": ("tutorial",),
     "Guides": (
-        "guide", "writing", "reading", "keeping", "web", "spark", "ledgers", "operations",
+        "guide", "writing", "reading", "keeping", "web", "spark", "kafka", "ledgers", "operations",
         "console", "deploy", "rest", "security", "upgrading",
     ),
     "How it works": (

@@ -7,6 +7,7 @@ from typing import Any, Final
 import bookie.autorecovery.metrics
 import bookie.metrics
 import dlog.console.metrics
+import dlog.kafka.metrics
 import dlog.metrics
 import leader.metrics
 import ledger.metrics
@@ -21,6 +22,7 @@ DECLARED: Final[dict[str, MetricRegistry[Any]]] = {
     "Ledgers: writers, readers, recoveries": ledger.metrics.METRICS,
     "Elections": leader.metrics.METRICS,
     "A console": dlog.console.metrics.METRICS,
+    "A gateway for Kafka's clients": dlog.kafka.metrics.METRICS,
     "Every process with TLS": ledger.security.metrics.METRICS,
 }
 """All metrics, by the process that exports them."""

@@ -5,7 +5,7 @@ import errno
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 import httpx
 import pytest
 
+import dlog.testing
 from bookie.autorecovery import metrics as repair_metrics
 from bookie.autorecovery import process as repair_process
 from bookie.autorecovery.checks import CheckRecord
@@ -35,6 +36,9 @@ from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
 from dlog.console import metrics as console_metrics
 from dlog.console.http_server import ConsoleOptions, console
+from dlog.kafka import metrics as kafka_metrics
+from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
+from dlog.kafka.wire import FETCH
 from ledger.client import LedgerClient
 from ledger.errors import DamagedMetadata, LogError, NodeExists
 from ledger.ids import BookieId, LedgerId
@@ -54,9 +58,11 @@ from ledger.transport.framing import FrameKind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import read_request
 from tests.certificates import certificate, put
+from tests.dlog.kafka.clients import CONFLUENT
+from tests.dlog.kafka.test_wire import request_frame
 from tests.ledger.by_hand import greeted
 from tests.metering.rig import WholeCluster, repair_of
-from tests.patience import patient_campaign
+from tests.patience import PATIENT, patient_campaign
 from tests.waiting import PATIENCE_S, eventually, until
 
 Happening = Callable[[WholeCluster, pytest.MonkeyPatch], Awaitable[None]]
@@ -500,6 +506,45 @@ async def a_browser_looks(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
     ):
         assert (await browser.get(found.login, follow_redirects=True)).status_code == 200
         await reached(cluster, lambda: moved(cluster, "dlog_console_poll_seconds"), "it has asked")
+
+
+@happening
+async def a_kafka_client_produces_and_a_gateway_dies(
+    cluster: WholeCluster, _: pytest.MonkeyPatch
+) -> None:
+    # At the highest level, which its batches need.
+    async with dlog.testing.cluster() as made, AsyncExitStack() as stack:
+        client, other = [await LedgerClient.connect(made.uri, PATIENT) for _ in range(2)]
+        stack.push_async_callback(client.close)
+        stack.push_async_callback(other.close)
+        dying = Gateway(other, GatewayOptions(port=0))
+        async with gateway(client, GatewayOptions(port=0)) as running:
+            exposed = Exposed()
+            exposed.add(kafka_metrics.METRICS, running)
+            cluster.seen.watch(exposed)
+            cluster.seen.look()
+            await dying.start()
+            await reached(
+                cluster, lambda: len(running.membership.view.gateways) == 2, "it sees the other"
+            )
+            assert dying.membership._lifeline is not None
+            assert dying.membership._running is not None
+            dying.membership._running.cancel()
+            dying.membership._lifeline.close()
+            await reached(
+                cluster, lambda: len(running.membership.view.gateways) == 1, "it sees its death"
+            )
+            await asyncio.to_thread(CONFLUENT.produce, running.address, "kafka", [PAYLOAD])
+            await asyncio.to_thread(CONFLUENT.consume, running.address, "kafka", 0, 1)
+            reader, writer = await asyncio.open_connection(running.host, running.port)
+            frame = request_frame(FETCH, 4, {"topics": [{"topic": "none", "partitions": [{}]}]})
+            writer.write(len(frame).to_bytes(4, "big") + frame)
+            await reached(cluster, lambda: bool(running.records.errors), "it has no such topic")
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reached(cluster, lambda: running.listener.refusals > 0, "it is no request")
+            writer.close()
+            await reader.read()
+        await dying.stop()
 
 
 @happening

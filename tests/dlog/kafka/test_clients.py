@@ -10,7 +10,11 @@ import dlog.testing
 from dlog.aio import Log
 from dlog.aio.namespace_connection import connect
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
+from ledger.errors import LevelTooLow
+from ledger.feature_level import HEADER_PAIRS
+from ledger.metastore.memory import MemoryHub
 from tests.dlog.kafka.clients import CLIENTS, CONFLUENT, KafkaClient
+from tests.namespaces import made
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +99,15 @@ async def test_clients_consume_what_a_native_writer_appended(client: KafkaClient
             await log.append(b"LH1", key=b"k", headers=[("h", b"x")])
         (record,) = await asyncio.to_thread(client.consume, served.address, "flights", 0, 1)
     assert (record.value, record.key, record.headers) == (b"LH1", b"k", (("h", b"x"),))
+
+
+async def test_a_cluster_at_a_low_level_is_served_after_its_upgrade_only() -> None:
+    with MemoryHub().shared("old"):
+        await made("memory://old", level=HEADER_PAIRS)
+        ledgers = await connect("memory://old")
+        try:
+            with pytest.raises(LevelTooLow, match="dlog cluster upgrade"):
+                async with gateway(ledgers, GatewayOptions(port=0)):
+                    pass
+        finally:
+            await ledgers.close()

@@ -1,0 +1,72 @@
+"""The metrics of a gateway for Kafka's clients."""
+
+from typing import TYPE_CHECKING, Final
+
+from dlog.kafka.wire import API_NAMES
+from ledger.metering.declaration import MetricRegistry
+
+if TYPE_CHECKING:
+    from dlog.kafka.gateway import Gateway
+
+METRICS: "Final[MetricRegistry[Gateway]]" = MetricRegistry()
+
+METRICS.gauge(
+    "dlog_kafka_connections",
+    "Connections of Kafka clients.",
+    lambda gateway: len(gateway.listener.connections),
+)
+METRICS.counter(
+    "dlog_kafka_requests_total",
+    "Requests of Kafka clients that were begun, by API.",
+    lambda gateway: {
+        API_NAMES[api]: count for api, count in tuple(gateway.listener.requests.items())
+    },
+    "api",
+)
+METRICS.counter(
+    "dlog_kafka_refused_connections_total",
+    "Connections that were refused, or closed for what they sent or did not take.",
+    lambda gateway: gateway.listener.refusals,
+)
+METRICS.counter(
+    "dlog_kafka_errors_total",
+    "Partitions of Produce, Fetch and other requests for records that were answered with an "
+    "error, by Kafka's name of it.",
+    lambda gateway: dict(gateway.records.errors),
+    "code",
+)
+METRICS.gauge(
+    "dlog_kafka_request_bytes",
+    "Bytes of requests that are in memory until they are answered.",
+    lambda gateway: gateway.listener.budget.held_bytes,
+)
+METRICS.counter(
+    "dlog_kafka_produced_bytes_total",
+    "Bytes of batches that clients sent, also of those that were refused.",
+    lambda gateway: gateway.records.produced_bytes,
+)
+METRICS.counter(
+    "dlog_kafka_fetched_bytes_total",
+    "Bytes of batches that clients were sent.",
+    lambda gateway: gateway.records.fetched_bytes,
+)
+METRICS.gauge(
+    "dlog_kafka_led_logs",
+    "Logs that this gateway leads and has open.",
+    lambda gateway: len(gateway.led),
+)
+METRICS.counter(
+    "dlog_kafka_takeovers_total",
+    "Logs that this gateway has taken over.",
+    lambda gateway: gateway.led.takeovers,
+)
+METRICS.gauge(
+    "dlog_kafka_gateways",
+    "Gateways that live, by the view of this one; 0 while it has no session of the metadata store.",
+    lambda gateway: len(gateway.membership.view.gateways),
+)
+METRICS.counter(
+    "dlog_kafka_gateway_deaths_total",
+    "Deaths of other gateways that this one noticed by their lifelines.",
+    lambda gateway: gateway.membership.deaths,
+)
