@@ -93,7 +93,7 @@ class Gateway:
         return self._offered
 
     async def start(self) -> None:
-        """Listen, register, serve. Raises `KafkaNotServed`, `MetadataUnavailable`, `LevelTooLow`."""
+        """Listen, register, serve. Raises `KafkaNotServed`, `LevelTooLow`, what the store does."""
         options = self._options
         port = self.listener.bind(options.host, options.port)
         self.host = options.advertised_host or _reachable(options.host)
