@@ -39,8 +39,10 @@ from ledger.security.tls_listener import TlsListener
 from ledger.tasks import stop_accepting
 
 PRODUCES_MAX: Final = 16
-READ_BYTES: Final = 1024 * 1024
-"""What is read ahead of a connection while a request is served; twice as much at most."""
+READ_BYTES: Final = 64 * 1024
+"""What is read ahead of each connection; twice as much at most."""
+STALLED_S: Final = 1.0
+"""A request that has not grown for so long makes room for others, if there is none left."""
 TELL_S: Final = 1.0
 DRAIN_S: Final = 5.0
 """So long requests that were taken have for their answers when the gateway stops."""
@@ -102,22 +104,30 @@ class Broker(Protocol):
 
 
 class RequestBudget:
-    """Bytes of requests that are in memory. A request larger than all of it is let in alone."""
+    """Bytes of requests that are in memory: what came of those that are not whole, and those that
+    are served. Counted as they come, never as they are announced."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.held_bytes = 0
         self._freed = asyncio.Event()
 
-    async def take(self, size: int) -> None:
-        while self.held_bytes and self.held_bytes + size > self._bytes_max:
-            self._freed.clear()
-            await self._freed.wait()
+    def has_room(self, size: int) -> bool:
+        return not self.held_bytes or self.held_bytes + size <= self._bytes_max
+
+    def hold(self, size: int) -> None:
         self.held_bytes += size
 
     def give_back(self, size: int) -> None:
         self.held_bytes -= size
         self._freed.set()
+
+    async def freed(self, within_s: float) -> None:
+        """Wait until something was given back, or the time is over."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._freed.wait()
 
 
 class KafkaListener:
@@ -203,6 +213,31 @@ class KafkaListener:
         _log.warning("kafka_client_refused", peer=peer, reason=reason, others_untold=self._untold)
         self._untold, self._tell_at = 0, now + TELL_S
 
+    async def hold(self, connection: "_ClientConnection", size: int) -> None:
+        """Count *size* more bytes of a request of *connection*, once there is room for them.
+
+        Where there is none, the connection is closed that holds most of those whose requests have
+        not grown for `STALLED_S`; or, if no request is whole, of all. Else served requests make
+        room."""
+        budget, loop = self.budget, asyncio.get_running_loop()
+        connection.awaits_room = True
+        try:
+            while not budget.has_room(size):
+                unfinished = [each for each in self.connections if each.unfinished_bytes]
+                due = loop.time() - STALLED_S
+                stalled = [e for e in unfinished if not e.awaits_room and e.grew_at <= due]
+                if not stalled and budget.held_bytes == sum(e.unfinished_bytes for e in unfinished):
+                    stalled = [each for each in unfinished if each.grew_at <= due]
+                if stalled:
+                    largest = max(stalled, key=lambda each: each.unfinished_bytes)
+                    largest.refuse("its request is not whole, and others need the room")
+                    if largest is connection:
+                        raise ConnectionAbortedError
+                await budget.freed(STALLED_S / 4)
+        finally:
+            connection.awaits_room = False
+        budget.hold(size)
+
     def gone(self, connection: "_ClientConnection") -> None:
         self.connections.pop(connection, None)
         if not self.connections:
@@ -238,6 +273,12 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         self._source = ""
         self._peer = "?"
         self._reading: asyncio.Task[None] | None = None
+        self.unfinished_bytes = 0
+        """Of a request that is not whole."""
+        self.grew_at = 0.0
+        """When the last of them came."""
+        self.awaits_room = False
+        """More of them came, and there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -253,13 +294,13 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         secured = transport.get_extra_info("ssl_object") is not None
         must_be = listener.security is not None and listener.security.mode is TlsMode.REQUIRED
         if listener.is_stopping:
-            self._refuse("the gateway stops")
+            self.refuse("the gateway stops")
         elif len(listener.connections) > limits.connections_max:
-            self._refuse(f"there are {limits.connections_max} connections already")
+            self.refuse(f"there are {limits.connections_max} connections already")
         elif listener.sources[self._source] > limits.from_one_max:
-            self._refuse(f"there are {limits.from_one_max} connections from there already")
+            self.refuse(f"there are {limits.from_one_max} connections from there already")
         elif must_be and not secured:
-            self._refuse("this gateway takes TLS only; set security.protocol=SSL")
+            self.refuse("this gateway takes TLS only; set security.protocol=SSL")
         else:
             self._keep_alive()
             session = ClientSession(self._peer, self._source, str(identity) if identity else "")
@@ -291,7 +332,8 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """End the connection for *reason*."""
         self._listener.tell(self._peer, reason)
         self.abort()
 
@@ -341,12 +383,9 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
     async def _request(self, session: ClientSession) -> bool:
         """Read one request and begin it; return whether another one may follow."""
         listener, broker = self._listener, self._listener.broker
-        size = await self._frame_size()
-        await listener.budget.take(size)
-        held = True
+        frame = await self._frame()
+        size, held = len(frame), True
         try:
-            async with asyncio.timeout(listener.limits.arrive_s):
-                frame = await self._reader.readexactly(size)
             request = decode_request(frame, broker.offered)
             del frame
             session.client_id = request.client_id or session.client_id
@@ -367,8 +406,9 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         await self._answers.put(answer)
         return True
 
-    async def _frame_size(self) -> int:
-        limits = self._listener.limits
+    async def _frame(self) -> bytes:
+        """Return the next request. Its bytes are held when this returns, and only then."""
+        limits, loop = self._listener.limits, asyncio.get_running_loop()
         async with asyncio.timeout(limits.idle_s):
             head = await self._reader.readexactly(FRAME_HEADER_BYTES)
         size = int.from_bytes(head, "big", signed=True)
@@ -377,7 +417,22 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
                 f"its first bytes are {head!r}: no size of a request up to "
                 f"{limits.request_bytes_max} bytes"
             )
-        return size
+        pieces: list[bytes] = []
+        try:
+            async with asyncio.timeout(limits.arrive_s):
+                while self.unfinished_bytes < size:
+                    piece = await self._reader.read(size - self.unfinished_bytes)
+                    _check_came(piece)
+                    self.grew_at = loop.time()
+                    await self._listener.hold(self, len(piece))
+                    self.unfinished_bytes += len(piece)
+                    pieces.append(piece)
+        except BaseException:
+            self._listener.budget.give_back(self.unfinished_bytes)
+            raise
+        finally:
+            self.unfinished_bytes = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _write(self) -> None:
         """Write answers in the order of the requests, until there are no more."""
@@ -388,7 +443,7 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
                 self.abort()
                 return
             except TimeoutError:
-                self._refuse("it did not take its response in time")
+                self.refuse("it did not take its response in time")
                 return
             except Exception as error:  # noqa: BLE001 - one client must not end the others
                 self._failed(error)
@@ -422,3 +477,9 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         """An error that no handler expected: a bug of ours. The client sees a closed connection."""
         _log.exception("kafka_request_failed", peer=self._peer, error=repr(error))
         self.abort()
+
+
+def _check_came(piece: bytes) -> None:
+    """Raises `ConnectionResetError` at the end of the connection."""
+    if not piece:
+        raise ConnectionResetError

@@ -150,7 +150,7 @@ class LogRequests:
         )
         while True:
             watched = [(each, each.partition.high_watermark) for each in wanted]
-            size, failed = await self._fetch_once(wanted, most)
+            size, failed = await self._fetch_once(wanted, most, deadline)
             if size >= body.min_bytes or failed or refused:
                 break
             if not await _moved(watched, deadline - self._loop.time()):
@@ -185,11 +185,19 @@ class LogRequests:
                     wanted.append(_Wanted(place, partition, int(part.fetch_offset), bytes_max))
         return topics, wanted
 
-    async def _fetch_once(self, wanted: list[_Wanted], most: int) -> tuple[int, bool]:
-        """Fetch into the places of *wanted*; return how many bytes, and whether one failed."""
-        size, failed = 0, False
+    async def _fetch_once(
+        self, wanted: list[_Wanted], most: int, deadline: float
+    ) -> tuple[int, bool]:
+        """Fetch into the places of *wanted*; return how many bytes, and whether one failed.
+
+        What bookies have takes time: after *deadline* no further one is asked, so a request takes
+        no longer than it allows and one read. Clients begin with another partition next time."""
+        size, failed, begun = 0, False, False
         for each in wanted:
             partition, place = each.partition, each.place
+            if begun and self._loop.time() > deadline:
+                most = size
+            begun = True
             try:
                 if partition.failed.is_set():
                     raise _lost()

@@ -270,25 +270,66 @@ async def test_a_request_that_does_not_arrive_whole_is_given_up() -> None:
         assert listener.budget.held_bytes == 0
 
 
-async def test_requests_wait_for_room_in_memory() -> None:
-    budget = RequestBudget(10)
-    await budget.take(8)
-    waiting = asyncio.create_task(budget.take(5))
-    await settled()
-    assert not waiting.done()
-    budget.give_back(8)
-    await waiting
-    assert budget.held_bytes == 5
+def produce(size: int) -> bytes:
+    topic = {"name": "t", "partition_data": [{"records": b"x" * size}]}
+    return request_frame(PRODUCE, 9, {"topic_data": [topic]})
+
+
+async def test_what_clients_announce_and_do_not_send_takes_no_room_from_others() -> None:
+    async with listening(requests_bytes_max=100_000) as (_, listener, caller):
+        for _ in range(20):
+            silent = await caller()
+            silent.writer.write(struct.pack(">i", 90_000_000))
+        await until(lambda: len(listener.connections) == 20)
+        client = await caller()
+        client.request(METADATA, 12, 1)
+        assert (await client.response(METADATA, 12))[0] == 1
+        assert listener.budget.held_bytes == 0
+
+
+async def test_who_sent_most_and_sends_no_more_makes_room_for_others() -> None:
+    async with listening(requests_bytes_max=100_000) as (broker, listener, caller):
+        small, large, client = await caller(), await caller(), await caller()
+        for stalled, size in ((small, 30_000), (large, 60_000)):
+            stalled.writer.write(struct.pack(">i", 90_000_000) + b"x" * size)
+        await until(lambda: listener.budget.held_bytes == 90_000)
+        client.send(produce(50_000))
+        assert await large.closed() == b""
+        await until(lambda: len(broker.producing) == 1)
+        await until(lambda: len(listener.connections) == 2)
+        assert listener.refusals == 1
+
+
+async def test_of_requests_that_fill_all_room_and_none_of_which_is_whole_one_ends() -> None:
+    async with listening(requests_bytes_max=100_000) as (broker, listener, caller):
+        clients = [await caller() for _ in range(2)]
+        for client in clients:
+            client.send(produce(90_000))
+        await until(lambda: len(broker.producing) >= 1)
+        assert listener.refusals <= 1
+
+
+async def test_requests_wait_while_those_before_them_are_served() -> None:
+    async with listening(requests_bytes_max=100_000) as (broker, listener, caller):
+        first, second = await caller(), await caller()
+        first.send(produce(80_000))
+        await until(lambda: len(broker.producing) == 1)
+        second.send(produce(80_000))
+        await until(lambda: len(listener.connections) == 2)
+        await settled()
+        assert len(broker.producing) == 1
+        broker.producing[0].set_result({})
+        await until(lambda: len(broker.producing) == 2)
+        assert listener.refusals == 0
 
 
 async def test_a_request_larger_than_all_room_comes_alone() -> None:
     budget = RequestBudget(10)
-    await budget.take(50)
-    waiting = asyncio.create_task(budget.take(1))
-    await settled()
-    assert not waiting.done()
+    assert budget.has_room(50)
+    budget.hold(50)
+    assert not budget.has_room(1)
     budget.give_back(50)
-    await waiting
+    assert budget.has_room(1)
 
 
 async def test_a_gateway_that_stops_answers_what_it_took() -> None:
