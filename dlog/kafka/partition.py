@@ -213,10 +213,12 @@ class Partition:
         return await self._outcome_of(outcome)
 
     async def _check_leads(self) -> None:
-        """Raise `KafkaRefusal` if another process leads by now: what this one knows of producers
+        """Raise `KafkaRefusal` if another process may lead by now: what this one knows of producers
         is not what counts then, and an answer on which a producer gives up would be wrong."""
-        with suppress(LogError):
+        try:
             await self._look()
+        except LogError as error:
+            raise refusal_of(error) from error
         if self.failed.is_set():
             raise refusal_of(self._writer.error or LostOwnership(self.log))
 

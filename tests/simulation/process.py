@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.client import LedgerClient
 from ledger.environment import Environment
+from ledger.feature_level import LEVEL_MAX
 from ledger.ids import BookieId
 from ledger.manager import LedgerStore
 from ledger.protocol.placement import Quarantine
@@ -35,6 +36,10 @@ class SimDirectory(BookieDirectory):
     def __init__(self, process: "SimProcess", store: LoopStore) -> None:
         super().__init__(store)
         self._process, self._world = process, process.world
+
+    @property
+    def level(self) -> int:
+        return LEVEL_MAX
 
     def available(self) -> tuple[BookieRegistration, ...]:
         return tuple(

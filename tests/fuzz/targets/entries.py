@@ -5,9 +5,11 @@ from typing import Any, Final
 from dlog.columns import Columns
 from dlog.errors import BatchTooNew, DamagedBatch
 from dlog.headers import decode_headers, encode_headers
+from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
+from dlog.kafka_batch import KafkaCodec, KafkaColumns, decode_records, parse_kafka_header
 from dlog.position import Place
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
+from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch, encode_kafka
 from ledger.entry import (
     HEADER_BYTES,
     Bad,
@@ -17,6 +19,7 @@ from ledger.entry import (
     verify_proof,
 )
 from ledger.errors import DamagedEntry
+from tests.dlog.kafka.produced import batch_of
 from tests.fuzz.target import Target, crc
 from tests.fuzz.targets.samples import AUTHENTIC, FRAMES
 
@@ -45,6 +48,10 @@ def _batch(data: bytes) -> RecordBatch:
     return batch
 
 
+def _kafka_records(data: bytes) -> KafkaColumns:
+    return decode_records(data, parse_kafka_header(data))
+
+
 def _use_batch(batch: RecordBatch) -> None:
     batch.key_list()
     batch.timestamps_ms()
@@ -65,6 +72,18 @@ BATCHES: Final = tuple(
     for codec in Codec
     for records in (RECORDS, Columns.of([b"x" * 40] * 9))
     for receipt in (None, Receipt(b"o" * 16, 3))
+)
+KAFKA_BATCHES: Final = tuple(
+    batch_of(b"one", b"", b"three" * 40, producer=7, epoch=1, sequence=5, codec=codec)
+    for codec in KafkaCodec
+)
+PRODUCERS: Final = ProducerState.rebuild(
+    None, [ProducerBatch(7, 1, 0, 3, 20, 0), ProducerBatch(7, 1, 3, 2, 23, 0)]
+).encode(now_ms=0)
+KAFKA_ENTRIES: Final = tuple(
+    encode_kafka(batch, parse_kafka_header(batch), appended_ms=0, producers=producers)
+    for batch in KAFKA_BATCHES
+    for producers in (b"", PRODUCERS)
 )
 ENTRIES: Final = (
     Target(
@@ -98,7 +117,15 @@ ENTRIES: Final = (
         ),
         refuses=ValueError,
     ),
-    Target("batch", _batch, BATCHES, refuses=(DamagedBatch, BatchTooNew), use=_use_batch),
+    Target(
+        "batch",
+        _batch,
+        (*BATCHES, *KAFKA_ENTRIES),
+        refuses=(DamagedBatch, BatchTooNew),
+        use=_use_batch,
+    ),
+    Target("kafka-batch", _kafka_records, KAFKA_BATCHES, refuses=DamagedBatch),
+    Target("producer-snapshot", ProducerState.decode, (PRODUCERS,), refuses=DamagedBatch),
     Target(
         "headers",
         decode_headers,

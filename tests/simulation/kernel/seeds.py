@@ -1,6 +1,7 @@
 """Runs seeds of any workload: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
 
-Those of ledgers, with `--logs` of logs, with `--repair` of repair, with `--replicas` of replicas.
+Those of ledgers, with `--logs` of logs, with `--repair` of repair, with `--replicas` of replicas,
+with `--partitions` of partitions of Kafka.
 
 Prints what was covered; over 1,000 seeds or more it fails if something that a workload requires
 never happened. For a seed that breaks something: its step, the broken invariant, its last events,

@@ -28,6 +28,7 @@ from tests.simulation.mutations import (
     writing,
 )
 from tests.simulation.mutations.mutation import MUTATIONS, Mutation, put_back
+from tests.simulation.partitions import mutations as partitions
 from tests.simulation.replicas import mutations as replicas
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "identities",
     "journals",
     "logs",
+    "partitions",
     "put_back",
     "recovering",
     "repairing",

@@ -51,6 +51,7 @@ def mutation(
     *,
     logs: bool = False,
     repair: bool = False,
+    partitions: bool = False,
     replicas: bool = False,
     test: str = "",
     drawn: bool = True,
@@ -63,7 +64,12 @@ def mutation(
         name = apply.__name__
         assert name not in MUTATIONS, f"two mutations are called {name}"
         assert test or drawn, f"nothing has to find {name}"
-        chosen = {"logs": logs, "repair": repair, "replicas": replicas}
+        chosen = {
+            "logs": logs,
+            "repair": repair,
+            "partitions": partitions,
+            "replicas": replicas,
+        }
         scenario = next((each for each, is_chosen in chosen.items() if is_chosen), "ledgers")
         MUTATIONS[name] = Mutation(name, reference, apply, scenario, test, drawn)
         return apply
