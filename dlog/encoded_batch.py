@@ -75,12 +75,14 @@ def placed(
     codec: Codec = Codec.NONE,
     codec_level: int = 0,
     receipt: Receipt | None = None,
+    header: BatchHeader | None = None,
 ) -> bytes:
     """Return the batch *payload* as it is at this place of a ledger, with *receipt*. One of Kafka's
     has the codec of its producer alone.
 
-    *codec_level* is as in `encode_batch`. Raises `DamagedBatch`, `BatchTooNew`."""
-    header = parse_encoded(payload)
+    *codec_level* is as in `encode_batch`. *header*: what `parse_encoded` returned, if it did.
+    Raises `DamagedBatch`, `BatchTooNew`."""
+    header = header or parse_encoded(payload)
     if header.flags & Flag.KAFKA:
         codec = Codec.NONE
     body: list[Buffer] = [memoryview(payload)[HEADER_BYTES:]]

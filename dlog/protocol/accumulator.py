@@ -20,7 +20,7 @@ from dlog.position import NO_TXID, TXID_MAX
 from dlog.protocol.packer import ENTRY_BYTES_FULL, ENTRY_RECORDS_MAX, Packer, Part
 from dlog.protocol.pending_batch import Outcome, PendingBatch
 from dlog.receipts import Receipt
-from dlog.recordbatch import Flag, RecordBatch
+from dlog.recordbatch import Flag, RecordBatch, parse_header
 from ledger.errors import LevelTooLow, LogError, TooManyPending
 from ledger.feature_level import HEADER_PAIRS, KAFKA_BATCHES
 
@@ -206,7 +206,7 @@ class RecordAccumulator:
             if batch.header.first_txid != NO_TXID:
                 last_txid = batch.header.last_txid
         payload = payloads[0] if len(payloads) == 1 else joined(batches)
-        pending = self.packer.add_encoded(payload, receipt)
+        pending = self.packer.add_encoded(payload, parse_header(payload), receipt)
         self._origin, self._last_txid = receipt.origin, last_txid
         self.next_offset += pending.count
         self.wake_writer()
@@ -226,7 +226,7 @@ class RecordAccumulator:
             refusal = LevelTooLow("a batch of Kafka's", KAFKA_BATCHES, level)
         if refusal is not None:
             raise refusal.with_traceback(None)
-        pending = self.packer.add_encoded(payload, None)
+        pending = self.packer.add_encoded(payload, header, None)
         self.next_offset += pending.count
         self.wake_writer()
         return pending

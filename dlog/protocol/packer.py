@@ -22,6 +22,7 @@ from typing import Final
 from dlog.columns import Row, size_of
 from dlog.protocol.pending_batch import RECORD_CHARGE, PendingBatch
 from dlog.receipts import Receipt
+from dlog.recordbatch import BatchHeader
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
 ENTRY_RECORDS_MAX: Final = 64 * 1024
@@ -131,11 +132,13 @@ class Packer:
             self._shut_open()
         return Part(joined, slot, count)
 
-    def add_encoded(self, payload: bytes, receipt: Receipt | None) -> PendingBatch:
+    def add_encoded(
+        self, payload: bytes, header: BatchHeader, receipt: Receipt | None
+    ) -> PendingBatch:
         """Put the records of an encoded batch without a place behind those before, as one entry
         that holds nothing else."""
         self._shut_open()
-        batch = PendingBatch.of_encoded(payload, receipt)
+        batch = PendingBatch.of_encoded(payload, header, receipt)
         self.full.append(batch)
         self.shut_bytes += batch.charge
         return batch

@@ -23,7 +23,7 @@ from dlog.columns import Columns, Row
 from dlog.encoded_batch import placed
 from dlog.position import NO_TXID, Place, RecordId
 from dlog.receipts import Receipt
-from dlog.recordbatch import Codec, encode_batch, parse_header
+from dlog.recordbatch import BatchHeader, Codec, encode_batch
 from ledger.errors import LogError
 
 RECORD_CHARGE: Final = 128
@@ -116,6 +116,7 @@ class PendingBatch(Outcome):
         "encoded",
         "expected_offset",
         "has_rows",
+        "header",
         "newest_txid",
         "previous_txid",
         "receipt",
@@ -146,6 +147,8 @@ class PendingBatch(Outcome):
         """Of records that came without one."""
         self.encoded: bytes | None = None
         """Records that were encoded before they came in; `records` has none then."""
+        self.header: BatchHeader | None = None
+        """Of `encoded`."""
         self.receipt: Receipt | None = None
         """Of the unit that these records are; None: they are none."""
         self.base_index = 0
@@ -161,10 +164,10 @@ class PendingBatch(Outcome):
         """Of each record, if not all were taken."""
 
     @classmethod
-    def of_encoded(cls, payload: bytes, receipt: Receipt | None) -> Self:
-        """Return one of the records of an encoded batch without a place."""
-        batch, header = cls(), parse_header(payload)
-        batch.encoded, batch.receipt = payload, receipt
+    def of_encoded(cls, payload: bytes, header: BatchHeader, receipt: Receipt | None) -> Self:
+        """Return one of the records of an encoded batch without a place, with its header."""
+        batch = cls()
+        batch.encoded, batch.header, batch.receipt = payload, header, receipt
         batch.base_timestamp_ms = header.base_timestamp_ms
         batch.size_bytes = header.records_bytes
         batch.newest_txid = NO_TXID if header.first_txid == NO_TXID else header.last_txid
@@ -181,6 +184,7 @@ class PendingBatch(Outcome):
         if self.encoded is not None:
             return placed(
                 self.encoded,
+                header=self.header,
                 base_index=self.base_index,
                 previous_txid=self.previous_txid,
                 codec=codec,

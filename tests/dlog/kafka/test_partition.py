@@ -128,6 +128,27 @@ async def test_a_fenced_partition_refuses_and_says_so() -> None:
             assert await next_one.end_of_epoch(next_one.epoch + 1) == (-1, -1)
 
 
+async def test_a_batch_that_failed_is_not_taken_for_one_that_is_in_the_log() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await Log.open("log", client=client):
+        pass
+    cluster.keep_unconfirmed = False
+    batch = batch_of(b"a", producer=7, epoch=0, sequence=0)
+    async with led(client) as partition:
+        cluster.hold()
+        sent = asyncio.ensure_future(partition.produce(batch, acks=-1))
+        await settled()
+        async with led(client) as next_one:
+            for again in (sent, partition.produce(batch, acks=-1)):
+                with pytest.raises(KafkaRefusal) as refusal:
+                    await ended(again)
+                assert refusal.value.code is ErrorCode.not_leader_or_follower
+            cluster.release()
+            assert (await next_one.produce(batch, acks=-1)).base_offset == 0
+            assert next_one.high_watermark == 1
+
+
 async def test_a_gap_is_not_refused_by_who_does_not_lead_any_more() -> None:
     client = await made()
     async with led(client) as partition:
@@ -162,7 +183,7 @@ async def test_old_records_are_read_from_bookies_batch_by_batch(
             await partition.produce(batch_of(b"%d" % i * 20, b"x" * 100), acks=-1)
         wanted = [(i, b"%d" % (i // 2) * 20 if i % 2 == 0 else b"x" * 100) for i in range(80)]
         assert await fetch_all(partition) == wanted
-        assert len(fetched(await ended(partition.fetch(5, 1)))) == 2
+        assert fetched(await ended(partition.fetch(5, 1))) == wanted[4:6]
         assert partition._catch_ups, "who reads on finds its place again"
 
 
@@ -203,8 +224,10 @@ async def test_the_snapshot_of_producers_is_enough_and_no_record(
                 await partition.produce(batch, acks=-1)
     async with led(client) as partition:
         for producer in range(20):
-            again = batch_of(b"v", producer=producer, epoch=0, sequence=2)
-            assert (await partition.produce(again, acks=-1)).base_offset == 3 * producer + 2
+            for sequence in range(3):
+                again = batch_of(b"v", producer=producer, epoch=0, sequence=sequence)
+                produced = await partition.produce(again, acks=-1)
+                assert produced.base_offset == 3 * producer + sequence
         assert partition.high_watermark == 60
         assert len(await fetch_all(partition)) == 60
 

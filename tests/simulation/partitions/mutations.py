@@ -162,7 +162,12 @@ def serves_batches_as_they_came(patch: Patch) -> None:
     patch.set(partitions, "with_place", lambda batch, _offset, epoch: with_place(batch, 0, epoch))
 
 
-@mutation("", partitions=True)
+@mutation(
+    "",
+    partitions=True,
+    drawn=False,
+    test=f"{_TESTS}::test_a_batch_that_failed_is_not_taken_for_one_that_is_in_the_log",
+)
 def remembers_batches_that_failed_as_kept(patch: Patch) -> None:
     """A batch that was sent and not confirmed counts as in the log for the next one that asks."""
 
@@ -175,7 +180,11 @@ def remembers_batches_that_failed_as_kept(patch: Patch) -> None:
     patch.set(Partition, "_confirmed", confirmed)
 
 
-@mutation("", partitions=True)
+@mutation(
+    "",
+    partitions=True,
+    test=f"{_TESTS}::test_a_gap_is_not_refused_by_who_does_not_lead_any_more",
+)
 def refuses_a_gap_although_it_does_not_lead(patch: Patch) -> None:
     async def check_leads(_: Partition) -> None:
         return None

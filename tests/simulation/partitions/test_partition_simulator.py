@@ -14,7 +14,7 @@ from tests.simulation.partitions.coverage import REQUIRED_OF_PARTITIONS
 from tests.simulation.partitions.workload import PartitionSimulation
 
 ROOT = Path(__file__).parents[3]
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 @pytest.mark.slow
