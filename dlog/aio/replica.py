@@ -22,7 +22,7 @@ import math
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,6 +100,8 @@ SUBMIT_S: Final = 30.0
 """How long `submit` waits for an outcome."""
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of commands that are appended and not applied yet, while `apply` is slower than the log."""
+SURE_S: Final = 0.001
+"""How long a leader is sure that it leads before it looks again."""
 COMMAND_CHARGE: Final = 1000
 """What each of them needs beside its bytes, about."""
 READ_S: Final = 10.0
@@ -116,15 +118,9 @@ class _ClosingReplica(Exception):
     """Ends what is under way."""
 
 
-class _Appended(NamedTuple):
-    outcome: Outcome
-    slot: int
-    """In it."""
-    record: StoredRecord
-    timestamp_ms: int
-    at_s: float
-    """When, by the clock of the event loop."""
-    size_bytes: int
+_Appended = tuple[Outcome, int, StoredRecord, float, int]
+"""Its outcome, its slot there, what was appended, when by the clock of the event loop, and what it
+takes in memory. A plain tuple is made in a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -143,6 +139,8 @@ class _Term:
     """Set when the term is to end."""
     serves: bool = False
     """Since its mark was applied, until it ends."""
+    is_sure_until_s: float = -math.inf
+    """When it is looked at again whether this leads, by the clock of the event loop."""
     has_served: bool = False
 
 
@@ -159,15 +157,18 @@ class _Deadlines:
 
     A timer for each would cost as much as its command."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, error_of: Callable[[float], Exception]
+    ) -> None:
+        """*error_of* returns what a waiter raises that has waited for so many seconds."""
+        self._loop, self._error_of = loop, error_of
         self._waiters: dict[float, deque[tuple[float, _Waiter]]] = {}
         """By how long they wait, in the order of their deadlines. Times to wait that are nearly
         the same count as one: what is left of a time differs from command to command."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def watch(self, waiter: _Waiter, now: float, wait_s: float) -> None:
-        """Let *waiter* raise `TimeoutError` after *wait_s*, or up to a sixteenth of that later."""
+        """Let *waiter* raise its error after *wait_s*, or up to a sixteenth of that later."""
         waiters = self._waiters.get(wait_s)
         if waiters is None:
             mantissa, exponent = math.frexp(wait_s)
@@ -185,7 +186,7 @@ class _Deadlines:
         while waiters and (waiters[0][1].done() or waiters[0][0] <= now):
             _, waiter = waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(TimeoutError())
+                waiter.set_exception(self._error_of(wait_s))
         if waiters:
             self._timers[wait_s] = self._loop.call_at(waiters[0][0], self._expire, wait_s)
         else:
@@ -258,7 +259,7 @@ class Replica(Generic[M]):
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._barrier = ReadBarrier(name, self._reach_end)
         self._loop = asyncio.get_running_loop()
-        self._deadlines = _Deadlines(self._loop)
+        self._deadlines = _Deadlines(self._loop, self._outcome_unknown)
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -392,37 +393,57 @@ class Replica(Generic[M]):
         learned in *timeout_s*, `RequestForgotten`, `RecordTooLarge`, `TooManyPending`,
         `InvalidValue`; with *forward* `AccessDenied`, `ForwardRefused`, `InvalidResult`;
         `ApplyFailed` and what else stopped this replica."""
-        wait_s = duration_s(timeout_s, "timeout_s")
+        wait_s = SUBMIT_S if timeout_s is SUBMIT_S else duration_s(timeout_s, "timeout_s")
         request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidValue("payload", payload, "give bytes")
         command = bytes(payload)
         if forward:
             return await self._router.submit(command, request, wait_s)
-        return await self._submit(command, request, wait_s, int(self._state.machine.version))
+        # Not by `_submit`: a coroutine costs as much as a tenth of an append.
+        outcome = await self._outcome(command, request, wait_s, int(self._state.machine.version))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result
 
     async def _submit(
         self, command: bytes, request: RequestId | None, wait_s: float, version: int
     ) -> object:
-        began = self._loop.time()
-        waiter = self._waiter_of(command, request, version)
-        try:
-            if waiter is None:
-                async with asyncio.timeout(wait_s):
-                    waiter = await self._waiter_in_room(command, request, version)
-                    outcome = await waiter
-            else:
-                self._deadlines.watch(waiter, began, wait_s)
-                outcome = await waiter
-        except TimeoutError:
-            if waiter is None:
-                pending_bytes = self._term.log.writer.pending_bytes if self._term else 0
-                raise TooManyPending(pending_bytes, PENDING_BYTES_ROOM) from None
-            reason = f"its outcome was not known after {wait_s:g} s"
-            raise CommandOutcomeUnknown(self.name, reason) from None
+        outcome = await self._outcome(command, request, wait_s, version)
         if outcome.error is not None:
             raise outcome.error
         return outcome.result
+
+    def _outcome(
+        self, command: bytes, request: RequestId | None, wait_s: float, version: int
+    ) -> Awaitable["_Outcome | AppliedCommand"]:
+        """Append a command; return what waits for its outcome, and then raises as `submit`."""
+        now_s = self._loop.time()
+        waiter = self._waiter_of(command, request, version, now_s)
+        if waiter is None:
+            return self._outcome_in_room(command, request, wait_s, version)
+        self._deadlines.watch(waiter, now_s, wait_s)
+        return waiter
+
+    async def _outcome_in_room(
+        self, command: bytes, request: RequestId | None, wait_s: float, version: int
+    ) -> "_Outcome | AppliedCommand":
+        """As `_outcome`, once there is room."""
+        waiter = None
+        try:
+            async with asyncio.timeout(wait_s):
+                while waiter is None:
+                    await self._leading(self._loop.time()).log.writer.room()
+                    waiter = self._waiter_of(command, request, version, self._loop.time())
+                return await waiter
+        except TimeoutError:
+            if waiter is not None:
+                raise self._outcome_unknown(wait_s) from None
+            pending_bytes = self._term.log.writer.pending_bytes if self._term else 0
+            raise TooManyPending(pending_bytes, PENDING_BYTES_ROOM) from None
+
+    def _outcome_unknown(self, wait_s: float) -> CommandOutcomeUnknown:
+        return CommandOutcomeUnknown(self.name, f"its outcome was not known after {wait_s:g} s")
 
     def _leads(self) -> bool:
         """Raises what stopped this replica."""
@@ -533,16 +554,25 @@ class Replica(Generic[M]):
         if self._closing.is_set():
             raise LogClosed(self.name)
 
-    def _leading(self) -> _Term:
-        """Return the term. Raises `NotLeader`."""
+    def _leading(self, now_s: float) -> _Term:
+        """Return the term. Raises `NotLeader`.
+
+        It is looked at for many commands at once: no promise rests on it, as the log itself takes
+        nothing any more once this does not lead."""
         self._check()
         term = self._term
-        if term is not None and term.serves and term.standby.is_leader:
-            return term
+        if term is not None and term.serves:
+            if now_s < term.is_sure_until_s:
+                return term
+            if term.standby.is_leader:
+                term.is_sure_until_s = now_s + SURE_S
+                return term
         mark = self._leader_elsewhere() or LeaderMark(0, "", "")
         raise NotLeader(self.name, mark.name, mark.address, mark.epoch)
 
-    def _waiter_of(self, payload: bytes, request: RequestId | None, version: int) -> _Waiter | None:
+    def _waiter_of(
+        self, payload: bytes, request: RequestId | None, version: int, now_s: float
+    ) -> _Waiter | None:
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
         waiter: _Waiter = self._loop.create_future()
@@ -552,7 +582,7 @@ class Replica(Generic[M]):
                 self._check()
                 waiters.append(waiter)
                 return waiter
-        term = self._leading()
+        term = self._leading(now_s)
         if not term.log.writer.has_room:
             return None
         queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
@@ -561,32 +591,21 @@ class Replica(Generic[M]):
         origin = self._proposals.propose(term.log.epoch, request, [waiter])
         envelope = CommandEnvelope(payload, version, origin, request)
         try:
-            self._append(term, envelope, encode_command(envelope))
+            self._append(term, envelope, encode_command(envelope), now_s)
         except BaseException:
             self._proposals.leave(origin)
             raise
         return waiter
 
-    async def _waiter_in_room(
-        self, payload: bytes, request: RequestId | None, version: int
-    ) -> _Waiter:
-        """As `_waiter_of`, once there is room."""
-        while (waiter := self._waiter_of(payload, request, version)) is None:
-            await self._leading().log.writer.room()
-        return waiter
-
-    def _append(self, term: _Term, record: StoredRecord, value: bytes) -> None:
-        timestamp_ms, writer = now_ms(), term.log.writer
-        row = value, None, None, timestamp_ms, None
-        append = writer.append if term.queue or not writer.is_idle else writer.append_lone
-        outcome, slot = append(row, len(value), None)
-        if not term.queue:
+    def _append(self, term: _Term, record: StoredRecord, value: bytes, now_s: float) -> None:
+        writer, queue = term.log.writer, term.queue
+        append = writer.append if queue or not writer.is_idle else writer.append_lone
+        outcome, slot = append(value, len(value), None)
+        if not queue:
             term.news.set()
         size_bytes = len(value) + COMMAND_CHARGE
         term.queue_bytes += size_bytes
-        term.queue.append(
-            _Appended(outcome, slot, record, timestamp_ms, self._loop.time(), size_bytes)
-        )
+        queue.append((outcome, slot, record, now_s, size_bytes))
 
     def _describe(self) -> ReplicaRecord:
         """Return what this replica reports of itself."""
@@ -700,7 +719,7 @@ class Replica(Generic[M]):
         self._term, self._led_epoch = term, term.log.epoch
         candidate, endpoint = self._candidate, self._router.endpoint
         mark = LeaderMark(term.log.epoch, candidate.name, candidate.address, endpoint)
-        self._append(term, mark, encode_mark(mark))
+        self._append(term, mark, encode_mark(mark), self._loop.time())
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
             asyncio.create_task(term.ending.wait()),
@@ -712,10 +731,10 @@ class Replica(Generic[M]):
                 term.news.clear()
                 if not term.queue:
                     await term.news.wait()
-                elif term.queue[0].outcome.done:
+                elif (outcome := term.queue[0][0]).done:
                     await self._apply_confirmed(term)
                 else:
-                    term.queue[0].outcome.watch(term.news.set)
+                    outcome.watch(term.news.set)
                     await term.news.wait()
         finally:
             for each in endings:
@@ -734,7 +753,7 @@ class Replica(Generic[M]):
             return
         try:
             while term.queue:
-                assert term.queue[0].outcome.done, "a closed log has settled its appends"
+                assert term.queue[0][0].done, "a closed log has settled its appends"
                 await self._apply_confirmed(term)
         finally:
             self._term = None
@@ -745,13 +764,14 @@ class Replica(Generic[M]):
         """Apply what is confirmed, in order, as far as that is known without a wait."""
         queue, confirmed = term.queue, list[StoredCommand]()
         at_s, size_bytes = -math.inf, 0
-        while queue and queue[0].outcome.done and len(confirmed) < APPLY_RECORDS_MAX:
-            outcome, slot, record, timestamp_ms, appended_s, charge = queue.popleft()
+        while queue and queue[0][0].done and len(confirmed) < APPLY_RECORDS_MAX:
+            outcome, slot, record, appended_s, charge = queue.popleft()
             term.queue_bytes -= charge
             if (place := outcome.place) is not None:
                 at_s = appended_s
                 size_bytes += charge - COMMAND_CHARGE
-                confirmed.append((place.first_offset + slot, timestamp_ms, record))
+                # The time of its batch, as followers read it: a record has none of its own.
+                confirmed.append((place.first_offset + slot, outcome.base_timestamp_ms, record))
                 continue
             error = outcome.tell(slot)
             assert error is not None, "what is done has a place or an error"
@@ -817,7 +837,7 @@ class Replica(Generic[M]):
                 self._begin_epoch(each)
             elif self._term is not None and self.role == "leader":
                 with suppress(TooManyPending):  # the next one is as good
-                    self._append(self._term, each, encode_digest(each))
+                    self._append(self._term, each, encode_digest(each), self._loop.time())
         self._notify()
 
     def _begin_epoch(self, mark: LeaderMark) -> None:

@@ -15,6 +15,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final, Self
 
 from dlog.errors import DamagedSnapshot, InvalidResult, text_of
@@ -115,6 +116,8 @@ class _Client:
     """The largest number whose result was forgotten."""
     results: dict[int, bytes] = field(default_factory=dict)
     """By number."""
+    numbers: list[int] = field(default_factory=list)
+    """Those of `results`, as a heap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +157,11 @@ class ClientTable:
         assert request.number > client.floor, "forgotten requests are refused"
         assert request.number not in client.results, "a request is done once"
         client.results[request.number] = result
+        heappush(client.numbers, request.number)
         self.size_bytes += _result_charge(result)
         self._clients.move_to_end(name)
         if len(client.results) > REQUESTS_MAX:
-            oldest = min(client.results)
+            oldest = heappop(client.numbers)
             self.size_bytes -= _result_charge(client.results.pop(oldest))
             client.floor = oldest
         while len(self._clients) > CLIENTS_MAX or (
@@ -211,6 +215,7 @@ class ClientTable:
                 raise DamagedSnapshot(f"its table of clients: request {number} of {name!r}")
             client.results[number] = result
             self.size_bytes += _result_charge(result)
+        client.numbers = sorted(client.results)
         return at
 
     def _forget_oldest(self) -> None:

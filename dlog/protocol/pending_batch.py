@@ -31,11 +31,13 @@ RECORD_CHARGE: Final = 128
 
 
 class Outcome:
-    __slots__ = ("_error_of", "_told", "_watchers", "place")
+    __slots__ = ("_error_of", "_told", "_watchers", "base_timestamp_ms", "place")
 
     def __init__(self) -> None:
         self.place: Place | None = None
         """Set once the entry is confirmed."""
+        self.base_timestamp_ms = 0
+        """Of records that came without one."""
         self._error_of: Callable[[int], LogError] | None = None
         self._told: Callable[[], None] | None = None
         self._watchers: list[Callable[[], None]] = []
@@ -109,7 +111,6 @@ class PendingBatch(Outcome):
         "_joined",
         "_slot",
         "base_index",
-        "base_timestamp_ms",
         "carries",
         "charge",
         "count",
@@ -144,7 +145,6 @@ class PendingBatch(Outcome):
         self.newest_txid = NO_TXID
         """The last one in it, if it has one."""
         self.base_timestamp_ms = 0
-        """Of records that came without one."""
         self.encoded: bytes | None = None
         """Records that were encoded before they came in; `records` has none then."""
         self.header: BatchHeader | None = None

@@ -12,7 +12,7 @@ nowhere. Neither rests on a clock.
 Invariant: each proposal leaves once, applied or withdrawn.
 """
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from dlog.protocol.command import Origin, RequestId
 
@@ -20,18 +20,13 @@ W = TypeVar("W")
 """What waits for the outcome."""
 
 
-class _Proposal(NamedTuple, Generic[W]):
-    epoch: int
-    request: RequestId | None
-    waiter: W
-
-
 class Proposals(Generic[W]):
     def __init__(self, proposer: bytes) -> None:
         """*proposer*: of this replica in this life, and of no other."""
         self.proposer = proposer
         self._sequence = 0
-        self._pending: dict[Origin, _Proposal[W]] = {}
+        self._pending: dict[int, tuple[int, RequestId | None, W]] = {}
+        """Epoch, request and what waits, by sequence."""
         self._requests: dict[tuple[str, int], W] = {}
 
     def __len__(self) -> int:
@@ -44,32 +39,33 @@ class Proposals(Generic[W]):
     def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
         """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
         self._sequence += 1
-        origin = Origin(self.proposer, self._sequence)
-        self._pending[origin] = _Proposal(epoch, request, waiter)
+        self._pending[self._sequence] = epoch, request, waiter
         if request is not None:
             key = request.client, request.number
             assert key not in self._requests, "a request that is pending is waited for"
             self._requests[key] = waiter
-        return origin
+        return Origin(self.proposer, self._sequence)
 
     def leave(self, origin: Origin) -> W | None:
         """Return what waits for *origin*, which was applied or refused; None: another replica's, or
         one of a life before."""
-        proposal = self._pending.pop(origin, None)
-        if proposal is None:
+        proposer, sequence = origin
+        if proposer != self.proposer or sequence not in self._pending:
             return None
-        if proposal.request is not None:
-            del self._requests[proposal.request.client, proposal.request.number]
-        return proposal.waiter
+        _, request, waiter = self._pending.pop(sequence)
+        if request is not None:
+            del self._requests[request.client, request.number]
+        return waiter
 
     def withdraw_before(self, epoch: int) -> list[W]:
         """Return what waits for proposals of epochs before *epoch*, whose mark was applied."""
-        gone = [origin for origin, each in self._pending.items() if each.epoch < epoch]
-        return [waiter for origin in gone if (waiter := self.leave(origin)) is not None]
+        gone = [sequence for sequence, (of, _, _) in self._pending.items() if of < epoch]
+        origins = [Origin(self.proposer, sequence) for sequence in gone]
+        return [waiter for origin in origins if (waiter := self.leave(origin)) is not None]
 
     def give_up(self) -> list[W]:
         """Return what waits for any of them: nothing is applied here any more."""
-        waiters = [each.waiter for each in self._pending.values()]
+        waiters = [waiter for _, _, waiter in self._pending.values()]
         self._pending.clear()
         self._requests.clear()
         return waiters

@@ -412,7 +412,7 @@ async def test_each_submit_of_one_request_waits_as_long_as_it_says_for_one_effec
 
 async def test_commands_that_wait_equally_long_share_a_timer() -> None:
     loop = asyncio.get_running_loop()
-    deadlines = replicas._Deadlines(loop)
+    deadlines = replicas._Deadlines(loop, TimeoutError)
     waiters: list[replicas._Waiter] = [loop.create_future() for _ in range(3)]
     for waiter in waiters:
         deadlines.watch(waiter, loop.time(), 0.001)
@@ -442,7 +442,7 @@ async def test_commands_that_wait_equally_long_share_a_timer() -> None:
 @pytest.mark.parametrize("wait_s", [0.0, 1e-9, 0.001, 0.1, 1.0, 29.9, 30.0, 1e9])
 def test_nobody_waits_for_less_than_is_asked_or_for_much_more(wait_s: float) -> None:
     loop = asyncio.new_event_loop()
-    deadlines = replicas._Deadlines(loop)
+    deadlines = replicas._Deadlines(loop, TimeoutError)
     deadlines.watch(loop.create_future(), 0.0, wait_s)
     (kept_s,) = deadlines._timers
     assert wait_s <= kept_s <= wait_s * 17 / 16

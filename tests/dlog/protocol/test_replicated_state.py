@@ -256,6 +256,20 @@ def test_a_number_below_those_that_are_kept_is_not_taken_for_a_new_one() -> None
     assert table.find(RequestId("a", 11)) == b""
 
 
+@given(st.permutations(range(1, REQUESTS_MAX + 9)), st.integers(0, REQUESTS_MAX))
+def test_the_largest_numbers_are_kept_in_whatever_order_they_come(
+    numbers: list[int], restored_at: int
+) -> None:
+    table = ClientTable()
+    for at, number in enumerate(numbers):
+        if at == restored_at:
+            table = ClientTable.decode(b"".join(table.encode()))
+        if table.find(RequestId("a", number)) is None:
+            table.put(RequestId("a", number), b"%d" % number)
+    kept = [number for number in numbers if isinstance(table.find(RequestId("a", number)), bytes)]
+    assert sorted(kept) == sorted(numbers)[-REQUESTS_MAX:]
+
+
 def test_the_client_that_was_idle_for_longest_is_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
