@@ -76,14 +76,14 @@ class GroupCoordinator:
 
     async def _led(self, name: str) -> OffsetsLog:
         if self._closed or not self._leads(name):
-            await self.release(name)
+            self._release(name)
             raise KafkaRefusal(ErrorCode.not_coordinator, "another gateway coordinates this group")
         log = self._open.get(name)
         if log is not None and not log.failed.is_set():
             return log
         if log is not None:
             self._not_before[name] = asyncio.get_running_loop().time() + REOPEN_S
-            await self.release(name)
+            self._release(name)
         if asyncio.get_running_loop().time() < self._not_before.get(name, 0.0):
             sentence = "the offsets log of this group was lost just now; try again"
             raise KafkaRefusal(ErrorCode.coordinator_not_available, sentence)
@@ -121,15 +121,15 @@ class GroupCoordinator:
     def view_changed(self) -> None:
         """Let the logs go that this gateway does not lead by its present view."""
         for name in [each for each in self._open if not self._leads(each)]:
-            releasing = asyncio.get_running_loop().create_task(self.release(name))
-            self._releasing.add(releasing)
-            releasing.add_done_callback(self._releasing.discard)
+            self._release(name)
 
-    async def release(self, name: str) -> None:
-        """Let the offsets log *name* go, if this gateway has it: it leads it no more."""
+    def _release(self, name: str) -> None:
+        """Let *name* go, if it is open. Nothing waits for that, as a request must not."""
         log = self._open.pop(name, None)
         if log is not None:
-            await log.close()
+            releasing = asyncio.get_running_loop().create_task(log.close())
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._releasing.discard)
 
     async def close(self) -> None:
         """Let all go: members look for another coordinator, and find their generation there."""
@@ -138,7 +138,8 @@ class GroupCoordinator:
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        await asyncio.gather(*(self.release(name) for name in list(self._open)))
+        for name in list(self._open):
+            self._release(name)
         await asyncio.gather(*self._releasing)
         await self._mirror.close()
 

@@ -2,8 +2,9 @@
 retention that waits for the slowest.
 
 The group `billing` is the consumer `kafka/billing` of each log of which it has committed an offset.
-One task writes the newest commits every `MIRROR_S` seconds, so the consumer is behind the group for
-as long, and never ahead. It goes one way: whoever resets the consumer does not reset the group.
+One task writes the newest commits every `MIRROR_S` seconds, `WRITES_MAX` of them, so the consumer
+is behind the group for as long, or longer where more partitions are committed, and never ahead. It
+goes one way: whoever resets the consumer does not reset the group.
 
 A gateway that takes a group over resets each of its consumers once, which fences the gateway of
 before as any handle of a consumer is fenced.
@@ -13,6 +14,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
@@ -28,6 +30,8 @@ from ledger.tasks import Background
 MIRROR_S: Final = 2.0
 NOTES_MAX: Final = 100_000
 """Commits that are not written yet; more are dropped, until the partition's next commit."""
+WRITES_MAX: Final = 200
+"""How many are written each time, so that large groups do not keep the metadata store busy."""
 PREFIX: Final = "kafka/"
 _log = get_logger(__name__)
 
@@ -80,10 +84,12 @@ class GroupMirror(Background):
             await self.write()
 
     async def write(self) -> None:
-        """Write all that is noted, one after the other. What fails waits for the next commit, or
-        for the next time if the metadata store is unavailable."""
-        for key in list(self._notes):
-            offset = self._notes.pop(key, None) if key in self._notes else None
+        """Write what is noted, the oldest first. What fails waits for the next commit, or for the
+        next time if the metadata store is unavailable."""
+        for key in list(islice(self._notes, WRITES_MAX)):
+            if key not in self._notes:  # forgotten meanwhile
+                continue
+            offset = self._notes.pop(key)
             log, name = self._log_of(*key[2]), consumer_name(key[1])
             if log is None or name is None:
                 continue

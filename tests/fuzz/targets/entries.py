@@ -5,7 +5,16 @@ from typing import Any, Final
 from dlog.columns import Columns
 from dlog.errors import BatchTooNew, DamagedBatch
 from dlog.headers import decode_headers, encode_headers
+from dlog.kafka.errors import DamagedGroupRecord, GroupRecordTooNew
+from dlog.kafka.protocol.consumer_group_events import Assignor
+from dlog.kafka.protocol.group_offsets import (
+    GroupChange,
+    GroupOffsets,
+    decode_change,
+    encode_change,
+)
 from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
+from dlog.kafka.protocol.subscription import subscribed_topics
 from dlog.kafka_batch import KafkaCodec, KafkaColumns, decode_records, parse_kafka_header
 from dlog.position import Place
 from dlog.receipts import Receipt
@@ -22,6 +31,7 @@ from ledger.errors import DamagedEntry
 from tests.dlog.kafka.produced import batch_of
 from tests.fuzz.target import Target, crc
 from tests.fuzz.targets.samples import AUTHENTIC, FRAMES
+from tests.kept.messages import GROUP_CHANGES
 
 
 def _frame_sealed(data: bytes) -> bytes:
@@ -56,6 +66,22 @@ def _use_batch(batch: RecordBatch) -> None:
     batch.key_list()
     batch.timestamps_ms()
     batch.txid_list()
+
+
+def _subscription(data: bytes) -> set[str]:
+    topics = subscribed_topics([Assignor("range", data)])
+    if topics is None:
+        raise ValueError("its topics cannot be read")
+    return topics
+
+
+def _use_change(change: GroupChange) -> None:
+    """Replay it twice, and write what it says anew."""
+    state = GroupOffsets()
+    state.apply(change)
+    state.apply(change)
+    for again in state.snapshot():
+        encode_change(again)
 
 
 RECORDS: Final = Columns.of(
@@ -131,5 +157,18 @@ ENTRIES: Final = (
         decode_headers,
         (encode_headers({"a": b"1", "b": b""}) or b"",),
         refuses=DamagedBatch,
+    ),
+    Target(
+        "kafka-group-record",
+        lambda data: decode_change(data, log="offsets", offset=0),
+        tuple(encode_change(change) for change in GROUP_CHANGES.values()),
+        refuses=(DamagedGroupRecord, GroupRecordTooNew),
+        use=_use_change,
+    ),
+    Target(
+        "kafka-subscription",
+        _subscription,
+        (b"\0\1\0\0\0\1\0\6orders\xff\xff\xff\xff",),
+        refuses=ValueError,
     ),
 )
