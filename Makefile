@@ -238,6 +238,7 @@ bench: $(STAMP)
 	$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-bookie: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_bookie.py
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
 
 bench-spark: $(STAMP)
@@ -256,6 +257,7 @@ bench-hostile: $(STAMP)
 	$(PY) -m benchmarks.hostile $(if $(ONLY),--only $(ONLY))
 
 bench-console: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_console.py
 	$(PY) -m benchmarks.console $(if $(filter 1,$(ZK)),--zookeeper)
 
 bench-tls: $(STAMP)
@@ -323,7 +325,9 @@ chaos-replica: $(STAMP)
 # anything is killed for CHAOS_S.
 chaos-spark: $(STAMP)
 	DLOG_TEST_AWAY_S=30 $(PY) -m pytest -q --long -k "away or idle" tests/dlog/spark/test_spark_sink_trouble.py
-	$(PY) -m pytest -q --long -m long tests/dlog/spark/test_spark_cluster.py tests/examples/test_lakehouse.py
+	$(PY) -m pytest -q --long -m long tests/dlog/spark/test_spark_cluster.py tests/dlog/spark/test_spark_pipelines.py \
+	    tests/dlog/spark/test_spark_attempts.py tests/dlog/spark/test_spark_sink_trouble.py \
+	    tests/examples/test_lakehouse.py tests/integration/test_spark_chaos.py
 	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
 
 clean:

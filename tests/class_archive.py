@@ -83,7 +83,7 @@ def class_archive() -> Path | None:
         return None
     if spec is None or spec.origin is None:
         return None
-    jars = sorted((Path(spec.origin).parent / "jars").glob("*.jar"))
+    jars = sorted((Path(spec.origin).resolve().parent / "jars").glob("*.jar"))
     made_of = [str(java), *(f"{jar} {jar.stat().st_mtime_ns}" for jar in jars)]
     name = sha256("\n".join(made_of).encode()).hexdigest()[:16]
     archive = ROOT / "build" / f"spark-{name}.jsa"

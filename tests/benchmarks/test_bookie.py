@@ -64,6 +64,7 @@ async def test_an_add_that_finds_no_room_is_sent_again_and_another_error_ends_th
         await _times(_Bookie(Status.IO_ERROR))
 
 
+@pytest.mark.long("bench-bookie")
 @pytest.mark.integration
 def test_a_quick_run_tells_every_figure_and_leaves_nothing_but_them(tmp_path: Path) -> None:
     kept, data = tmp_path / "kept" / "figures.json", tmp_path / "data"

@@ -19,6 +19,7 @@ PROMISED = (
 
 
 @pytest.mark.integration
+@pytest.mark.long("bench-console")
 def test_a_run_of_few_logs_tells_every_figure_and_leaves_nothing(tmp_path: Path) -> None:
     few = ("--logs", "60", "--ledgers", "130", "--seconds", "0.1")
     command = [sys.executable, "-m", "benchmarks.console", *few, "--dir", str(tmp_path)]

@@ -27,6 +27,7 @@ OF_PASSES = (
 )
 
 
+@pytest.mark.long("bench-repair")
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("store", "options", "promised"),
@@ -34,7 +35,7 @@ OF_PASSES = (
         ("file", (), (*OF_COPIES, *OF_PASSES)),
         pytest.param(
             *("zookeeper", ("--only", "passes"), OF_PASSES),
-            marks=[pytest.mark.zookeeper, pytest.mark.long("bench-repair")],
+            marks=pytest.mark.zookeeper,
         ),  # a bookie that is killed is missed after a time-out: that takes long
     ],
 )

@@ -200,17 +200,14 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return done
 
 
+@pytest.mark.long("chaos-jepsen")
 @pytest.mark.integration
 @pytest.mark.timeout(DEADLINE_S + 30)
 @pytest.mark.parametrize(
     ("nemesis", "said"),
     [
         ("power failure of all bookies", "full replication again within"),
-        pytest.param(
-            "the same entry rots on 3 of 3",
-            "damaged on everywhere: a typed error",
-            marks=pytest.mark.long("chaos-jepsen"),
-        ),
+        ("the same entry rots on 3 of 3", "damaged on everywhere: a typed error"),
     ],
 )
 def test_power_failures_and_flipped_bits_lose_no_acknowledged_record(

@@ -219,6 +219,7 @@ async def test_grow(tmp_path: Path) -> None:
     assert not moved[-1].startswith("0 ledgers")
 
 
+@pytest.mark.long("chaos-repair")
 async def test_shrink(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         printed = await made.run(TASKS["Shrink"][0])
@@ -226,6 +227,7 @@ async def test_shrink(tmp_path: Path) -> None:
     assert f"bookie-{LOST}" not in said(printed, "dlog bookie where")
 
 
+@pytest.mark.long("chaos-repair")
 async def test_restore(tmp_path: Path) -> None:
     async with day(tmp_path) as made:
         backup, restore = TASKS["Restore the metadata store from a backup"]

@@ -12,6 +12,7 @@ SECONDS: Final = 5
 DEADLINE_S: Final = 600
 
 
+@pytest.mark.long("chaos-repair")
 @pytest.mark.integration
 @pytest.mark.timeout(DEADLINE_S + 30)
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ DEADLINE_S: Final = 600
         ("0", "6", "a disk that is replaced"),
         pytest.param(
             *("1", "20", "a machine that burns"),
-            marks=[pytest.mark.zookeeper, pytest.mark.long("chaos-repair")],
+            marks=pytest.mark.zookeeper,
         ),
     ],
 )

@@ -28,6 +28,7 @@ def test_whatever_differs_between_two_logs_is_said(rows: list[int], wrong: list[
     assert differences([value_of(row) for row in rows], 3) == wrong
 
 
+@pytest.mark.long("chaos-spark")
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.timeout(DEADLINE_S + 30)

@@ -94,6 +94,7 @@ def test_a_task_that_fails_once_it_has_staged_is_run_again_and_counts_once(
     assert values(uri, "failed") == ROWS
 
 
+@pytest.mark.long("chaos-spark")
 def test_a_task_that_goes_on_after_its_stage_was_aborted_adds_nothing(
     spark_application: Application, uri: str, source: str, tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ def values(uri: str, log: str) -> list[bytes]:
         return [record.value for record in reader]
 
 
+@pytest.mark.long("chaos-spark")
 def test_a_killed_application_is_followed_by_one_that_ends_where_the_log_ends_now(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_query_whose_idle_workers_were_ended_goes_on(machines: Machines, feed:
     assert values(machines.uri, "idle") == feed.all()
 
 
+@LONG
 def test_workers_whose_daemon_was_killed_find_the_keeper_of_their_driver(
     machines: Machines, tmp_path: Path
 ) -> None:
