@@ -15,10 +15,10 @@ INSTALL := $(BIN)/pip install --quiet --no-deps --require-hashes --no-build-isol
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
-# They wait half of the time, and the quick ones start nothing: more of them than cores run at once.
+# They wait half of the time: more of them than cores run at once. The quick ones compute, and start nothing.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PARALLEL ?= -n $(shell expr $(CORES) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-PARALLEL_QUICK ?= -n 3 --dist worksteal
+PARALLEL_QUICK ?= -n $(CORES) --maxprocesses 4 --dist worksteal
 SEED ?=
 SEEDS ?=
 LOGS ?=

@@ -34,26 +34,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAn
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order files: Spark's, others that start a process, others that compute, the rest."""
-    rank: dict[PurePosixPath, int] = {}
-    for item in items:
-        file = _file(item)
-        rank[file] = min(_rank(item), rank.get(file, len(_RANKS)))
-    items.sort(key=lambda item: rank[_file(item)])
+    files = {item: item.nodeid.partition("::")[0] for item in items}
+    of_spark = {file for file in set(files.values()) if _starts_spark(PurePosixPath(file))}
+    rank: dict[str, int] = {}
+    for item, file in files.items():
+        its = 0 if file in of_spark else _rank(item)
+        rank[file] = min(its, rank.get(file, len(_RANKS)))
+    items.sort(key=lambda item: rank[files[item]])
 
 
 _RANKS: Final = ("spark", "zookeeper", "integration", "slow")
 
 
 def _rank(item: pytest.Item) -> int:
-    if _starts_spark(_file(item)):
-        return 0
     its = marks(item)
     return next((rank for rank, mark in enumerate(_RANKS) if rank and mark in its), len(_RANKS))
 
 
 def _starts_spark(file: PurePosixPath) -> bool:
     return file.is_relative_to(SPARK) or file.name in _SPARK_ELSEWHERE
-
-
-def _file(item: pytest.Item) -> PurePosixPath:
-    return PurePosixPath(item.nodeid.partition("::")[0])

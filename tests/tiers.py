@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 
 OUTSIDE: Final = frozenset({"integration", "zookeeper", "spark"})
@@ -74,6 +75,8 @@ WIDE: Final = tuple(
     )
 )
 """Rooms whose tests are quick each, and many or a tenth of a second long."""
+QUICK_EXAMPLES: Final = 25
+"""Of a property, in a quick run; the wide one and `make test` have Hypothesis' hundred."""
 QUICK_CPU_S: Final = 2.0
 """Several times what a test without the mark `slow` takes: who takes longer is listed."""
 QUICK_CPU_MAX_S: Final = 10.0
@@ -132,6 +135,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if gone := [str(room) for room in WIDE if not (config.rootpath / room).exists()]:
         raise pytest.UsageError(f"tests.tiers.WIDE names what is not there: {', '.join(gone)}")
+    if config.getoption("quick") and not config.getoption("wide"):
+        hypothesis.settings.register_profile(
+            "quick", hypothesis.settings(), max_examples=QUICK_EXAMPLES
+        )
+        hypothesis.settings.load_profile("quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
