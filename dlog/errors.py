@@ -35,6 +35,7 @@
     |  |- RollPostponed           the roll is not done yet; it continues in the background
     |  |- EpochChanged            another process took the log over; nothing was changed
     |  |- TakeoverFailed          another process opened the log first each time
+    |  |- LedByGateway            a gateway for Kafka's clients leads the log; nothing was changed
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
@@ -389,6 +390,20 @@ class TakeoverFailed(RemoteError):
             "process changed it first; elect a leader if several processes want to write it"
         )
         self.log, self.attempts = log, attempts
+
+
+class LedByGateway(RemoteError):
+    """A gateway for Kafka's clients leads the log; nobody was disturbed."""
+
+    retryable = True
+
+    def __init__(self, log: str, gateway: str) -> None:
+        super().__init__(
+            f"log {log!r} is led by a gateway for Kafka's clients, and the one at {gateway} lives; "
+            "produce through it, or stop the gateways, or open the log with take_over=True, which "
+            "a gateway answers by taking it back with its next request"
+        )
+        self.log, self.gateway = log, gateway
 
 
 class NoSuchLog(RemoteError):

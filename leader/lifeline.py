@@ -204,6 +204,22 @@ async def has_died(
     return await _refuses(address, security)
 
 
+async def is_gone(
+    address: LifelineAddress, refusals: Refusals = _refusals, *, security: Security | None = None
+) -> bool:
+    """Return True iff the process at *address* counts as gone now, as `has_died` would find."""
+    try:
+        _, connection = await _verified(address, security)
+    except TimeoutError:
+        return False
+    except _NOTHING_TOLD:
+        gone = await _refuses(address, security)
+        return gone and refusals.is_death(address, here=network())
+    refusals.proven(address)
+    connection.transport.abort()
+    return False
+
+
 async def _verified(
     address: LifelineAddress, security: Security | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

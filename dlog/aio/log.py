@@ -64,6 +64,7 @@ class Log:
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
+        take_over: bool = False,
         reopen_timeout_s: Duration = REOPEN_TIMEOUT_S,
         heal_s: Duration | None = None,
         client: Ledgers | None = None,
@@ -74,15 +75,16 @@ class Log:
         here. With *term*, leadership is checked between the steps. With *expected_epoch* the log
         is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
         had one), and otherwise nobody is disturbed. *owner* is shown to people who ask who
-        writes the log; host and process unless given. After trouble that may pass the writer
+        writes the log; host and process unless given. A log that a gateway for Kafka's clients
+        leads is refused while one lives, unless *take_over*. After trouble that may pass the writer
         reopens the log by itself, if it can within *reopen_timeout_s* (0: never); appends wait
         meanwhile. *heal_s* is its name of before, deprecated. *client* is used and left open;
         without it, one is made for *uri*.
 
         Raises `InvalidName`, `InvalidSettings`, `InvalidValue`, `NoSuchLog` (with *create* False),
-        `LogSealed`, `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`,
-        `ManifestTooLarge` (then nobody was disturbed; truncate the log), and what connecting
-        raises."""
+        `LogSealed`, `EpochChanged`, `LedByGateway`, `LostOwnership`, `TakeoverFailed`,
+        `CodecMissing`, `ManifestTooLarge` (then nobody was disturbed; truncate the log), and what
+        connecting raises."""
         check_name(name)
         if heal_s is not None:
             warnings.warn(_HEAL_S_DEPRECATED, DeprecationWarning, stacklevel=2)
@@ -103,6 +105,7 @@ class Log:
                 now_ms=now_ms,
                 owner=process if owner is None else owner,
                 expected_epoch=expected_epoch,
+                from_gateways=take_over,
             )
             with spans.span("dlog.open", log=name) as span:
                 opened = await driver.run()

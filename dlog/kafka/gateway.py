@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from dlog.aio.port import Ledgers
+from dlog.aio.store import ManifestNode
 from dlog.kafka import wire
 from dlog.kafka.access import GatewayAccess
 from dlog.kafka.coordinator import GroupCoordinator, offsets_log
+from dlog.kafka.followed_partition import FollowedPartition, is_for_others
 from dlog.kafka.group_requests import GroupRequests
-from dlog.kafka.led_logs import LedLogs, LedPartition, Opener
+from dlog.kafka.led_logs import LedLogs, LedPartition, PartitionOpener
 from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
 from dlog.kafka.log_requests import LogRequests
 from dlog.kafka.membership import Membership
@@ -23,6 +25,7 @@ from dlog.kafka.protocol.topics import TopicRecord
 from dlog.kafka.topic_requests import TopicDefaults, TopicRequests
 from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Values, VersionRange, WireRequest
+from dlog.protocol.gateway_record import GATEWAY_OWNER
 from ledger.cluster import open_namespace
 from ledger.errors import LogError
 from ledger.feature_level import KAFKA_BATCHES
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
     import asyncio
 
 PORT_DEFAULT: Final = 9092
-OWNER: Final = "kafka gateway "
-"""What the owner of a log that a gateway leads begins with."""
 
 _Handler = Callable[[WireRequest, ClientSession], Awaitable[Values]]
 _log = get_logger(__name__)
@@ -67,7 +68,7 @@ class Gateway:
         options: GatewayOptions,
         *,
         security: Security | None = None,
-        open_partition: Opener | None = None,
+        open_partition: PartitionOpener | None = None,
     ) -> None:
         """*open_partition* takes a log over; a test may have another one."""
         self._ledgers, self._options, self._security = ledgers, options, security
@@ -136,7 +137,7 @@ class Gateway:
             self._ledgers,
             leads=self.membership.leads,
             log_of=self._log_of,
-            owner=OWNER + this_process(),
+            owner=f"{GATEWAY_OWNER}{this_process()}",
         )
         groups = GroupRequests(self.coordinator, _LogAccess(self.access, self._log_of))
         self._handlers = {
@@ -203,9 +204,13 @@ class Gateway:
         known = record is not None and 0 <= partition < len(record.logs)
         return record.logs[partition] if known and record is not None else None
 
-    async def _open_partition(self, log: str, topic: TopicRecord) -> LedPartition:
+    async def _open_partition(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
         await self.topics.create_logs(topic)
-        return await Partition.open(log, self._ledgers, owner=f"{OWNER}{this_process()}")
+        if follow:
+            manifest, _ = await ManifestNode(self._ledgers.store, log).read()
+            if is_for_others(manifest):
+                return await FollowedPartition.open(log, self._ledgers)
+        return await Partition.open(log, self._ledgers, owner=f"{GATEWAY_OWNER}{this_process()}")
 
 
 @asynccontextmanager
@@ -214,7 +219,7 @@ async def gateway(
     options: GatewayOptions | None = None,
     *,
     security: Security | None = None,
-    open_partition: Opener | None = None,
+    open_partition: PartitionOpener | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve Kafka's protocol on the namespace of *ledgers* while this lasts; yield the gateway.
 

@@ -6,13 +6,13 @@ grows, so that two gateways whose views differ do not take a log from one anothe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from dlog.kafka.errors import KafkaRefusal, refusal_of
+from dlog.kafka.followed_partition import FollowedPartition
 from dlog.kafka.membership import Membership
 from dlog.kafka.protocol.topics import TopicRecord
 from ledger.delays import Backoff
@@ -69,12 +69,15 @@ class LedPartition(Protocol):
     async def close(self) -> None: ...
 
 
-Opener = Callable[[str, TopicRecord], Awaitable[LedPartition]]
-"""Takes over a log, which is one of a topic."""
+class PartitionOpener(Protocol):
+    """Opens a log, which is one of a topic: takes it over, or, to *follow* it, may leave it to the
+    writer that has it."""
+
+    async def __call__(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition: ...
 
 
 class LedLogs:
-    def __init__(self, membership: Membership, open_partition: Opener) -> None:
+    def __init__(self, membership: Membership, open_partition: PartitionOpener) -> None:
         self._membership = membership
         self._open_partition = open_partition
         self._logs: dict[str, asyncio.Task[LedPartition]] = {}
@@ -101,8 +104,11 @@ class LedLogs:
         partition = opening.result()
         return None if partition.failed.is_set() else partition
 
-    async def partition(self, topic: TopicRecord, index: int) -> LedPartition:
-        """Return partition *index* of *topic*, opened if need be.
+    async def partition(
+        self, topic: TopicRecord, index: int, *, follow: bool = False
+    ) -> LedPartition:
+        """Return partition *index* of *topic*, opened if need be. *follow*: one that another writer
+        has will do.
 
         Raises `KafkaRefusal`: NOT_LEADER_OR_FOLLOWER if another gateway leads it."""
         if not 0 <= index < len(topic.logs):
@@ -112,12 +118,19 @@ class LedLogs:
         if not self._membership.leads(log):
             self.release(log)
             raise _not_leader(log)
+        partition = await self._usable(log, topic, follow=follow)
+        if isinstance(partition, FollowedPartition) and not follow:
+            self.release(log)
+            partition = await self._usable(log, topic, follow=False)
+        return partition
+
+    async def _usable(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
         partition = self.opened(log)
         if partition is not None:
             return partition
         opening = self._logs.get(log)
         if opening is None:
-            opening = self._begin(log, topic)
+            opening = self._begin(log, topic, follow=follow)
         try:
             return await asyncio.shield(opening)
         except LogError as error:
@@ -152,7 +165,7 @@ class LedLogs:
             self.release(log)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _begin(self, log: str, topic: TopicRecord) -> asyncio.Task[LedPartition]:
+    def _begin(self, log: str, topic: TopicRecord, *, follow: bool) -> asyncio.Task[LedPartition]:
         if self._closed or len(self._logs) >= OPEN_MAX:
             sentence = "the gateway stops" if self._closed else f"it leads {OPEN_MAX} logs already"
             raise KafkaRefusal(ErrorCode.not_leader_or_follower, sentence)
@@ -162,14 +175,14 @@ class LedLogs:
                 ErrorCode.not_leader_or_follower,
                 f"log {log!r} was lost to another gateway, or could not be opened; try again",
             )
-        opening = self._loop.create_task(self._open(log, topic), name=f"open {log}")
+        opening = self._loop.create_task(self._open(log, topic, follow), name=f"open {log}")
         self._logs[log] = opening
         opening.add_done_callback(lambda done: self._opened(log, done))
         return opening
 
-    async def _open(self, log: str, topic: TopicRecord) -> LedPartition:
+    async def _open(self, log: str, topic: TopicRecord, follow: bool) -> LedPartition:  # noqa: FBT001
         async with self._openings:
-            return await self._open_partition(log, topic)
+            return await self._open_partition(log, topic, follow=follow)
 
     def _opened(self, log: str, opening: asyncio.Task[LedPartition]) -> None:
         if opening.cancelled() or opening.exception() is not None:
@@ -177,7 +190,7 @@ class LedLogs:
                 del self._logs[log]
                 self._pause(log)
             return
-        self.takeovers += 1
+        self.takeovers += not isinstance(opening.result(), FollowedPartition)
         if self._logs.get(log) is opening:
             guard = self._guard(log, opening.result())
             self._guards[log] = self._loop.create_task(guard, name=f"guard {log}")

@@ -312,7 +312,7 @@ class LogRequests:
             topic = await self._find(name)
         if 0 <= index < len(topic.logs):
             self._access.check(session.identity, action, topic.logs[index])
-        return await self._led.partition(topic, index)
+        return await self._led.partition(topic, index, follow=action is Permission.READ)
 
     async def _find(self, name: str) -> TopicRecord:
         try:

@@ -14,12 +14,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Final
 
-from dlog.kafka.protocol.gateways import (
-    GATEWAYS_PATH,
-    GatewayRecord,
-    GatewayView,
-    node_id_of,
-)
+from dlog.kafka.protocol.gateways import GatewayView
+from dlog.protocol.gateway_record import GATEWAYS_PATH, GatewayRecord, node_id_of
 from leader.lifeline import Lifeline, has_died
 from ledger.delays import Backoff
 from ledger.errors import DamagedMetadata, LogError, NoSuchNode

@@ -125,7 +125,7 @@ class OffsetsLog:
         """Take *name* over, creating it if need be, and replay it. Raises what `Log.open` and
         reading raise, `DamagedGroupRecord`, `GroupRecordTooNew`."""
         await ensure_log(ledgers, ManifestNode(ledgers.store, name), None, own=True)
-        log = await Log.open(name, create=False, owner=owner, client=ledgers)
+        log = await Log.open(name, create=False, owner=owner, take_over=True, client=ledgers)
         try:
             led = cls(log, mirror, initial_delay_ms=initial_delay_ms)
             await led._replay(ledgers)

@@ -152,7 +152,7 @@ class Partition:
         self._in_flight: deque[tuple[int, Outcome]] = deque()
         """Batches that are not confirmed, with the offset of each."""
         self._movements: set[tuple[int, asyncio.Future[None]]] = set()
-        self._catch_ups: dict[int, _CatchUp] = {}
+        self._catch_ups: dict[int, CatchUp] = {}
         """By the offset that is read next, the one used last at the end."""
         self._watching = self._loop.create_task(self._watch())
         self._closed = False
@@ -162,7 +162,7 @@ class Partition:
         """Take *log* over, which must exist: whoever led or wrote it cannot any more.
 
         Raises what `dlog.aio.Log.open` and reading raise."""
-        own = await Log.open(log, client=ledgers, create=False, owner=owner)
+        own = await Log.open(log, client=ledgers, create=False, owner=owner, take_over=True)
         try:
             manifest, _ = await own.writer.node.read()
             recovery = ProducerRecovery(ledgers, log, manifest, now_ms=now_ms())
@@ -311,7 +311,7 @@ class Partition:
         """Return what `fetch` does, from bookies."""
         reading = self._catch_ups.pop(offset, None)
         if reading is None:
-            reading = _CatchUp(self._reader_from(offset), offset, self.epoch)
+            reading = CatchUp(self._reader_from(offset), offset, self.epoch)
         try:
             batches = await reading.read(bytes_max)
         except BaseException:
@@ -329,7 +329,7 @@ class Partition:
             self._loop.call_later(CATCH_UP_IDLE_S, self._drop_idle, reading.position, reading)
         return b"".join(batches)
 
-    def _drop_idle(self, position: int, reading: "_CatchUp") -> None:
+    def _drop_idle(self, position: int, reading: "CatchUp") -> None:
         if self._catch_ups.get(position) is reading:
             del self._catch_ups[position]
             reading.leave()
@@ -441,7 +441,7 @@ class Partition:
                 self.failed.set()
 
 
-class _CatchUp:
+class CatchUp:
     """Reads old records for a consumer that asks for them one fetch after the other."""
 
     def __init__(self, reader: Reader, offset: int, epoch: int) -> None:

@@ -13,7 +13,7 @@ from dlog.kafka.led_logs import LedLogs
 from dlog.kafka.listener import ClientSession
 from dlog.kafka.log_requests import NO_TRANSACTIONS
 from dlog.kafka.membership import Membership
-from dlog.kafka.protocol.gateways import GatewayRecord, GatewayView
+from dlog.kafka.protocol.gateways import GatewayView
 from dlog.kafka.protocol.topics import (
     NO_ID,
     InvalidTopic,
@@ -26,6 +26,7 @@ from dlog.kafka.protocol.topics import (
 )
 from dlog.kafka.topic_store import NoSuchTopic, TopicExists, TopicStore
 from dlog.kafka.wire import Entity, Values, WireRequest
+from dlog.protocol.gateway_record import GatewayRecord
 from ledger.errors import LogError
 from ledger.security.access import Permission
 

@@ -31,6 +31,7 @@ from typing import Final
 
 from dlog.errors import (
     EpochChanged,
+    LedByGateway,
     LostOwnership,
     ManifestTooLarge,
     NoSuchLog,
@@ -50,6 +51,8 @@ TROUBLES_MAX: Final = 3
 taken the time-outs of several requests; the rest are for races."""
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
+_STAYS: Final = (LedByGateway, ManifestTooLarge)
+"""Errors that may pass, but not within a takeover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class _Attempts:
         self.reason = error
         raced = isinstance(error, NoSuchLedger)
         self._errors += not raced
-        passes = raced or (error.retryable and not isinstance(error, ManifestTooLarge))
+        passes = raced or (error.retryable and not isinstance(error, _STAYS))
         if not passes or self._errors == TROUBLES_MAX:
             raise error
 

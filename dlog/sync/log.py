@@ -48,7 +48,7 @@ class Log(BlockingHandle[aio.Log]):
         thread.unclosed[self._queue] = None
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - one is deprecated
         cls,
         name: str,
         *,
@@ -58,6 +58,7 @@ class Log(BlockingHandle[aio.Log]):
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
+        take_over: bool = False,
         reopen_timeout_s: Duration = REOPEN_TIMEOUT_S,
         heal_s: Duration | None = None,
     ) -> Self:
@@ -72,6 +73,7 @@ class Log(BlockingHandle[aio.Log]):
             settings=settings,
             expected_epoch=expected_epoch,
             owner=owner,
+            take_over=take_over,
             reopen_timeout_s=reopen_timeout_s,
             heal_s=heal_s,
         )

@@ -12,16 +12,21 @@ from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store import ManifestNode
 from dlog.encryption.keyring import DataKey
 from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
-from dlog.errors import LostOwnership
+from dlog.errors import LedByGateway, LostOwnership
 from dlog.manifest import Manifest
 from dlog.protocol import takeover
 from dlog.protocol.actions import DeleteLedger, RecoverSegment
+from dlog.protocol.gateway_record import GATEWAY_OWNER, GATEWAYS_PATH, GatewayRecord
 from dlog.recordbatch import check_codec
-from ledger.errors import LogError
+from leader.lifeline import is_gone
+from ledger.errors import DamagedMetadata, LogError, NoSuchNode
 from ledger.ids import LedgerId
+from ledger.metastore.port import children_of
 from ledger.procedures import run
 from ledger.protocol.procedure import Action
 
+GATEWAYS_ASKED_MAX: Final = 16
+"""The newest ones, whether one of them lives."""
 _PARTS: Final[dict[type[Action[Any]], str]] = {
     takeover.ReadManifest: "read_manifest",
     RecoverSegment: "recover_segment",
@@ -61,12 +66,15 @@ class TakeoverDriver:
         owner: str = "",
         expected_epoch: int | None = None,
         reopens: str | None = None,
+        from_gateways: bool = False,
     ) -> None:
-        """See `dlog.protocol.takeover.take_over`."""
+        """See `dlog.protocol.takeover.take_over`. *from_gateways*: also if a gateway for Kafka's
+        clients leads the log and lives."""
         self._steps = takeover.take_over(
             node.log, owner=owner, expected_epoch=expected_epoch, reopens=reopens
         )
         self._owner = owner
+        self._asks_gateways = reopens is None and not from_gateways
         self._why = "open" if reopens is None else "reopen"
         self._ledgers = ledgers
         self._node = node
@@ -109,6 +117,8 @@ class TakeoverDriver:
             case takeover.ReadManifest():
                 manifest, version = await self._node.read()
                 check_codec(manifest.settings.codec)  # before anybody is fenced
+                if self._asks_gateways and manifest.owner.startswith(GATEWAY_OWNER):
+                    await self._check_no_gateway()
                 self._data_key = await new_data_key(manifest.settings.encrypt_with)
                 return manifest, version
             case RecoverSegment(ledger_id, last_txid):
@@ -130,6 +140,17 @@ class TakeoverDriver:
             case _:
                 raise AssertionError(f"no action of a takeover: {action}")
         return None
+
+    async def _check_no_gateway(self) -> None:
+        """Raise `LedByGateway` if a gateway lives: whichever it is, one of them leads the log."""
+        store, security = self._ledgers.store, self._ledgers.security
+        for name in (await children_of(store, GATEWAYS_PATH))[-GATEWAYS_ASKED_MAX:]:
+            path = f"{GATEWAYS_PATH}/{name}"
+            with suppress(NoSuchNode, DamagedMetadata, ValueError):
+                gateway = GatewayRecord.decode((await store.get(path)).value, path=path)
+                lifeline = gateway.lifeline
+                if lifeline is None or not await is_gone(lifeline, security=security):
+                    raise LedByGateway(self._node.log, gateway.address)
 
     async def _create(self, segment: int, manifest: Manifest) -> tuple[LedgerId, int]:
         settings = manifest.settings

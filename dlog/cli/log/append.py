@@ -283,7 +283,14 @@ async def _append(
     async with connected(uri) as client:
         epoch = None if take_over else await _idle_epoch(client, name)
         await _append_to(
-            client, name, file, incoming, create=create, expected_epoch=epoch, as_json=as_json
+            client,
+            name,
+            file,
+            incoming,
+            create=create,
+            expected_epoch=epoch,
+            take_over=take_over,
+            as_json=as_json,
         )
 
 
@@ -322,13 +329,16 @@ async def _append_to(
     *,
     create: bool,
     expected_epoch: int | None,
+    take_over: bool,
     as_json: bool,
 ) -> None:
     from dlog.aio import Log
 
     source = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
     appended = _Appended(incoming)
-    log = await Log.open(name, client=client, create=create, expected_epoch=expected_epoch)
+    log = await Log.open(
+        name, client=client, create=create, expected_epoch=expected_epoch, take_over=take_over
+    )
     try:
         with _progress(file) as advance:
             async for lines in _lines(name, source, incoming, advance):

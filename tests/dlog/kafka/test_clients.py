@@ -9,6 +9,7 @@ import pytest
 import dlog.testing
 from dlog.aio import Log
 from dlog.aio.namespace_connection import connect
+from dlog.errors import AppendOutcomeUnknown, LedByGateway, LostOwnership
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
 from ledger.errors import LevelTooLow
 from ledger.feature_level import HEADER_PAIRS
@@ -93,12 +94,65 @@ async def test_native_readers_read_what_a_client_produced() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-async def test_clients_consume_what_a_native_writer_appended(client: KafkaClient) -> None:
+async def test_clients_consume_from_a_native_writer_and_do_not_disturb_it(
+    client: KafkaClient,
+) -> None:
     async with serving() as served:
         async with Log.open("flights", client=served.ledgers) as log:
             await log.append(b"LH1", key=b"k", headers=[("h", b"x")])
-        (record,) = await asyncio.to_thread(client.consume, served.address, "flights", 0, 1)
-    assert (record.value, record.key, record.headers) == (b"LH1", b"k", (("h", b"x"),))
+            (first,) = await asyncio.to_thread(client.consume, served.address, "flights", 0, 1)
+            consuming = asyncio.create_task(
+                asyncio.to_thread(client.consume, served.address, "flights", 0, 3)
+            )
+            await log.append(b"LH2")
+            await log.append(b"LH3")
+            found = await consuming
+            assert not log.lost.is_set()
+            epoch = log.epoch
+        assert (first.value, first.key, first.headers) == (b"LH1", b"k", (("h", b"x"),))
+        assert [record.value for record in found] == [b"LH1", b"LH2", b"LH3"]
+        async with Log.open("flights", client=served.ledgers, expected_epoch=epoch) as log:
+            assert log.last_offset == 2
+
+
+async def test_a_producer_takes_a_log_over_from_its_native_writer() -> None:
+    async with serving() as served:
+        log = await Log.open("flights", client=served.ledgers)
+        await log.append(b"1")
+        (record,) = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 1)
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+        found = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 2)
+        assert [each.value for each in (record, *found)] == [b"1", b"1", b"2"]
+        with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
+            await log.append(b"3")
+        await log.abandon()
+
+
+async def test_a_sealed_log_is_consumed_and_takes_no_more() -> None:
+    async with serving() as served:
+        async with Log.open("flights", client=served.ledgers) as log:
+            await log.append(b"1")
+            await log.seal()
+        (record,) = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 1)
+        assert record.value == b"1"
+        with pytest.raises(AssertionError, match="POLICY_VIOLATION"):
+            await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+
+
+async def test_a_native_open_of_a_log_that_a_gateway_leads_is_refused_until_it_is_gone() -> None:
+    async with serving() as served:
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "t", [b"1"])
+        with pytest.raises(LedByGateway, match="take_over=True") as refused:
+            await Log.open("t", client=served.ledgers)
+        assert served.address in str(refused.value)
+        assert refused.value.retryable
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "t", [b"2"])
+        async with Log.open("t", client=served.ledgers, take_over=True) as log:
+            await log.append(b"3")
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "t", [b"4"])
+        await served.stop()
+        async with Log.open("t", client=served.ledgers) as log:
+            assert log.last_offset == 3
 
 
 async def test_a_cluster_at_a_low_level_is_served_after_its_upgrade_only() -> None:

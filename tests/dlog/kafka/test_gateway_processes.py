@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 import dlog
 from dlog.admin import verify_log
 from dlog.aio.maintain.verify import VerifyReport
+from dlog.errors import LedByGateway
 from tests import clusters
 from tests.dlog.kafka.clients import CLIENTS, CONFLUENT, KafkaClient
 from tests.dlog.kafka.gateway_processes import gateway_process
@@ -161,6 +162,17 @@ def test_a_client_without_the_killed_gateway_finds_its_logs_at_the_others(
             CONFLUENT.produce(survivor.bootstrap, "moved", [b"2"], partition=partition)
             found = CONFLUENT.consume(survivor.bootstrap, "moved", partition, 2)
             assert [record.value for record in found] == [b"1", b"2"]
+
+
+def test_a_killed_gateway_keeps_no_native_writer_out(uri: str) -> None:
+    with gateway_process(uri) as gateway:
+        CONFLUENT.produce(gateway.bootstrap, "left", [b"1"])
+        with pytest.raises(LedByGateway):
+            dlog.Log.open("left", uri=uri)
+        gateway.kill()  # its session lives on: its lifeline tells
+        with dlog.Log.open("left", uri=uri) as log:
+            log.append(b"2")
+    assert records(uri, "left") == [b"1", b"2"]
 
 
 def test_a_port_in_use_is_said_in_a_sentence(uri: str) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.kafka.protocol.gateways import GATEWAYS_PATH, GatewayRecord, GatewayView
+from dlog.kafka.protocol.gateways import GatewayView
+from dlog.protocol.gateway_record import GATEWAYS_PATH, GatewayRecord
 from leader.refusals import LifelineAddress
 from ledger.errors import DamagedMetadata
 

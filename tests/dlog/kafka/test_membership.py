@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import dlog.testing
 from dlog.aio.namespace_connection import connect
 from dlog.kafka.membership import Membership
-from dlog.kafka.protocol.gateways import GATEWAYS_PATH
+from dlog.protocol.gateway_record import GATEWAYS_PATH
 from dlog.testing import AsyncCluster
 from tests.waiting import until
 
