@@ -122,7 +122,7 @@ METRICS.counter(
 METRICS.gauge(
     "dlog_bookie_pending_handshakes",
     "Connections that have not completed their handshake yet.",
-    lambda bookie: bookie.server.places.strangers,
+    lambda bookie: bookie.server.places.pending_handshakes,
 )
 METRICS.gauge(
     "dlog_bookie_unsent_bytes",

@@ -332,7 +332,7 @@ OPTIONS: Final = (
     ),
     Option(
         ("--pending-handshakes", "--strangers"),
-        "clients.strangers_max",
+        "clients.pending_handshakes_max",
         int,
         "Connections before their handshake is complete; a quarter of them from one address. "
         "Beyond that the oldest is closed.",

@@ -10,8 +10,9 @@
 
 So an entry is in a log that the index names at every moment, and a log is removed only when no
 index that a crash can bring back names it. Of a log that is damaged, what the index names behind
-the damage is read entry by entry; a damaged one gets a grave (`bookie.entrylog.format`) in the new
-log, with an alarm. A log that cannot be read, or only in small part, is left as it is (rule 72).
+the damage is read entry by entry; a damaged one gets a damage marker (`bookie.entrylog.format`) in
+the new log, with an alarm. A log that cannot be read, or only in small part, is left as it is
+(rule 72).
 
 Everything that takes long is a generator of the bytes that a step has read and written.
 """
@@ -27,8 +28,8 @@ from bookie.entrylog.catalog import Batch, LogCatalog, LogInfo, LogScan
 from bookie.entrylog.format import (
     DIRECTORY,
     UNFINISHED_SUFFIX,
-    grave_of,
-    is_grave,
+    damage_marker_of,
+    is_damage_marker,
     owner_of,
     path_of,
 )
@@ -42,8 +43,8 @@ from ledger.entry import Checked, check_frames
 
 _STEP_BYTES: Final = 1024 * 1024
 _LEDGERS_A_STEP: Final = 64
-_GRAVES_MIN: Final = 16
-"""So many damaged entries of one log are given graves, even if nothing else in it is whole."""
+_MARKERS_MIN: Final = 16
+"""So many damaged entries of one log are given markers, even if nothing else in it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,12 @@ class Compactor:
         try:
             for source in sources:
                 try:
-                    graves = yield from self._copy(source, log)
+                    markers = yield from self._copy(source, log)
                 except FileDamaged as damage:
                     damages.append(damage)
                 else:
                     copied.append(source.log_id)
-                    damages += [] if graves is None else [graves]
+                    damages += [] if markers is None else [markers]
             if copied:
                 with failing(self._directory):
                     log.finish(copied)
@@ -166,7 +167,7 @@ class Compactor:
         return size_bytes
 
     def _copy(self, source: LogInfo, log: LogFile) -> Generator[int, None, EntryLogDamaged | None]:
-        """Append what is live in *source* to *log*, graves for what is damaged; return what that
+        """Append what is live in *source* to *log*, markers for what is damaged; return what that
         was, if anything. Raises `FileDamaged` if it cannot be done, and `OSError`."""
         batches = LogScan(self._disk, source.log_id, end=source.ledger_map.frames_end)
         header: LedgerHeader | None = None
@@ -208,7 +209,7 @@ class Compactor:
         What cannot be read at all is not given up, nor is more than *good*, the number of entries
         that were copied: then it is rather the reading that is to be doubted."""
         ledgers = (one for one in source.ledger_map.ledgers if self._is_here(one))
-        graves, first = 0, damage
+        markers, first = 0, damage
         for count, ledger_id in enumerate(ledgers):
             if count % _LEDGERS_A_STEP == 0:
                 yield 0
@@ -217,20 +218,20 @@ class Compactor:
                 for locations in self._index.named(header, source.log_id, damage.offset):
                     for location, piece in self._read_each(ledger_id, source.log_id, locations):
                         good += piece is not None
-                        if piece is None and not graves:
+                        if piece is None and not markers:
                             first = EntryLogDamaged(damage.path, location.offset, damage.reason)
-                        graves += piece is None
-                        if graves > max(good, _GRAVES_MIN):
+                        markers += piece is None
+                        if markers > max(good, _MARKERS_MIN):
                             raise EntryLogDamaged(
                                 damage.path, first.offset, "most of what is needed is damaged"
                             )
                         with failing(self._directory):
-                            log.append(piece or grave_of(ledger_id, location.entry_id))
+                            log.append(piece or damage_marker_of(ledger_id, location.entry_id))
                     yield 2 * sum(location.length for location in locations)
             except IndexDamaged:
                 if self._is_needed(ledger_id):
                     raise
-        return first if graves else None
+        return first if markers else None
 
     def _read_each(
         self, ledger_id: int, log_id: int, locations: Iterable[Location]
@@ -266,8 +267,8 @@ class Compactor:
                 if self._is_here(owner):
                     header = self._index.newest(owner)
                     place = (log.log_id, batch.offset)
-                    graves = is_grave(batch.ledger_id)
-                    self._index.move(header, whole(batch.run), place, sources, graves=graves)
+                    markers = is_damage_marker(batch.ledger_id)
+                    self._index.move(header, whole(batch.run), place, sources, markers=markers)
             done_bytes += len(batch.run.data)
             moved_bytes += len(batch.run.data)
             if done_bytes >= _STEP_BYTES:

@@ -3,12 +3,12 @@
 A frame names its ledger, its entry and its length and carries its checksums, so a log can
 be read without an index, and without its map (`bookie.entrylog.ledger_map`).
 
-Compaction writes a *grave* in place of an entry whose only copy here is damaged. A log with a
-damaged frame must not stay for ever, and the entry must not become a "no such entry" when the log
-goes (rule 58). So the index points to a grave from then on: a whole frame without payload that
+Compaction writes a *damage marker* in place of an entry whose only copy here is damaged. A log with
+a damaged frame must not stay for ever, and the entry must not become a "no such entry" when the log
+goes (rule 58). So the index points to a marker from then on: a whole frame without payload that
 names the entry, under the complement of its ledger's id, which is nobody's. Who reads the entry
-finds another one's frame there, which is damage; who scans the log sees whose grave it is. So
-graves are moved on by later compactions and found by a rebuild of the index, until the ledger is
+finds another one's frame there, which is damage; who scans the log sees whose marker it is. So
+markers are moved on by later compactions and found by a rebuild of the index, until the ledger is
 deleted or a recovery adds the entry again.
 """
 
@@ -70,7 +70,7 @@ def is_header_of(log_id: int, data: bytes) -> bool:
     return data == encode_header(log_id)
 
 
-def grave_of(ledger_id: int, entry_id: int) -> Piece:
+def damage_marker_of(ledger_id: int, entry_id: int) -> Piece:
     frame = encode_frame(
         ledger_id=~ledger_id, entry_id=entry_id, last_add_confirmed=NO_ENTRY, length=0, payload=b""
     )
@@ -79,8 +79,8 @@ def grave_of(ledger_id: int, entry_id: int) -> Piece:
     return whole(checked)
 
 
-def is_grave(ledger_id: int) -> bool:
-    """Whether a frame in an entry log that names *ledger_id* is a grave."""
+def is_damage_marker(ledger_id: int) -> bool:
+    """Whether a frame in an entry log that names *ledger_id* is a marker."""
     return ledger_id < 0
 
 

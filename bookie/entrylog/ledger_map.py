@@ -80,7 +80,7 @@ class LedgerMapBuilder:
         return len(self._ledgers) >= LEDGERS_MAX
 
     def add(self, ledger_id: int, size_bytes: int, count: int) -> None:
-        """Count *count* entries of *size_bytes* together, graves among those of their ledger."""
+        """Count *count* entries of *size_bytes* together, markers among those of their ledger."""
         ledger_id = owner_of(ledger_id)
         if self._ledgers and self._ledgers[-1] == ledger_id:
             self._sizes_bytes[-1] += size_bytes

@@ -13,7 +13,7 @@ from typing import Final
 
 from bookie.disk.file_cache import FileCache
 from bookie.disk.port import Disk
-from bookie.entrylog.format import grave_of, path_of
+from bookie.entrylog.format import damage_marker_of, path_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location
@@ -132,7 +132,7 @@ class EntryLogReader:
         good = max(0, checked.index)
         good_bytes = sum(lengths[:good])
         reason = checked.reason
-        if data.startswith(grave_of(ledger_id, entries[good]).view(), good_bytes):
+        if data.startswith(damage_marker_of(ledger_id, entries[good]).view(), good_bytes):
             reason = f"entry {entries[good]} of ledger {ledger_id} is known to be damaged"
         damage = EntryLogDamaged(self._disk.describe(path), offset + good_bytes, reason)
         before = check_frames(ledger_id, entries[:good], lengths[:good], data[:good_bytes])

@@ -257,13 +257,13 @@ class LedgerIndex:
         place: tuple[int, int],
         sources: Container[int],
         *,
-        graves: bool = False,
+        markers: bool = False,
     ) -> int:
         """Let the entries of *piece* lie at *place*, except those that do not lie in one of
         *sources* now: those are elsewhere for good reasons. Returns how many were moved.
 
         That it is the same log is enough: whatever place in a log the index names for an entry,
-        the same bytes are there, or, if they are damaged, *piece* is of *graves*. Durable after
+        the same bytes are there, or, if they are damaged, *piece* is of *markers*. Durable after
         `flush`. Raises `IndexDamaged`."""
         log_id, start = place
         starts = piece.run.starts
@@ -280,7 +280,7 @@ class LedgerIndex:
             if not length or log not in sources:
                 continue
             new_length = starts[index + 1] - starts[index]
-            if length != new_length and not graves:
+            if length != new_length and not markers:
                 path = self._disk.describe(path_of(header.ledger_id))
                 reason = f"entry {piece.run.entries[index]} has another length than in its log"
                 raise IndexDamaged(path, page_offset(number) + at, reason)

@@ -1,7 +1,8 @@
 """What clients of a bookie may take of it: connections, descriptors, bytes and time.
 
-Connections come from strangers, and each takes a descriptor; a checkpoint that finds none left ends
-the bookie. So both have a share of their own, and what is beyond a share is never opened.
+Connections come from unauthenticated clients, and each takes a descriptor; a checkpoint that finds
+none left ends the bookie. So both have a share of their own, and what is beyond a share is never
+opened.
 """
 
 import resource
@@ -69,11 +70,11 @@ class ClientLimits:
     """Of all clients; fewer where the system allows fewer descriptors."""
     connections_per_address_max: int = 512
     """From one IPv4 address, or one /64 of IPv6. A process of ours has two."""
-    strangers_max: int = 256
+    pending_handshakes_max: int = 256
     """Connections that have not said what they want. One more ends the oldest of them, or is
     refused if its own address has a quarter of them."""
     handshake_s_max: float = 5.0
-    """So long a stranger may be one; TLS has as long again for itself."""
+    """So long a handshake may take; TLS has as long again for itself."""
     questions_per_client_max: int = 4096
     """Reads, and waits for entries, that one connection may have open; more are to be asked again
     later."""
@@ -84,7 +85,7 @@ class ClientLimits:
         for name in (
             "connections_max",
             "connections_per_address_max",
-            "strangers_max",
+            "pending_handshakes_max",
             "questions_per_client_max",
         ):
             if (count := getattr(self, name)) < 1:
@@ -95,8 +96,8 @@ class ClientLimits:
                 raise InvalidSetting(name, seconds, reason)
 
     @property
-    def strangers_per_address_max(self) -> int:
-        return max(1, self.strangers_max // 4)
+    def pending_per_address_max(self) -> int:
+        return max(1, self.pending_handshakes_max // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +152,8 @@ class ConnectionSlots(Generic[T]):
 
     Invariants:
         at most `connections_max` in all, and `connections_per_address_max` from one source
-        at most `strangers_max` that have not said what they want, a quarter of them from one
-            source: strangers of one address cannot keep out those of others
+        at most `pending_handshakes_max` that have not said what they want, a quarter of them from
+            one source: clients of one address cannot keep out those of others
 
     *T* is a connection.
     """
@@ -161,45 +162,45 @@ class ConnectionSlots(Generic[T]):
         self.limits = limits
         self._sources: dict[T, str] = {}
         self._of_source: Counter[str] = Counter()
-        self._strangers: dict[T, None] = {}
+        self._pending: dict[T, None] = {}
         """The oldest first."""
-        self._strangers_of: Counter[str] = Counter()
+        self._pending_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._sources)
 
     @property
-    def strangers(self) -> int:
-        return len(self._strangers)
+    def pending_handshakes(self) -> int:
+        return len(self._pending)
 
     def take(self, one: T, source: str) -> tuple[RejectReason, str] | None:
-        """Give *one* a place as a stranger; or return why there is none for it."""
+        """Give *one* a place until its handshake is done; or return why there is none for it."""
         limits = self.limits
         if len(self) >= limits.connections_max:
             return RejectReason.FULL, f"there are {limits.connections_max} already"
         if self._of_source[source] >= limits.connections_per_address_max:
             many = limits.connections_per_address_max
             return RejectReason.ADDRESS, f"there are {many} from its address already"
-        if self._strangers_of[source] >= limits.strangers_per_address_max:
-            many = limits.strangers_per_address_max
+        if self._pending_of[source] >= limits.pending_per_address_max:
+            many = limits.pending_per_address_max
             return RejectReason.ADDRESS, f"{many} from its address have not said yet what they want"
         self._sources[one] = source
         self._of_source[source] += 1
-        self._strangers[one] = None
-        self._strangers_of[source] += 1
+        self._pending[one] = None
+        self._pending_of[source] += 1
         return None
 
     def surplus(self) -> T | None:
-        """Return the stranger that has to make room for others, or None: end it."""
-        if len(self._strangers) <= self.limits.strangers_max:
+        """Return the connection without a handshake that has to make room, or None: end it."""
+        if len(self._pending) <= self.limits.pending_handshakes_max:
             return None
-        return next(iter(self._strangers))
+        return next(iter(self._pending))
 
     def know(self, one: T) -> None:
-        """Take note that *one* is no stranger any more. Idempotent."""
-        if one in self._strangers:
-            del self._strangers[one]
-            _less(self._strangers_of, self._sources[one])
+        """Record that the handshake of *one* is done. Idempotent."""
+        if one in self._pending:
+            del self._pending[one]
+            _less(self._pending_of, self._sources[one])
 
     def leave(self, one: T) -> None:
         """Free the place of *one*, if it has one."""

@@ -147,7 +147,7 @@ class BookieServer:
                 lambda: _ClientConnection(self),
                 self.security,
                 refused=self._refused,
-                strangers_max=self.limits.strangers_max,
+                pending_handshakes_max=self.limits.pending_handshakes_max,
                 handshake_s_max=self.limits.handshake_s_max,
             )
             self._taker.start()
@@ -180,7 +180,7 @@ class BookieServer:
         await self._all_gone()
 
     def tell(self, event: str, connection: Connection, why: RejectReason, reason: str) -> None:
-        """Count, and log, but not as often as strangers may want."""
+        """Count, and log, but not as often as unauthenticated clients may want."""
         self.closed_connections[why] += 1
         self._tell(event, connection, reason, connection.identity)
 
@@ -321,7 +321,7 @@ class _ClientConnection(Connection):
             lowest=server.wire_lowest,
         )
         why = RejectReason.UNKNOWN
-        if (reason := self._why_a_stranger()) is not None:
+        if (reason := self._why_unauthenticated()) is not None:
             answer = Refusal(f"bookie {info.bookie} {reason}")
         elif (hello.purpose is Purpose.ORDERS) is (server.operator is None):
             other = "clients" if server.operator is not None else "operators"
@@ -355,7 +355,7 @@ class _ClientConnection(Connection):
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
 
-    def _why_a_stranger(self) -> str | None:
+    def _why_unauthenticated(self) -> str | None:
         """Return why it is not known who the client is, if it has to be."""
         security = self._server.security
         if security is None:

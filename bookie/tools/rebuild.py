@@ -266,7 +266,7 @@ class _Build:
         return ledger_id // self._directories % passes == part
 
     def _places(self, part: int, passes: int) -> dict[int, Places]:
-        """Return them by the ledger id that the frames name: graves apart."""
+        """Return them by the ledger id that the frames name: markers apart."""
         found: dict[int, Places] = {}
         for log_id, batch in self._batches():
             owner = owner_of(batch.ledger_id)
@@ -289,12 +289,12 @@ class _Build:
         files: list[DiskFile] = []
         try:
             for ledger_id in ledger_ids:
-                found, graves = places.pop(ledger_id, None), places.pop(~ledger_id, None)
+                found, markers = places.pop(ledger_id, None), places.pop(~ledger_id, None)
                 try:
                     rows = found.newest(ledger_id, logs) if found else []
-                    if graves is not None:
+                    if markers is not None:
                         here = dict.fromkeys(row[0] for row in rows)
-                        lost = graves.newest(ledger_id, logs)
+                        lost = markers.newest(ledger_id, logs)
                         rows = sorted([*rows, *(row for row in lost if row[0] not in here)])
                 except ValueError as error:
                     raise RebuildRefused([str(error)], 1) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie.disk.port import Directories, Disk
-from bookie.entrylog.format import is_grave, owner_of, path_of
+from bookie.entrylog.format import is_damage_marker, owner_of, path_of
 from bookie.errors import ForeignCluster, IndexDamaged
 from bookie.index.format import LedgerHeader, new_edition
 from bookie.index.tombstones import NO_EDITION, Edition, Tombstones
@@ -195,7 +195,7 @@ class RebuildPlan:
                     self._log_ends[log.log_id] = item.offset
                     if item.is_damage:
                         self._refuse(f"{log.path} is damaged at byte {item.offset}: {item.reason}")
-                elif is_grave(item.ledger_id):
+                elif is_damage_marker(item.ledger_id):
                     found[owner_of(item.ledger_id)] = None
                     count += len(item.run.entries)
                 else:

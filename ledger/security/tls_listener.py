@@ -1,7 +1,7 @@
 """Takes connections on a listening socket that may be secured, or have to be.
 
 The first byte of who comes says which it is: TLS begins with 22, nothing of ours does. It is looked
-at and left where it is. Until TLS is agreed, a stranger costs a socket and a handshake, for a few
+at and left where it is. Until TLS is agreed, a client costs a socket and a handshake, for a few
 seconds; how many do at a time is bounded.
 """
 
@@ -15,7 +15,7 @@ from ledger.security.certificates import Security
 from ledger.security.names import source_of
 from ledger.security.settings import why_failed
 
-STRANGERS_MAX: Final = 256
+PENDING_HANDSHAKES_MAX: Final = 256
 """Connections of which it is not known yet whether they are secured. One more ends the oldest of
 them, or is closed if its own address has a quarter of them."""
 HANDSHAKE_S_MAX: Final = 5.0
@@ -40,7 +40,7 @@ class TlsListener:
         *,
         refused: Callable[[str, str], None] = lambda _peer, _reason: None,
         open_to_all: bool = False,
-        strangers_max: int = STRANGERS_MAX,
+        pending_handshakes_max: int = PENDING_HANDSHAKES_MAX,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
         """*refused* hears of who did not get in: address and reason. Who does not speak TLS gets in
@@ -49,8 +49,8 @@ class TlsListener:
         self._listening, self._factory, self._security = listening, factory, security
         self._refused, self._open_to_all = refused, open_to_all
         self._loop = asyncio.get_running_loop()
-        self._strangers_max, self._handshake_s_max = strangers_max, handshake_s_max
-        self._strangers: dict[asyncio.Task[None], str] = {}
+        self._pending_max, self._handshake_s_max = pending_handshakes_max, handshake_s_max
+        self._pending: dict[asyncio.Task[None], str] = {}
         """Each with where it comes from; the oldest first."""
         self._of_source = Counter[str]()
         self._again: asyncio.TimerHandle | None = None
@@ -66,62 +66,62 @@ class TlsListener:
         if self._listening.fileno() != -1:
             self._loop.remove_reader(self._listening)
             self._listening.close()
-        for task in tuple(self._strangers):
+        for task in tuple(self._pending):
             task.cancel()
 
     async def close(self) -> None:
         """Do as `stop`, and return when that is done."""
         self.stop()
-        await asyncio.gather(*self._strangers, return_exceptions=True)
+        await asyncio.gather(*self._pending, return_exceptions=True)
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE_MAX):
             try:
-                stranger, address = self._listening.accept()
+                accepted, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # no descriptors are left; it would be reported again at once, for ever
                 self._loop.remove_reader(self._listening)
                 self._again = self._loop.call_later(_AGAIN_S, self.start)
                 return
-            source, most = source_of(address), max(1, self._strangers_max // 4)
+            source, most = source_of(address), max(1, self._pending_max // 4)
             if self._of_source[source] >= most:
-                stranger.close()
-                self._refused(str(address), f"there are {most} strangers from there already")
+                accepted.close()
+                self._refused(str(address), f"{most} handshakes from there are pending already")
                 continue
-            if len(self._strangers) >= self._strangers_max:
-                oldest = next(iter(self._strangers))
+            if len(self._pending) >= self._pending_max:
+                oldest = next(iter(self._pending))
                 self._gone(oldest)
                 oldest.cancel()
-                self._refused(str(address), f"there are {self._strangers_max} strangers already")
-            stranger.setblocking(False)
-            task = self._loop.create_task(self._let_in(stranger, str(address)))
-            self._strangers[task] = source
+                self._refused(str(address), f"{self._pending_max} handshakes are pending already")
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._let_in(accepted, str(address)))
+            self._pending[task] = source
             self._of_source[source] += 1
             task.add_done_callback(self._gone)
 
     def _gone(self, task: asyncio.Task[None]) -> None:
-        source = self._strangers.pop(task, None)
+        source = self._pending.pop(task, None)
         if source is not None:
             self._of_source[source] -= 1
             if not self._of_source[source]:
                 del self._of_source[source]
 
-    async def _let_in(self, stranger: socket.socket, address: str) -> None:
+    async def _let_in(self, accepted: socket.socket, address: str) -> None:
         is_ours = True
         try:
             async with asyncio.timeout(self._handshake_s_max):
-                first = await self._first_byte(stranger)
+                first = await self._first_byte(accepted)
             if not first:
                 return
             is_ours = False  # from here on a transport closes it
             if first[0] != _TLS:
-                await self._loop.connect_accepted_socket(self._factory, stranger)
+                await self._loop.connect_accepted_socket(self._factory, accepted)
             else:
                 security = self._security
                 await self._loop.connect_accepted_socket(
                     self._factory,
-                    stranger,
+                    accepted,
                     ssl=security.open_server() if self._open_to_all else security.server(),
                     ssl_handshake_timeout=self._handshake_s_max,
                     ssl_shutdown_timeout=SHUTDOWN_S_MAX,
@@ -132,20 +132,20 @@ class TlsListener:
             self._refused(address, why_failed(error))
         finally:
             if is_ours:
-                stranger.close()
+                accepted.close()
 
-    async def _first_byte(self, stranger: socket.socket) -> bytes:
-        """Return the first byte of *stranger*, b"" if it went; the byte is read again later."""
+    async def _first_byte(self, accepted: socket.socket) -> bytes:
+        """Return the first byte of *accepted*, b"" if it went; the byte is read again later."""
         while True:
             try:
-                return stranger.recv(1, socket.MSG_PEEK)
+                return accepted.recv(1, socket.MSG_PEEK)
             except (BlockingIOError, InterruptedError):
                 readable = self._loop.create_future()
-                self._loop.add_reader(stranger, _wake, readable)
+                self._loop.add_reader(accepted, _wake, readable)
                 try:
                     await readable
                 finally:
-                    self._loop.remove_reader(stranger)
+                    self._loop.remove_reader(accepted)
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

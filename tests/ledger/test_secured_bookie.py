@@ -267,7 +267,7 @@ async def from_(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.Str
 
 
 async def test_strangers_of_one_address_are_bounded(tmp_path: Path) -> None:
-    async with served(of_bookie(tmp_path), ClientLimits(strangers_max=8)) as bookie:
+    async with served(of_bookie(tmp_path), ClientLimits(pending_handshakes_max=8)) as bookie:
         strangers = [await from_("127.0.0.1", bookie.port) for _ in range(3)]
         assert await strangers[2][0].read() == b""
         (reader, writer) = await from_("127.0.0.2", bookie.port)
@@ -279,7 +279,7 @@ async def test_strangers_of_one_address_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_the_oldest_stranger_makes_room_for_one_too_many(tmp_path: Path) -> None:
-    async with served(of_bookie(tmp_path), ClientLimits(strangers_max=4)) as bookie:
+    async with served(of_bookie(tmp_path), ClientLimits(pending_handshakes_max=4)) as bookie:
         strangers = [await from_(f"127.0.0.{at}", bookie.port) for at in range(1, 6)]
         assert await strangers[0][0].read() == b""
         assert not strangers[1][0].at_eof()

@@ -281,7 +281,9 @@ def lost_entries(world: Collecting) -> dict[int, list[int]]:
     return lost
 
 
-def test_a_damaged_entry_gets_a_grave_and_its_log_goes_with_all_that_is_whole_moved() -> None:
+def test_a_damaged_entry_gets_a_damage_marker_and_its_log_goes_with_all_that_is_whole_moved() -> (
+    None
+):
     """#2264, #3901, #4544: it stalls nobody, and it is never a "no such entry" (rule 58)."""
     world = filled()
     world.delete(2, 3)
@@ -296,7 +298,7 @@ def test_a_damaged_entry_gets_a_grave_and_its_log_goes_with_all_that_is_whole_mo
     assert "entry 0 of ledger 1 is known to be damaged" in str(found.damage)
 
 
-def test_a_grave_is_moved_on_by_compactions_until_the_entry_is_there_again() -> None:
+def test_a_damage_marker_is_moved_on_by_compactions_until_the_entry_is_there_again() -> None:
     world = filled()
     world.delete(2)
     damage(world, 1, HEADER_BYTES + 20)
@@ -360,7 +362,7 @@ def test_a_log_of_which_most_reads_as_damaged_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Then it is rather the reading that is to be doubted."""
-    monkeypatch.setattr(compaction, "_GRAVES_MIN", 1)
+    monkeypatch.setattr(compaction, "_MARKERS_MIN", 1)
     world = filled()
     world.delete(2)
     size_bytes = len(world.disk.content(path_of(1)))

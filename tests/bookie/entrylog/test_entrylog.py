@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from bookie.disk.port import DiskFull
 from bookie.entrylog import ledger_map as maps
 from bookie.entrylog.catalog import Batch, LogCatalog, LogInfo, ScanEnd, scan
-from bookie.entrylog.format import DIRECTORY, HEADER_BYTES, encode_header, grave_of, log_of, path_of
+from bookie.entrylog.format import (
+    DIRECTORY,
+    HEADER_BYTES,
+    damage_marker_of,
+    encode_header,
+    log_of,
+    path_of,
+)
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map
 from bookie.entrylog.writer import EntryLogWriter, LogFile, LogIds
 from bookie.pieces import Piece, whole
@@ -198,18 +205,18 @@ def test_a_builder_counts_as_a_dictionary_would(added: Rows) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_graves_are_counted_with_the_ledger_that_they_are_of(finished: bool) -> None:
+def test_damage_markers_are_counted_with_the_ledger_that_they_are_of(finished: bool) -> None:
     """No ledger is made up from what no ledger can be called (#2103)."""
     disk = new_disk()
     log = LogFile(disk, 1)
-    for one in (grave_of(6, 0), PIECES[0]):
+    for one in (damage_marker_of(6, 0), PIECES[0]):
         log.append(one)
     if finished:
         log.finish()
     log.sync()
     log.close()
-    (grave, *found) = rows(LogCatalog(disk).info(1).ledger_map)[::-1]
-    assert grave == (6, 48, 1)
+    (marker, *found) = rows(LogCatalog(disk).info(1).ledger_map)[::-1]
+    assert marker == (6, 48, 1)
     assert found == counted(PIECES[0])
 
 

@@ -57,7 +57,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
 
 
 async def test_strangers_of_one_address_leave_room_for_who_says_what_it_wants() -> None:
-    limits = ClientLimits(strangers_max=8)
+    limits = ClientLimits(pending_handshakes_max=8)
     async with serving(limits=limits) as bookie, AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(greeted(bookie.address))
@@ -67,12 +67,12 @@ async def test_strangers_of_one_address_leave_room_for_who_says_what_it_wants() 
         async with connected(bookie.address) as third:
             assert await third.rest() == b""
         other = await peer_from(stack, "127.0.0.2", bookie)
-        await until(lambda: bookie.server.places.strangers == 3)
+        await until(lambda: bookie.server.places.pending_handshakes == 3)
         assert not other.reader.at_eof()
 
 
 async def test_of_too_many_strangers_the_oldest_makes_room() -> None:
-    limits = ClientLimits(strangers_max=4)
+    limits = ClientLimits(pending_handshakes_max=4)
     async with serving(limits=limits) as bookie, AsyncExitStack() as stack:
         peers = [await peer_from(stack, f"127.0.0.{at}", bookie) for at in range(1, 6)]
         assert await peers[0].rest() == b""
@@ -102,7 +102,7 @@ async def test_of_many_who_come_at_once_a_few_are_taken_in_each_pass_of_the_loop
 
 def strangers_of(bookie: Bookie) -> int:
     taker = bookie.server._taker
-    return len(bookie.server.connections) if taker is None else len(taker._strangers)
+    return len(bookie.server.connections) if taker is None else len(taker._pending)
 
 
 async def test_one_connection_cannot_take_all_questions() -> None:

@@ -18,7 +18,9 @@ from ledger.security.names import source_of
 def test_no_bound_is_ever_passed_and_no_place_is_lost(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    limits = ClientLimits(connections_max=12, connections_per_address_max=5, strangers_max=8)
+    limits = ClientLimits(
+        connections_max=12, connections_per_address_max=5, pending_handshakes_max=8
+    )
     places = ConnectionSlots[int](limits)
     there: dict[int, tuple[int, bool]] = {}
     for step, one, source in steps:
@@ -27,7 +29,7 @@ def test_no_bound_is_ever_passed_and_no_place_is_lost(
             if refusal is None:
                 there[one] = (source, True)
             while (oldest := places.surplus()) is not None:
-                assert oldest == next(at for at, (_, stranger) in there.items() if stranger)
+                assert oldest == next(at for at, (_, pending) in there.items() if pending)
                 places.leave(oldest)
                 del there[oldest]
         elif step == "know" and one in there:
@@ -37,16 +39,16 @@ def test_no_bound_is_ever_passed_and_no_place_is_lost(
             places.leave(one)
             there.pop(one, None)
         assert len(places) == len(there) <= 12
-        assert places.strangers == sum(stranger for _, stranger in there.values()) <= 8
+        assert places.pending_handshakes == sum(pending for _, pending in there.values()) <= 8
         for each in range(4):
-            of_it = [stranger for source, stranger in there.values() if source == each]
+            of_it = [pending for source, pending in there.values() if source == each]
             assert len(of_it) <= 5
             assert sum(of_it) <= 2
 
 
 def test_each_refusal_says_what_there_is_too_much_of() -> None:
     places = ConnectionSlots[int](
-        ClientLimits(connections_max=4, connections_per_address_max=3, strangers_max=8)
+        ClientLimits(connections_max=4, connections_per_address_max=3, pending_handshakes_max=8)
     )
     for one in range(2):
         assert places.take(one, "a") is None
@@ -83,7 +85,7 @@ def test_a_host_is_one_source_whichever_of_its_addresses_it_uses(
     [
         ("connections_max", 0),
         ("connections_per_address_max", -1),
-        ("strangers_max", 0),
+        ("pending_handshakes_max", 0),
         ("questions_per_client_max", 0),
         ("handshake_s_max", 0.0),
         ("slow_s_max", 3601.0),

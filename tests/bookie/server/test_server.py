@@ -139,7 +139,7 @@ async def test_who_finds_no_room_among_writers_is_left_waiting_and_then_ended(
         second.writer.write(hello)
         await until(lambda: bookie.server.closed_connections == {RejectReason.WRITERS: 1})
         assert [each.is_reading for each in bookie.server.connections] == [True, False]
-        assert bookie.server.places.strangers == 0
+        assert bookie.server.places.pending_handshakes == 0
         monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.0)
         async with connected(bookie.address) as third:
             third.writer.write(hello)

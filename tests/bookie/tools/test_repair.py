@@ -134,7 +134,7 @@ def test_a_damaged_frame_does_not_keep_its_log_for_ever(repaired: str) -> None:
     promises.check()
 
 
-def test_a_grave_is_told_by_a_check_and_survives_a_rebuild_of_the_index() -> None:
+def test_a_damage_marker_is_told_by_a_check_and_survives_a_rebuild_of_the_index() -> None:
     promises = with_damage(5)
     promises.delete(2)
     compact(promises)
@@ -159,7 +159,7 @@ def test_a_grave_is_told_by_a_check_and_survives_a_rebuild_of_the_index() -> Non
     assert sorted(entries_of(promises.storage, 1)) == list(range(10))
 
 
-def test_the_grave_of_a_deleted_ledger_goes_with_it() -> None:
+def test_the_damage_marker_of_a_deleted_ledger_goes_with_it() -> None:
     promises = with_damage(5)
     promises.delete(2)
     compact(promises)
