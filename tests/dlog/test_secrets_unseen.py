@@ -65,6 +65,9 @@ NO_SECRETS: Final = {
     "dlog.protocol.packer.Group.keys",
     "dlog.protocol.packer.EncodedGroup.keys",
     "dlog.recordbatch.RecordBatch.keys",
+    "dlog.recordbatch.KafkaRecordBatch.keys",
+    "dlog.kafka_batch.KafkaColumns.keys",
+    "dlog.kafka_batch.KafkaRecords.keys",
     "dlog.spark.sink.columns.SinkColumns.key",
     # Says that there is no key.
     "ledger.environment.Credentials.without_mac",
