@@ -520,11 +520,13 @@ class NotLeader(RemoteError):
 
     retryable = True
 
-    def __init__(self, log: str, leader: str, address: str, epoch: int) -> None:
+    def __init__(self, log: str, leader: str, address: str, epoch: int, reason: str = "") -> None:
+        """*reason*: why it could not be forwarded."""
         known = f"{leader}{f' at {address}' if address else ''} led last, with epoch {epoch}"
         super().__init__(
             f"log {log!r}: this replica does not lead, and the command was not applied; "
-            f"{known if leader else 'who leads is not known here yet'}. Submit it to the leader"
+            f"{known if leader else 'who leads is not known here yet'}"
+            f"{f', and {reason}' if reason else ''}. Submit it to the leader"
         )
         self.log, self.leader, self.address, self.epoch = log, leader, address, epoch
 

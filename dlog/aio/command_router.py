@@ -155,7 +155,13 @@ class CommandRouter:
         if isinstance(failure, NotLeader):
             raise failure
         known = replica.leader_elsewhere() or LeaderMark(0, "", "")
-        raise NotLeader(replica.name, known.name, known.address, known.epoch) from failure
+        reason = ""
+        if isinstance(failure, ForwardFailed) and known.endpoint:
+            reason = (
+                f"it could not be reached at {known.endpoint} ({failure.reason}): each replica "
+                "needs a lifeline_host that the other machines reach"
+            )
+        raise NotLeader(replica.name, known.name, known.address, known.epoch, reason) from failure
 
     def _check_final(self, error: LogError, *, may_be_applied: bool) -> None:
         """Raise what the command ends with, unless another attempt may still tell its outcome."""

@@ -107,7 +107,11 @@ class Promises:
         history = self._cluster.oracle.ledger(run.ledger_id)
         start = 0
         for entry, length in zip(run.entries, run.lengths, strict=True):
-            if bytes(run.frames[start : start + length]) != history.sent[entry]:
+            if entry >= len(history.sent):
+                history.broken_promises.append(
+                    f"{self._name} accepted entry {entry}, and the writer sent {len(history.sent)}"
+                )
+            elif bytes(run.frames[start : start + length]) != history.sent[entry]:
                 history.broken_promises.append(
                     f"{self._name} accepted other bytes of entry {entry} than the writer sent"
                 )
