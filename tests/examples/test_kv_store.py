@@ -20,7 +20,7 @@ SHORT_SESSION_S = 10.0
 
 
 class Client:
-    """Asks whoever leads; asks again until it is told."""
+    """Asks one process, and another if it gets no answer."""
 
     def __init__(self, ports: list[int]) -> None:
         self._ports = ports
@@ -37,12 +37,11 @@ class Client:
                 answer = (await reader.readline()).decode().strip()
             except ConnectionError:
                 answer = ""
-            if answer and answer not in ("elsewhere", "retry"):
+            if answer and answer != "retry":
                 return answer
             self.close()
             self.asked_again += 1
             self._ports.append(self._ports.pop(0))
-            await asyncio.sleep(0.01)  # the next leader may not be there yet
 
     def close(self) -> None:
         if self._connection is not None:
@@ -58,14 +57,10 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Pa
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
-        leader = await stack.enter_async_context(
-            program("kv_store", "--name", "a", uri=cluster.uri)
-        )
+        leader = await stack.enter_async_context(program("kv_store", "0", uri=cluster.uri))
         ports = [await port(leader)]
         await leader.hear("leads")
-        follower = await stack.enter_async_context(
-            program("kv_store", "--name", "b", uri=cluster.uri)
-        )
+        follower = await stack.enter_async_context(program("kv_store", "0", uri=cluster.uri))
         ports.append(await port(follower))
         client = Client(ports)
         stack.callback(client.close)
@@ -85,7 +80,7 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Pa
         assert await client.ask("sing") == "bad"
         client.close()
         status, errors = await follower.interrupt()
-        assert status == 130
+        assert status == 0
         assert "Traceback" not in errors
 
 
@@ -94,10 +89,8 @@ async def test_a_leader_that_was_stopped_serves_nothing_old_when_it_wakes(tmp_pa
         await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
         stores, ports = [], []
-        for name, session_s in (("a", SHORT_SESSION_S), ("b", SESSION_S)):
-            running = program(
-                "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=session_s
-            )
+        for session_s in (SHORT_SESSION_S, SESSION_S):
+            running = program("kv_store", "0", uri=cluster.uri, session_timeout_s=session_s)
             stores.append(await stack.enter_async_context(running))
             ports.append(await port(stores[-1]))
             if not stores[1:]:
@@ -119,7 +112,7 @@ async def test_a_leader_that_was_stopped_serves_nothing_old_when_it_wakes(tmp_pa
         leader.process.send_signal(signal.SIGCONT)
         said = [(await reader.readline()).decode().strip() for _ in range(2)]
         assert said[0] in ("ok red", "retry")
-        assert said[1] == "elsewhere"
+        assert said[1] in ("ok red", "retry"), "it is the request that was done before"
         await leader.hear("follows again")
         assert await asking.ask("get colour") == "ok red"
         follower.kill()
