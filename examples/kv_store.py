@@ -10,8 +10,8 @@ Each process takes each request: ``get KEY``, ``set KEY VALUE ID``, ``add KEY NU
 client without an answer repeats the request with the same ID, and it has one effect.
 """
 
+import argparse
 import asyncio
-import sys
 from contextlib import suppress
 
 from dlog import Command, LogError, RequestForgotten, StateMachine
@@ -69,5 +69,9 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("port", type=int, help="for clients; 0: any free one")
     with suppress(KeyboardInterrupt):
-        asyncio.run(serve(int(sys.argv[1])))
+        asyncio.run(serve(parser.parse_args().port))
