@@ -315,11 +315,13 @@ def truncates_what_a_replica_without_snapshots_needs(patch: Patch) -> None:
 @mutation(
     "own bug",
     replicas=True,
+    drawn=False,
     test="tests/dlog/aio/test_replica_registry.py"
     "::test_a_truncation_that_was_decided_before_a_replica_registered_is_decided_again",
 )
 def truncates_by_a_list_of_before(patch: Patch) -> None:
-    """A replica, or a store, registers between the list and the truncation."""
+    """A replica, or a store, registers between the list and the truncation. Not drawn: within a few
+    milliseconds, or while the replica that truncates is paused right there."""
 
     async def touch(_: ManifestNode) -> None:
         return None
