@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -93,6 +93,7 @@ help:
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make bench-peers [ONLY="row ..."] [TABLE=1]   dlog beside BookKeeper, DistributedLog'
 	@echo '                       and Kafka in turns; needs a JDK and Maven. TABLE=1: benchmarks/peers.md of all runs'
+	@echo 'make bench-kafka [ONLY="row"]   the Kafka gateway beside Kafka with the same clients: produce, fetch, latency, takeover'
 	@echo 'make bench-replica [ONLY="system ..."]   Replica beside PySyncObj and hashicorp/raft in turns: commands, takeovers,'
 	@echo '                       catch-up; the latter needs Go. Peers that cannot be had are left out'
 	@echo 'make upgrade-test      the previous release and this one in one cluster: bookies replaced one by one under'
@@ -252,6 +253,10 @@ bench-peers: $(STAMP)
 bench-replica: $(STAMP)
 	@$(INSTALL) --requirement requirements/peers.txt || echo 'make: PySyncObj cannot be installed here' >&2
 	@exec $(PY) -m benchmarks.replica $(if $(ONLY),--only $(ONLY))
+
+bench-kafka: $(STAMP)
+	@$(INSTALL) --requirement requirements/peers.txt
+	@exec $(PY) -m benchmarks.kafka $(if $(ONLY),--only "$(ONLY)")
 
 bench-hostile: $(STAMP)
 	$(PY) -m benchmarks.hostile $(if $(ONLY),--only $(ONLY))
