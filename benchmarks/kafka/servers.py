@@ -140,6 +140,7 @@ class Gateways:
             text=True,
         )
         assert process.stdout is not None
+        self._stack.callback(process.stdout.close)
         line = process.stdout.readline()
         if not line:
             process.wait()
