@@ -47,6 +47,11 @@ class GatewayAccess:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
+    @property
+    def rules(self) -> Rules:
+        """That are in force."""
+        return self._rules
+
     def may(self, identity: str, action: Permission, log: str) -> bool:
         if not self._required:
             return True

@@ -30,3 +30,13 @@ def dlog_replicas(dlog_cluster: "Cluster") -> Iterator[Callable[..., "ReplicaGro
 
     with ExitStack() as stack:
         yield lambda *args, **how: stack.enter_context(replicas(*args, uri=dlog_cluster.uri, **how))
+
+
+@pytest.fixture
+def kafka_bootstrap(dlog_cluster: "Cluster") -> Iterator[str]:
+    """The address of a Kafka for this test, on its `dlog_cluster`: what clients call bootstrap
+    server. Topics are created by their first use; needs ``dlog-ledgers[kafka]``."""
+    from dlog.testing import kafka
+
+    with kafka(dlog_cluster.uri) as bootstrap:
+        yield bootstrap
