@@ -85,6 +85,7 @@ NODES: Final[Mapping[str, tuple[int, int]]] = {
     LOGS: (_READ, _CHANGE),
     "/leaders": (_CHANGE, _CHANGE),
     "/replicas": (_CHANGE, _CHANGE),
+    "/kafka": (_READ, _CHANGE),
 }
 
 

@@ -1,6 +1,9 @@
 """A Kafka in the process of a test."""
 
 import asyncio
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -39,3 +42,13 @@ async def test_a_test_with_an_event_loop_has_one_with_several_partitions() -> No
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topics = await asyncio.to_thread(admin.list_topics, "t", 30)
         assert len(topics.topics["t"].partitions) == 3
+
+
+def test_the_program_of_the_guide_does_what_it_says(kafka_bootstrap: str) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "kafka.md"
+    (program,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(program, guide.name, "exec"), names)
+    names["test_orders_arrive"](kafka_bootstrap)
+    (record,) = CONFLUENT.consume(kafka_bootstrap, "orders", 0, 1)
+    assert record.value == b"one"

@@ -19,6 +19,7 @@ PROGRAMS: Final = {
     "README.md": "tests/examples/test_readme.py",
     "docs/guide.md": "tests/dlog/test_guide.py",
     "docs/index.md": "tests/dlog/test_guides.py",
+    "docs/kafka.md": "tests/dlog/test_testing_kafka.py",
     "docs/keeping.md": "tests/dlog/test_guides.py",
     "docs/ledgers.md": "tests/dlog/test_guides.py",
     "docs/reading.md": "tests/dlog/test_guides.py",

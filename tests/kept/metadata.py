@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from bookie.identity.cookie import Cookie
+from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
 from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
 from dlog.position import NO_TXID
+from dlog.protocol.gateway_record import GatewayRecord
 from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest
 from dlog.settings import LogSettings
+from leader.refusals import LifelineAddress
 from ledger.cluster import decode_instance, encode_instance
 from ledger.entry import access_key
 from ledger.feature_level import ClusterLevel
@@ -96,6 +100,22 @@ REGISTRATION: Final = BookieRegistration(
 )
 OWNER: Final = LedgerOwner("orders", "a" * 32)
 
+GATEWAY: Final = GatewayRecord(
+    node_id=17,
+    host="broker-1.example.org",
+    port=9092,
+    since_ms=1_764_000_000_000,
+    process="host:1",
+    lifeline=LifelineAddress("broker-1.example.org", 40000, bytes(16), "boot net:[1]", tls=True),
+)
+TOPIC: Final = TopicRecord(
+    name="orders",
+    id=UUID(int=7),
+    logs=("orders", "orders-1", "shop/orders"),
+    created_ms=1_764_000_000_000,
+    dropped=True,
+    settings={"retention_bytes": "1000"},
+)
 REPLICA: Final = ReplicaRecord(
     log="orders",
     candidate="app-1",
@@ -139,6 +159,9 @@ def values() -> Mapping[str, bytes]:
         "owner, of no log": owner_value(None),
         "replica": REPLICA.encode(),
         "requested snapshot": SNAPSHOT_REQUEST.encode(),
+        "gateway": GATEWAY.encode(),
+        "topic": TOPIC.encode(),
+        "producer ids": next_producer_ids(None)[1],
     }
 
 
@@ -166,6 +189,9 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "owner, of no log": owner_in(kept["owner, of no log"], "/owners/7"),
         "replica": ReplicaRecord.decode(kept["replica"], path="/kept"),
         "requested snapshot": SnapshotRequest.decode(kept["requested snapshot"], path="/kept"),
+        "gateway": GatewayRecord.decode(kept["gateway"], path="/kafka/gateways/0000000017"),
+        "topic": TopicRecord.decode("orders", kept["topic"]),
+        "producer ids": next_producer_ids(kept["producer ids"])[0],
     }
 
 

@@ -7,6 +7,7 @@ from tests.kept.metadata import (
     COOKIE,
     ELSEWHERE,
     ENCRYPTED,
+    GATEWAY,
     KEPT,
     LEVEL_2,
     MANIFEST,
@@ -19,6 +20,7 @@ from tests.kept.metadata import (
     RISING,
     RULES,
     SNAPSHOT_REQUEST,
+    TOPIC,
     WITH_PASSWORD,
     read,
     values,
@@ -45,6 +47,9 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "owner, of no log": None,
         "replica": REPLICA,
         "requested snapshot": SNAPSHOT_REQUEST,
+        "gateway": GATEWAY,
+        "topic": TOPIC,
+        "producer ids": 1001,
     }
 
 
