@@ -1,4 +1,4 @@
-"""Frames of Kafka's protocol: requests as kio reads them, responses of any version from plain
+"""Frames of Kafka's protocol: requests as kio's entities, responses of any version from plain
 values.
 
 A handler returns a mapping of field names to plain values, nested ones as mappings in sequences.
@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 
+from dlog.kafka.request_reader import read_client_id, read_entity
 from ledger.errors import BadMessage
 
 FRAME_HEADER_BYTES: Final = 4
@@ -127,13 +127,14 @@ def decode_request(frame: bytes, offered: Mapping[int, VersionRange]) -> WireReq
             return WireRequest(api, version, correlation_id, "", None)
         lowest, highest = offered[api]
         raise BadRequest(f"version {version} of API {api}, offered are {lowest} to {highest}")
-    head_reader, body_reader = _readers(api, version)
+    kind: Any = load_request_schema(api, version)
+    flexible = bool(kind.__header_schema__.__flexible__)
     try:
-        head, offset = head_reader(frame, 0)
-        body, _ = body_reader(frame, offset)
-    except (SerialError, ValueError, OverflowError, MemoryError) as error:
-        raise BadRequest(f"API {api} version {version}: {type(error).__name__}: {error}") from None
-    return WireRequest(api, version, correlation_id, head.client_id or "", body)
+        client_id, offset = read_client_id(frame, REQUEST_HEADER_BYTES_MIN, flexible=flexible)
+        body = read_entity(kind, frame, offset)
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
+        raise BadRequest(f"API {api} version {version}: {error}") from None
+    return WireRequest(api, version, correlation_id, client_id, body)
 
 
 def encode_response(request: WireRequest, values: Values) -> bytes:
@@ -165,12 +166,6 @@ def _encoded(api: int, version: int, correlation_id: int, values: Values) -> byt
     out.seek(0)
     out.write(_size.pack(size))
     return out.getvalue()
-
-
-@cache
-def _readers(api: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    kind: Any = load_request_schema(api, version)
-    return entity_reader(kind.__header_schema__), entity_reader(kind)
 
 
 @cache

@@ -28,6 +28,7 @@ PRODUCER_IDS_PATH: Final = "/kafka/producer-ids"
 NAME_CHARACTERS_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 PRODUCER_ID_BLOCK: Final = 1000
+PRODUCER_IDS_END: Final = 2**62
 NO_ID: Final = UUID(int=0)
 """Of a topic without a record."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
@@ -182,6 +183,8 @@ def next_producer_ids(value: bytes | None) -> tuple[int, bytes]:
         node = pb.ProducerIdsNode()
         parse_node(node, value, PRODUCER_IDS_PATH, version=FORMAT_VERSION)
         first = node.next
+        if not 0 < first < PRODUCER_IDS_END:
+            raise DamagedMetadata(PRODUCER_IDS_PATH, f"there is no producer id {first}")
     after = pb.ProducerIdsNode(version=FORMAT_VERSION, next=first + PRODUCER_ID_BLOCK)
     return first, after.SerializeToString(deterministic=True)
 

@@ -1,7 +1,12 @@
 """Requests that are read, responses of every version that is offered, and what is refused."""
 
+import dataclasses
+import datetime
 import io
 import struct
+import types
+import typing
+import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +18,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from dlog.kafka.gateway import OFFERED
+from dlog.kafka.request_reader import read_entity
 from dlog.kafka.wire import (
     API_VERSIONS,
+    FETCH,
+    HEARTBEAT,
     METADATA,
     PRODUCE,
     BadRequest,
@@ -114,13 +122,92 @@ def test_bytes_behind_a_request_are_ignored() -> None:
         (b"", "shorter than the header"),
         (struct.pack(">hhi", 999, 0, 1), "not among those that are offered"),
         (struct.pack(">hhi", PRODUCE, 2, 1), "offered are 3 to"),
-        (request_frame(METADATA, 12, {"topics": [{"name": "topic"}]})[:-9], "BufferUnderflow"),
+        (request_frame(METADATA, 12, {"topics": [{"name": "topic"}]})[:-9], "more than there are"),
+        (struct.pack(">hhihi", FETCH, 4, 1, -1, -1) + b"\0" * 13 + b"\x7f" * 4, "elements in"),
         (b"GET / HTTP/1.1\r\n\r\n", "not among those that are offered"),
     ],
 )
 def test_what_is_no_request_is_refused_with_the_reason(frame: bytes, reason: str) -> None:
     with pytest.raises(BadRequest, match=reason):
         decode_request(frame, OFFERED)
+
+
+def filled(kind: Any) -> Any:
+    """Return an entity of *kind* with something in every field."""
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for number, field in enumerate(dataclasses.fields(kind)):
+        hint = hints[field.name]
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
+            hint = next(each for each in typing.get_args(hint) if each is not type(None))
+        values[field.name] = something(hint, field.metadata.get("kafka_type", ""), number)
+    return kind(**values)
+
+
+def something(hint: Any, kafka_type: str, number: int) -> Any:
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)[0]
+        return tuple(something(inner, kafka_type, number + each) for each in range(3))
+    if dataclasses.is_dataclass(hint):
+        return filled(hint)
+    made: dict[str, Any] = {
+        "string": f"text {number}",
+        "bytes": bytes(range(number)),
+        "records": b"x" * 200,
+        "uuid": uuid.UUID(int=number + 1),
+        "bool": number % 2 == 0,
+        "timedelta_i32": datetime.timedelta(milliseconds=number),
+        "timedelta_i64": datetime.timedelta(milliseconds=number),
+        "error_code": ErrorCode.none,
+    }
+    return made.get(kafka_type, number)
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY)
+def test_a_request_says_what_kio_reads_in_it(api: int, version: int) -> None:
+    kind: Any = load_request_schema(api, version)
+    out = io.BytesIO()
+    entity_writer(kind)(out, filled(kind))
+    data = out.getvalue()
+    assert read_entity(kind, data, 0) == entity_reader(kind)(data, 0)[0] == filled(kind)
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY)
+def test_a_request_that_is_cut_off_is_refused(api: int, version: int) -> None:
+    kind: Any = load_request_schema(api, version)
+    out = io.BytesIO()
+    entity_writer(kind)(out, filled(kind))
+    frame = request_frame(api, version, {})
+    head = frame[: len(frame) - len(body_of(kind))]
+    for size in range(len(out.getvalue())):
+        with pytest.raises(BadRequest):
+            decode_request(head + out.getvalue()[:size], OFFERED)
+
+
+def body_of(kind: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(kind)(out, entity_of(kind, {}))
+    return out.getvalue()
+
+
+def test_a_field_that_only_newer_clients_know_is_passed_over() -> None:
+    frame = request_frame(HEARTBEAT, 4, {"group_id": "g"})
+    assert frame[-1] == 0, "it has no tagged field"
+    known = decode_request(frame[:-1] + b"\x01\x63\x03new", OFFERED)
+    assert known.body.group_id == "g"
+
+
+def test_an_array_that_says_it_is_huge_takes_no_memory() -> None:
+    head = struct.pack(">hhih", METADATA, 1, 1, -1)
+    for count in (0x7FFF_FFFF, 5, -2):
+        with pytest.raises(BadRequest, match=r"elements in|more than there are"):
+            decode_request(head + struct.pack(">i", count) + b"\0" * 4, OFFERED)
+
+
+def test_a_request_of_very_many_elements_is_refused() -> None:
+    head = struct.pack(">hhih", METADATA, 1, 1, -1)
+    with pytest.raises(BadRequest, match="more than 200000 elements"):
+        decode_request(head + struct.pack(">i", 300_000) + b"\0\0" * 300_000, OFFERED)
 
 
 @settings(max_examples=300)

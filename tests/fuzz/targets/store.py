@@ -1,14 +1,18 @@
 """Nodes of the metadata store."""
 
 from typing import Final
+from uuid import UUID
 
 from bookie.identity.cookie import Cookie
+from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import consumer_steps
 from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.gateway_record import GatewayRecord
 from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest
 from leader.election import Candidacy
 from leader.record import CandidateRecord
+from leader.refusals import LifelineAddress
 from ledger import registry
 from ledger.entry import (
     Digest,
@@ -22,6 +26,8 @@ from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2
 from tests.fuzz.target import Target
 from tests.fuzz.targets.samples import KEY
+
+LIFELINE: Final = LifelineAddress("h", 1, b"secret")
 
 METADATA: Final = LedgerMetadata(
     quorum=Quorum(2, 2, 2),
@@ -126,6 +132,25 @@ STORE: Final = (
         "node-candidate",
         lambda data: CandidateRecord.decode(data, path="/e"),
         (CandidateRecord("me", 5).encode(),),
+        refuses=DamagedMetadata,
+    ),
+    Target(
+        "node-gateway",
+        lambda data: GatewayRecord.decode(data, path="/kafka/gateways/0000000001"),
+        (GatewayRecord(node_id=1, host="h", port=9092, lifeline=LIFELINE).encode(),),
+        refuses=DamagedMetadata,
+    ),
+    Target(
+        "node-topic",
+        lambda data: TopicRecord.decode("t", data),
+        (TopicRecord.new("t", 3, id_=UUID(int=7), now_ms=5, settings={"codec": "lz4"}).encode(),),
+        refuses=DamagedMetadata,
+        use=lambda topic: topic.encode(),
+    ),
+    Target(
+        "node-producer-ids",
+        next_producer_ids,
+        (next_producer_ids(None)[1],),
         refuses=DamagedMetadata,
     ),
     Target(

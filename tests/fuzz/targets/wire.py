@@ -7,6 +7,8 @@ from google.protobuf.message import DecodeError, Message
 from google_crc32c import extend as crc32c_extend
 
 from dlog.errors import NotLeader
+from dlog.kafka.gateway import OFFERED
+from dlog.kafka.wire import BadRequest, decode_request
 from dlog.protocol import forward_message
 from dlog.protocol.command import RequestId
 from dlog.protocol.forward_message import ForwardedCommand
@@ -38,6 +40,7 @@ from ledger.transport.handshake import (
     encode_hello,
 )
 from ledger.wire import bookie_pb2 as pb
+from tests.dlog.kafka.test_wire import request_frame
 from tests.fuzz.target import Target, crc, sealed_at_end
 from tests.fuzz.targets.samples import FRAMES, KEY
 
@@ -112,6 +115,16 @@ def _sealed_at_start(data: bytes) -> bytes:
 
 
 REPLICAS: Final = (
+    Target(
+        "kafka-request",
+        lambda data: decode_request(data, OFFERED),
+        tuple(
+            request_frame(api, version, {})
+            for api, versions in sorted(OFFERED.items())
+            for version in versions
+        ),
+        refuses=BadRequest,
+    ),
     Target(
         "forward-hello",
         forward_message.decode_hello,
