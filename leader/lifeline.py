@@ -68,11 +68,15 @@ class Lifeline:
             self._taker.start()
 
     @classmethod
-    def open(cls, host: str, security: Security | None = None) -> Self:
+    def open(
+        cls, host: str, security: Security | None = None, *, listen: str | None = None
+    ) -> Self:
         """Listen on a free port of *host*, which followers must be able to reach; for those with
-        TLS only, if *security* requires it. Raises `OSError`."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, 0), family=family)
+        TLS only, if *security* requires it. *listen*: the address to listen on where followers
+        know it by another name. Raises `OSError`."""
+        listen = host if listen is None else listen
+        family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+        listening = socket.create_server((listen, 0), family=family)
         listening.setblocking(False)
         port = listening.getsockname()[1]
         secret = secrets.token_bytes(SECRET_BYTES)

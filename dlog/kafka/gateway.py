@@ -117,6 +117,7 @@ class Gateway:
             store,
             host=self.host,
             port=self.port,
+            listen=self._options.host,
             security=security,
             changed=self._view_changed,
         )

@@ -45,14 +45,14 @@ class Membership:
         host: str,
         port: int,
         security: Security | None = None,
-        lifeline_host: str | None = None,
+        listen: str | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """*host*, *port*: where clients reach this gateway. *lifeline_host*: the address of this
-        machine that other gateways reach; *host* unless given."""
+        """*host*, *port*: where clients and other gateways reach this one. *listen*: the address
+        to listen on for that; *host* unless given."""
         self._store, self._security, self._changed = store, security, changed
         self._host, self._port = host, port
-        self._lifeline_host = lifeline_host or host
+        self._listen = listen
         self._lifeline: Lifeline | None = None
         self._session: Session | None = None
         """In which the node was made."""
@@ -100,9 +100,9 @@ class Membership:
     async def start(self) -> None:
         """Register, and read who else is there. Raises `MetadataUnavailable`."""
         try:
-            self._lifeline = Lifeline.open(self._lifeline_host, self._security)
+            self._lifeline = Lifeline.open(self._host, self._security, listen=self._listen)
         except OSError as error:  # then the others wait for the end of our session
-            _log.warning("no_lifeline", host=self._lifeline_host, reason=str(error))
+            _log.warning("no_lifeline", host=self._host, reason=str(error))
         try:
             await self._register()
             await self.refresh()

@@ -64,6 +64,21 @@ async def test_the_death_of_a_process_is_seen_though_its_session_lives_on() -> N
         assert all(first.leads(log) for log in LOGS)
 
 
+async def test_a_gateway_is_known_by_the_address_that_it_advertises() -> None:
+    async with dlog.testing.cluster(bookies=1) as cluster:
+        ledgers = await connect(cluster.uri)
+        member = Membership(ledgers.store, host="broker.example.org", port=9092, listen="127.0.0.1")
+        await member.start()
+        try:
+            (record,) = member.view.gateways
+            assert record.address == "broker.example.org:9092"
+            assert record.lifeline is not None
+            assert record.lifeline.host == "broker.example.org"
+        finally:
+            await member.close()
+            await ledgers.close()
+
+
 async def test_a_gateway_without_its_session_leads_nothing_until_it_is_registered_again() -> None:
     async with members(1) as (cluster, (member,)):
         before = member.node_id
