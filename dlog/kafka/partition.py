@@ -14,7 +14,9 @@ sees it.
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
@@ -27,11 +29,11 @@ from dlog.aio.read.reader import Reader
 from dlog.aio.store import ManifestNode
 from dlog.aio.write.append_future import AppendFuture
 from dlog.chunk import Chunk
-from dlog.errors import DamagedBatch, LostOwnership, NoSuchLog
+from dlog.errors import DamagedBatch, DamagedLog, LostOwnership, NoSuchLog
 from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.producer_recovery import ProducerRecovery, producer_batch
 from dlog.kafka.protocol.producer_state import ProducerState
-from dlog.kafka.recent_batches import RecentBatches
+from dlog.kafka.recent_batches import EncodedEntries, RecentBatches
 from dlog.kafka_batch import (
     MAGIC,
     KafkaBatchHeader,
@@ -61,6 +63,7 @@ CATCH_UP_S: Final = 5.0
 WATCH_RETRY_S: Final = 1.0
 
 _UNKNOWN: Final = -1
+_native: Final = EncodedEntries()
 _log = get_logger(__name__)
 
 
@@ -354,21 +357,32 @@ class Partition:
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return offset and time of the first record of *timestamp_ms* or later, None: there is
-        none. Raises `KafkaRefusal`."""
+        none. If the records there are not what their batch says, the batch's first offset.
+
+        Raises `KafkaRefusal`."""
         end = self.high_watermark
         try:
-            found = await start_offset(self._ledgers, self._node(), Timestamp(timestamp_ms))
-            incarnation = self._manifest.incarnation
-            async for chunk in read_range(
-                self._ledgers, self.log, found, end, incarnation=incarnation
-            ):
+            begin = await start_offset(self._ledgers, self._node(), Timestamp(timestamp_ms))
+        except LogError as error:
+            raise refusal_of(error) from error
+        if begin >= end:
+            return None
+        try:
+            async for chunk in self._range(begin, end):
                 times = chunk.batch.timestamps_ms()
                 for slot in range(chunk.skip, chunk.skip + chunk.take):
                     if times[slot] >= timestamp_ms:
                         return chunk.place.first_offset + slot, times[slot]
+                break  # one batch has it, or lies
+        except DamagedLog as error:
+            _log.warning("kafka_batch_damaged", log=self.log, error=str(error))
         except LogError as error:
             raise refusal_of(error) from error
-        return None
+        return begin, timestamp_ms
+
+    def _range(self, begin: int, end: int) -> AsyncIterator[Chunk]:
+        incarnation = self._manifest.incarnation
+        return read_range(self._ledgers, self.log, begin, end, incarnation=incarnation)
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return an epoch, and the offset at which it ended: of *epoch*, or -1 twice if there was
@@ -470,7 +484,10 @@ class CatchUp:
                 chunk = await self._reader.read_chunk(timeout_s=wait_s)
                 if chunk is None:
                     break
-                self._left, self._left_end = _stored(chunk, self._epoch), chunk.end
+                self._left, self._left_end = (
+                    _stored(chunk, self._epoch, self._reader.incarnation or ""),
+                    chunk.end,
+                )
             size += len(self._left)
             if batches and size > bytes_max:
                 break
@@ -485,10 +502,14 @@ class CatchUp:
         self._closing = asyncio.get_running_loop().create_task(self.close())
 
 
-def _stored(chunk: Chunk, epoch: int) -> bytes:
+def _stored(chunk: Chunk, epoch: int, incarnation: str) -> bytes:
     """Return the whole batch that *chunk* is of, for consumers of Kafka."""
     batch, place = chunk.batch, chunk.place
-    encoded = batch.kafka if isinstance(batch, KafkaRecordBatch) else _encoded(batch)
+    if isinstance(batch, KafkaRecordBatch):
+        encoded: bytes | memoryview = batch.kafka
+    else:
+        encode = partial(_encoded, batch)
+        encoded = _native.get(incarnation, place.segment, place.entry, encode)
     return with_place(encoded, place.first_offset, min(epoch, place.segment))
 
 

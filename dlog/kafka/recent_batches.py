@@ -1,12 +1,17 @@
-"""The newest batches of one led log, as consumers get them: what most fetches are served from."""
+"""What fetches are served from without a bookie, or without encoding: the newest batches of one led
+log, and native entries of all logs that were encoded for consumers of Kafka."""
 
 from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet
 
 PROCESS_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of all logs of this process together, as long as each has more than `LOG_BYTES_MIN`."""
 LOG_BYTES_MIN: Final = 128 * 1024
+ENCODED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of native entries of all logs together."""
 _DROPPED_MAX: Final = 256
 """Batches that were let go of and still have a place in the lists."""
 
@@ -69,3 +74,25 @@ class RecentBatches:
         self._batches.clear()
         self._dropped = self._bytes = 0
         self._all.discard(self)
+
+
+class EncodedEntries:
+    """Native entries as batches of Kafka without a place. Those used longest ago are let go of."""
+
+    def __init__(self) -> None:
+        self._batches: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, incarnation: str, segment: int, entry: int, encode: Callable[[], bytes]) -> bytes:
+        """Return that of *entry*, which *encode* makes if it is not here."""
+        key = (incarnation, segment, entry)
+        batch = self._batches.get(key)
+        if batch is not None:
+            self._batches.move_to_end(key)
+            return batch
+        batch = self._batches[key] = encode()
+        self._bytes += len(batch)
+        while self._bytes > ENCODED_BYTES_MAX and len(self._batches) > 1:
+            _, oldest = self._batches.popitem(last=False)
+            self._bytes -= len(oldest)
+        return batch

@@ -10,7 +10,14 @@ from dlog.aio.read.chunks import read_range
 from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened_segment
 from dlog.aio.read.tails import END_GRACE_S, RACES_MAX, acknowledged_end, end_now, until_confirmed
 from dlog.aio.store import ManifestNode
-from dlog.errors import InvalidPosition, LogRecreated, NoSuchLog, OffsetOutOfRange, Trimmed
+from dlog.errors import (
+    DamagedBatch,
+    InvalidPosition,
+    LogRecreated,
+    NoSuchLog,
+    OffsetOutOfRange,
+    Trimmed,
+)
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, BeyondEnd, Position, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import FoundEntry, ProbedEntry, ReachedTime, ReachedTxid, Wanted
@@ -244,7 +251,10 @@ def _slot_of(facts: BatchFacts, wanted: ReachedTxid | ReachedTime) -> int:
         case ReachedTxid():
             column = facts.txid_list() or ()
         case ReachedTime():
-            column = facts.timestamps_ms()
+            try:
+                column = facts.timestamps_ms()
+            except DamagedBatch:  # of Kafka's records; whoever reads them is told so
+                return 0
         case _:
             assert_never(wanted)
     for slot, each in enumerate(column):

@@ -13,6 +13,7 @@ from dlog.errors import DamagedLog, NoSuchLog
 from dlog.kafka import partition as module
 from dlog.kafka.errors import KafkaRefusal
 from dlog.kafka.partition import Partition
+from dlog.recordbatch import RecordBatch
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.kafka.produced import NOW_MS, batch_of, epochs_of, fetched
 from tests.waiting import ended, settled, until
@@ -210,6 +211,43 @@ async def test_the_first_record_of_a_time_is_found() -> None:
         assert await partition.offset_for_time(NOW_MS + 25) == (9, NOW_MS + 30)
         assert await partition.offset_for_time(0) == (0, NOW_MS)
         assert await partition.offset_for_time(NOW_MS + 100) is None
+
+
+async def test_a_time_is_found_although_the_records_there_are_none() -> None:
+    broken = bytearray(batch_of(b"a", b"b"))
+    broken[61] = 0xFF
+    async with led(await made()) as partition:
+        await partition.produce(batch_of(b"a", time_ms=NOW_MS - 10), acks=-1)
+        await partition.produce(recomputed(bytes(broken)), acks=-1)
+        assert await partition.offset_for_time(NOW_MS) == (1, NOW_MS)
+
+
+async def test_a_native_entry_is_encoded_once_for_all_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = await made()
+    async with await Log.open("log", client=client) as log:
+        await log.append_many([b"a", b"b"])
+        await log.append(b"c" * 1000)
+    encoded: list[RecordBatch] = []
+    honest = module._encoded
+
+    def encode(batch: RecordBatch) -> bytes:
+        encoded.append(batch)
+        return honest(batch)
+
+    monkeypatch.setattr(module, "_encoded", encode)
+    async with led(client) as partition:
+        for _ in range(3):
+            assert await fetch_all(partition) == [(0, b"a"), (1, b"b"), (2, b"c" * 1000)]
+        assert len(encoded) == 2
+        monkeypatch.setattr("dlog.kafka.recent_batches.ENCODED_BYTES_MAX", 1000)
+        async with await Log.open("other", client=client) as log:
+            await log.append(b"d" * 1000)
+        async with led(client, "other") as other:
+            assert len(await fetch_all(other)) == 1
+        assert await fetch_all(partition) == [(0, b"a"), (1, b"b"), (2, b"c" * 1000)]
+        assert len(encoded) > 3, "what was used longest ago is let go of"
 
 
 async def test_the_snapshot_of_producers_is_enough_and_no_record(

@@ -145,8 +145,8 @@ def takes_what_is_sent_for_confirmed(patch: Patch) -> None:
 def writes_the_offset_that_was_asked_for(patch: Patch) -> None:
     """Into a batch that begins before it."""
 
-    def stored(chunk: Chunk, epoch: int) -> bytes:
-        whole = honest(chunk, epoch)
+    def stored(chunk: Chunk, epoch: int, incarnation: str) -> bytes:
+        whole = honest(chunk, epoch, incarnation)
         return with_place(whole, chunk.begin, epoch)
 
     honest = partitions._stored
