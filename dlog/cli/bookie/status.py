@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -12,12 +12,13 @@ from dlog.cli.completion import complete_bookie
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri
 from dlog.cli.output import (
+    View,
     format_duration,
     format_rate,
     format_size,
     print_json,
     print_lines,
-    print_table,
+    text_column,
     write_text,
 )
 from dlog.cli.runner import run_check
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from dlog.health.findings import Finding
     from ledger.wire import bookie_pb2 as pb
 
+
+T = TypeVar("T")
 
 app = CommandGroup("operations#operating-running-bookies")
 SomeNames = Annotated[
@@ -80,7 +83,7 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
                 else:
                     print_status(reply, work[name])
         elif answered:
-            print_overview(list(answered.values()))
+            _OVERVIEW.table(answered.values())
             await _print_open_work(uri)
         elif not operators:
             typer.echo("no bookie is registered", err=True)
@@ -128,23 +131,6 @@ async def _print_open_work(uri: str | None) -> None:
 def _pace(work: "OpenWork") -> str:
     left = f", {format_duration(work.left_s)} left" if work.left_s else ""
     return f"{format_rate(work.bytes_per_s)} are copied{left}"
-
-
-def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
-    rows = []
-    for reply in replies:
-        fullest = max((1 - _free(directory) for directory in reply.directories), default=0)
-        rows.append(
-            (
-                reply.bookie,
-                reply.address,
-                "read-only" if reply.read_only else "writable",
-                f"{100 * fullest:.0f} %",
-                format_duration(reply.uptime_s),
-                "; ".join([*_alarms(reply.collector), *reply.reasons, *reply.warnings]) or "-",
-            )
-        )
-    print_table(("bookie", "address", "state", "fullest disk", "up for", "why, warnings"), rows)
 
 
 def _alarms(collector: "pb.CollectorStatus") -> list[str]:
@@ -209,55 +195,13 @@ def print_status(reply: "pb.StatusReply", work: "BookieWork") -> None:
 
 
 def _print_tables(reply: "pb.StatusReply") -> None:
-    _table(
-        ("directory", "is", "free", "of"),
-        [
-            (each.path, each.place, format_size(each.free_bytes), format_size(each.total_bytes))
-            for each in reply.directories
-        ],
-    )
-    _table(
-        ("journal", "mark", "end", "files", "bytes", ""),
-        [
-            (
-                journal.path,
-                f"{journal.mark_file:x}:{journal.mark_offset}",
-                f"{journal.end_file:x}:{journal.end_offset}",
-                journal.files,
-                format_size(journal.bytes),
-                "disk full" if journal.full else "",
-            )
-            for journal in reply.journals
-        ],
-    )
-    _table(
-        ("cache", "used", "of", "hits", "misses"),
-        [
-            (
-                cache.name,
-                _amount(cache.used, cache.unit),
-                _amount(cache.max, cache.unit),
-                cache.hits,
-                cache.misses,
-            )
-            for cache in reply.caches
-        ],
-    )
+    _table(_DIRECTORY, reply.directories)
+    _table(_JOURNAL, reply.journals)
+    _table(_CACHE, reply.caches)
     for directory in reply.ledger_directories:
         if directory.failure:
             write_text(f"FAILED: {directory.path}: {directory.failure}\n")
-        _table(
-            (f"entry logs of {directory.path}", "bytes", "live", "state"),
-            [
-                (
-                    f"{log.log:08x}",
-                    format_size(log.bytes),
-                    f"{100 * log.live_bytes / log.bytes:.0f} %" if log.bytes else "-",
-                    log.state,
-                )
-                for log in directory.logs
-            ],
-        )
+        _table(_LOG, directory.logs, f"entry logs of {directory.path}")
 
 
 def _print_collector(collector: "pb.CollectorStatus") -> None:
@@ -270,33 +214,8 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
             f"copies that no ledger references: {collector.surplus} seen and still here, "
             f"{collector.evicted} evicted since the start\n"
         )
-    _table(
-        ("due", "in", "below live share"),
-        [
-            (
-                run.kind,
-                format_duration(run.in_s),
-                f"{100 * run.threshold:.0f} %" if run.threshold else "-",
-            )
-            for run in collector.due
-        ],
-    )
-    _table(
-        ("last run", "ago", "took", "ledgers", "logs", "freed", "moved", ""),
-        [
-            (
-                each.kind,
-                format_duration(each.ended_ago_s),
-                format_duration(each.took_s),
-                each.ledgers + each.evicted,
-                each.logs,
-                format_size(each.bytes_freed),
-                format_size(each.bytes_moved),
-                each.failure,
-            )
-            for each in collector.last
-        ],
-    )
+    _table(_DUE, collector.due)
+    _table(_LAST, collector.last)
 
 
 def _amount(number: int, unit: str) -> str:
@@ -307,7 +226,68 @@ def _free(directory: "pb.DirectoryUsage") -> float:
     return directory.free_bytes / directory.total_bytes if directory.total_bytes else 1.0
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    if rows:
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _table(view: View[T], items: Sequence[T], title: str = "") -> None:
+    if items:
         write_text("\n")
-        print_table(columns, rows)
+        view.table(items, title)
+
+
+_OVERVIEW: "Final[View[pb.StatusReply]]" = View(
+    text_column("bookie", lambda reply: reply.bookie),
+    text_column("address", lambda reply: reply.address),
+    text_column("state", lambda reply: "read-only" if reply.read_only else "writable"),
+    text_column(
+        "fullest disk", lambda reply: _share(1 - min(map(_free, reply.directories), default=1))
+    ),
+    text_column("up for", lambda reply: format_duration(reply.uptime_s)),
+    text_column(
+        "why, warnings",
+        lambda reply: "; ".join([*_alarms(reply.collector), *reply.reasons, *reply.warnings]),
+    ),
+)
+_DIRECTORY: "Final[View[pb.DirectoryUsage]]" = View(
+    text_column("directory", lambda directory: directory.path),
+    text_column("is", lambda directory: directory.place),
+    text_column("free", lambda directory: format_size(directory.free_bytes)),
+    text_column("of", lambda directory: format_size(directory.total_bytes)),
+)
+_JOURNAL: "Final[View[pb.JournalStatus]]" = View(
+    text_column("journal", lambda journal: journal.path),
+    text_column("mark", lambda journal: f"{journal.mark_file:x}:{journal.mark_offset}"),
+    text_column("end", lambda journal: f"{journal.end_file:x}:{journal.end_offset}"),
+    text_column("files", lambda journal: journal.files),
+    text_column("bytes", lambda journal: format_size(journal.bytes)),
+    text_column("disk full", lambda journal: journal.full),
+)
+_CACHE: "Final[View[pb.CacheStatus]]" = View(
+    text_column("cache", lambda cache: cache.name),
+    text_column("used", lambda cache: _amount(cache.used, cache.unit)),
+    text_column("of", lambda cache: _amount(cache.max, cache.unit)),
+    text_column("hits", lambda cache: cache.hits),
+    text_column("misses", lambda cache: cache.misses),
+)
+_LOG: "Final[View[pb.EntryLogStatus]]" = View(
+    text_column("entry log", lambda log: f"{log.log:08x}"),
+    text_column("bytes", lambda log: format_size(log.bytes)),
+    text_column("live", lambda log: _share(log.live_bytes / log.bytes) if log.bytes else None),
+    text_column("state", lambda log: log.state),
+)
+_DUE: "Final[View[pb.CollectorDue]]" = View(
+    text_column("due", lambda run: run.kind),
+    text_column("in", lambda run: format_duration(run.in_s)),
+    text_column("below live share", lambda run: _share(run.threshold) if run.threshold else None),
+)
+_LAST: "Final[View[pb.CollectorRun]]" = View(
+    text_column("last run", lambda run: run.kind),
+    text_column("ago", lambda run: format_duration(run.ended_ago_s)),
+    text_column("took", lambda run: format_duration(run.took_s)),
+    text_column("ledgers", lambda run: run.ledgers + run.evicted),
+    text_column("logs", lambda run: run.logs),
+    text_column("freed", lambda run: format_size(run.bytes_freed)),
+    text_column("moved", lambda run: format_size(run.bytes_moved)),
+    text_column("failure", lambda run: run.failure),
+)
