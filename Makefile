@@ -281,6 +281,8 @@ fuzz: $(STAMP)
 	@exec $(PY) -m tests.fuzz --seconds $(or $(FUZZ_S),60) $(ONLY)
 
 chaos: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/integration/test_log_chaos.py \
+	    tests/integration/test_takeover_with_a_dead_bookie.py
 	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) $(if $(filter 1,$(TLS)),--tls)
 
 # Each nemesis comes at least once, also where that takes longer than CHAOS_S. Then disks that lie have to be found.

@@ -30,7 +30,10 @@ def chaos(*arguments: str) -> list[str]:
 
 @pytest.mark.integration
 @pytest.mark.timeout(DEADLINE_S + 30)
-@pytest.mark.parametrize("zookeepers", ["0", pytest.param("1", marks=pytest.mark.zookeeper)])
+@pytest.mark.parametrize(
+    "zookeepers",
+    ["0", pytest.param("1", marks=[pytest.mark.zookeeper, pytest.mark.long("chaos")])],
+)
 def test_every_acknowledged_record_is_found_by_every_reader_once_and_in_order(
     zookeepers: str,
 ) -> None:

@@ -65,6 +65,11 @@ class Leading:
         self._popen.wait()
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    ["file", pytest.param("zookeeper", marks=[pytest.mark.zookeeper, pytest.mark.long("chaos")])],
+    indirect=True,
+)
 async def test_a_leader_that_dies_with_one_of_three_bookies_is_taken_over(
     tmp_path: Path, metadata: str | None
 ) -> None:
