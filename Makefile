@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark chaos-kafka kafka-compat fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -74,6 +74,9 @@ help:
 	@echo '                       and ZooKeepers too, snapshots damaged; then the history is judged by Porcupine (Go)'
 	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
+	@echo 'make chaos-kafka [CHAOS_S=600] [SEED=n] [ZK=3|1|0]   gateways, bookies, ZooKeepers and Kafka clients are'
+	@echo '                       killed, stopped and cut off; what clients were told is compared with the logs'
+	@echo 'make kafka-compat      tools of others (kcat, those of Kafka, Connect, Spark) at gateways, one row each'
 	@echo 'make dist              wheel and source archive, in build/dist'
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
 	@echo 'make alerts            each alert of deploy/prometheus fires on real processes when its trouble is made;'
@@ -336,6 +339,14 @@ chaos-spark: $(STAMP)
 	    tests/dlog/spark/test_spark_attempts.py tests/dlog/spark/test_spark_sink_trouble.py \
 	    tests/examples/test_lakehouse.py tests/integration/test_spark_chaos.py
 	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
+
+# Without Java or Maven the clients of Java are left out, and the run says so.
+chaos-kafka: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/integration/test_kafka_chaos.py
+	@exec $(PY) -m tests.integration.chaos --kafka --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) --zookeepers $(or $(ZK),3)
+
+kafka-compat: $(STAMP)
+	@exec $(PY) -m tests.integration.kafka_compat
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

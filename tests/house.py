@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 497,
     "product lines": 106_500,
-    "test lines": 138_000,
+    "test lines": 140_000,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

@@ -101,8 +101,8 @@ class Gateway:
         self.port = options.advertised_port or port
         try:
             await self._prepare()
+            await self.membership.start()  # before: a client would be told that there is no broker
             await self.listener.start()
-            await self.membership.start()
         except BaseException:
             await self.stop()
             raise

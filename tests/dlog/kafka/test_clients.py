@@ -1,6 +1,7 @@
 """Real clients of Kafka produce and consume, and native readers read the same records."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,11 +12,17 @@ from dlog.aio import Log
 from dlog.aio.namespace_connection import connect
 from dlog.errors import AppendOutcomeUnknown, LedByGateway, LostOwnership
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
+from dlog.kafka.membership import Membership
+from dlog.kafka.wire import METADATA
 from ledger.errors import LevelTooLow
 from ledger.feature_level import HEADER_PAIRS
 from ledger.metastore.memory import MemoryHub
 from tests.dlog.kafka.clients import CLIENTS, CONFLUENT, KafkaClient
+from tests.dlog.kafka.test_wire import request_frame, response_in
 from tests.namespaces import made
+
+EARLY_S = 0.2
+"""In which an answer would come that comes too early."""
 
 pytestmark = pytest.mark.slow
 
@@ -165,3 +172,25 @@ async def test_a_cluster_at_a_low_level_is_served_after_its_upgrade_only() -> No
                     pass
         finally:
             await ledgers.close()
+
+
+async def test_no_client_is_told_that_there_is_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    register = Membership.start
+    clients: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def ask_first(self: Membership) -> None:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        clients.append((reader, writer))
+        frame = request_frame(METADATA, 4, {"topics": (), "allow_auto_topic_creation": False})
+        writer.write(struct.pack(">i", len(frame)) + frame)
+        await asyncio.sleep(EARLY_S)
+        await register(self)
+
+    monkeypatch.setattr(Membership, "start", ask_first)
+    async with serving() as served:
+        [(reader, writer)] = clients
+        (size,) = struct.unpack(">i", head := await reader.readexactly(4))
+        _, metadata = response_in(head + await reader.readexactly(size), METADATA, 4)
+        writer.close()
+        await writer.wait_closed()
+    assert [broker.port for broker in metadata.brokers] == [served.port]

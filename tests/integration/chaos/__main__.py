@@ -1,10 +1,12 @@
 """Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
 --repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load;
 with --jepsen, `make chaos-jepsen`, power fails, bits flip, clocks jump; with --bank, `make
-chaos-replica`, replicas of a bank are at work; with --record the run is written down for `make
+chaos-replica`, replicas of a bank are at work; with --kafka, `make chaos-kafka`, gateways under
+Kafka's clients; with --record the run is written down for `make
 linearizable`.
 
-Call: python -m tests.integration.chaos [--repair | --tls | --jepsen | --bank [--bug NAME]]
+Call: python -m tests.integration.chaos [--repair | --tls | --jepsen | --bank [--bug NAME]
+                                        | --kafka [--bug NAME] [--no-java]]
                                         [--record FILE] [--seconds 600] [--seed 1]
                                         [--zookeepers 3|1|0] [--only NEMESIS ...]
 """
@@ -24,6 +26,7 @@ from typing import Final
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from tests.integration.chaos.bank_stage import BankStage
 from tests.integration.chaos.jepsen_stage import JepsenStage
+from tests.integration.chaos.kafka_stage import KafkaStage, java_clients
 from tests.integration.chaos.places import Places, entering
 from tests.integration.chaos.recording import RecordedStage
 from tests.integration.chaos.repair_stage import HELPER_OPTIONS, RepairStage
@@ -35,7 +38,7 @@ _INSIDE: Final = "DLOG_TEST_CHAOS_INSIDE"
 SESSION_TIMEOUT_S: Final = "4"
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", default="1")
@@ -47,9 +50,30 @@ def main() -> int:
     kinds.add_argument("--jepsen", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="nemeses, of --jepsen")
     kinds.add_argument("--bank", action="store_true")
-    parser.add_argument("--bug", default="", help="a mutation, of --bank")
+    kinds.add_argument("--kafka", action="store_true")
+    parser.add_argument("--no-java", action="store_true", help="no clients of Java, of --kafka")
+    parser.add_argument("--bug", default="", help="a mutation, of --bank and --kafka")
     parser.add_argument("--record", type=Path, help="add its operations to this file")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def _stage(options: argparse.Namespace) -> Callable[[Plan, Path, Places, str], Stage]:
+    if options.jepsen:
+        return JepsenStage
+    if options.bank:
+        return partial(BankStage, bug=options.bug)
+    if options.kafka:
+        missing = "" if options.no_java else java_clients()
+        if missing:
+            print(f"no clients of Java: {missing}")
+        return partial(KafkaStage, bug=options.bug, java=not (options.no_java or missing))
+    if options.record is not None:
+        return RecordedStage
+    return RepairStage if options.repair else Stage
+
+
+def main() -> int:
+    options = _options()
     parent = os.environ.get(_INSIDE)
     why_not_apart = "not asked for"
     if parent is None and not options.repair:
@@ -76,13 +100,7 @@ def main() -> int:
         nemeses=tuple(options.only),
         tls=options.tls,
     )
-    kind: Callable[[Plan, Path, Places, str], Stage] = Stage
-    if options.jepsen:
-        kind = JepsenStage
-    elif options.bank:
-        kind = partial(BankStage, bug=options.bug)
-    elif options.repair or options.record is not None:
-        kind = RepairStage if options.repair else RecordedStage
+    kind = _stage(options)
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
         stage = kind(plan, Path(directory), Places(apart=parent is not None), why_not_apart)
         try:

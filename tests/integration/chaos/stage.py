@@ -207,7 +207,7 @@ class Stage:
         if self.certificates is not None:
             await self.certificates.grant(self._client.store, LOG)
             stack.enter_context(_beside(self.certificates.keep_renewing()))
-        await create_log(LOG, settings=settings, client=self._client)
+        await self._create_logs(settings)
         for member in self.writers:
             await self.start_writer(member)
         for member in self.readers:
@@ -219,6 +219,9 @@ class Stage:
             f"{len(self.ensemble.servers) if self.ensemble else 'no'} ZooKeepers, "
             f"{plan.bookies} bookies, {plan.writers} writers, {plan.readers} readers run"
         )
+
+    async def _create_logs(self, settings: LogSettings) -> None:
+        await create_log(LOG, settings=settings, client=self._client)
 
     def _launch(self, _name: str) -> Sequence[str]:
         """Return what runs the module of a process, with its arguments; empty: nothing does."""

@@ -1,0 +1,426 @@
+"""Tools of others at real gateways: `make kafka-compat`. Prints a table: tool, version, result.
+
+Two gateways on a cluster of three bookies. kcat is Debian's, Kafka's own tools, Connect and Spark's
+connector come by Maven; what is not here is said in its row. Exits with 1 if anything failed.
+
+Call: python -m tests.integration.kafka_compat [ROW ...]
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.jars import PeerMissing, fetched
+from benchmarks.peers.java import class_path, executable
+from benchmarks.peers.kafka import VERSION, artifacts
+from dlog import Log
+from tests import clusters
+from tests.dlog.kafka.gateway_processes import gateway_process
+
+TOOL_S: Final = 240.0
+COUNT: Final = 2_000
+PARTITIONS: Final = 4
+PACKAGE: Final = "org.apache.kafka.tools."
+FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class Failed(Exception):
+    """A tool did not do what it does at Kafka's brokers."""
+
+
+@dataclass
+class Bench:
+    uri: str
+    bootstrap: str
+    directory: Path
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def run(self, command: Sequence[str], *, says: str = "", stdin: str | None = None) -> str:
+        """Return what *command* prints. Raises `Failed` if it fails, or does not match *says*."""
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=TOOL_S,
+                check=False,
+                cwd=self.directory,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"no end within {TOOL_S:.0f} s: {error.stdout!r:.300}") from error
+        said = done.stdout + done.stderr
+        if done.returncode or (says and re.search(says, said) is None):
+            raise Failed(f"{' '.join(command[-8:])}: exit code {done.returncode}: {said[-600:]}")
+        return said
+
+    def java(self, main: str, *arguments: str, says: str = "", stdin: str | None = None) -> str:
+        jars = class_path(fetched(artifacts(VERSION)))
+        command = [str(executable()), *FLAGS, "-cp", jars, PACKAGE + main]
+        return self.run([*command, *arguments], says=says, stdin=stdin)
+
+    def tool(self, main: str, *arguments: str, says: str = "", stdin: str | None = None) -> str:
+        server = ("--bootstrap-server", self.bootstrap)
+        return self.java(main, *server, *arguments, says=says, stdin=stdin)
+
+    def file(self, name: str, text: str) -> str:
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def topic(self, name: str, partitions: int = PARTITIONS) -> str:
+        options = ("--topic", name, "--partitions", str(partitions))
+        self.tool("TopicCommand", "--create", *options)
+        return name
+
+    def log(self, name: str) -> list[bytes]:
+        """Return the records of a log, as dlog's own reader has them."""
+        with Log.tail(name, follow=False, uri=self.uri) as reader:
+            return [record.value for record in reader]
+
+
+def _equal(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise Failed(f"{what}: {found!r:.200} instead of {wanted!r:.200}")
+
+
+def kcat(bench: Bench) -> str:
+    if shutil.which("kcat") is None:
+        raise PeerMissing("kcat is not installed (apt install kcat)")
+    base = ["kcat", "-b", bench.bootstrap]
+    lines = [f"k{number}:value {number}" for number in range(100)]
+    topic = "of-kcat"
+    bench.run(
+        [*base, "-P", "-t", topic, "-K:", "-H", "from=kcat", "-z", "lz4"], stdin="\n".join(lines)
+    )
+    bench.run([*base, "-L", "-t", topic], says=rf'topic "{topic}" with 1 partitions')
+    read = bench.run([*base, "-C", "-t", topic, "-e", "-q", "-f", "%k:%s %h\n"])
+    _equal("kcat read", read.split("\n")[:100], [f"{line} from=kcat" for line in lines])
+    _equal("the log has", bench.log(topic), [f"value {n}".encode() for n in range(100)])
+    part = bench.run([*base, "-C", "-t", topic, "-o", "95", "-e", "-q", "-f", "%o "])
+    _equal("from an offset", part.split(), ["95", "96", "97", "98", "99"])
+    part = bench.run([*base, "-C", "-t", topic, "-o", "s@0", "-c", "2", "-q", "-f", "%o "])
+    _equal("from a time", part.split(), ["0", "1"])
+    group = [
+        *base,
+        "-G",
+        "kcat-group",
+        topic,
+        "-X",
+        "auto.offset.reset=earliest",
+        "-c",
+        "100",
+        "-q",
+    ]
+    _equal("a group read", len(bench.run(group).splitlines()), 100)
+    with Log.open("native", uri=bench.uri) as log:
+        for number in range(10):
+            log.append(b"native %d" % number)
+    read = bench.run([*base, "-C", "-t", "native", "-e", "-q"])
+    _equal("kcat read of a native log", read.splitlines(), [f"native {n}" for n in range(10)])
+    return "metadata, produce (lz4, keys, headers), consume by offset, time, group, a native log"
+
+
+def topics(bench: Bench) -> str:
+    bench.topic("t1", 3)
+    bench.tool("TopicCommand", "--list", says=r"(?m)^t1$")
+    bench.tool("TopicCommand", "--describe", "--topic", "t1", says="PartitionCount: 3")
+    bench.tool("TopicCommand", "--alter", "--topic", "t1", "--partitions", "5")
+    bench.tool("TopicCommand", "--describe", "--topic", "t1", says="PartitionCount: 5")
+    bench.tool("TopicCommand", "--delete", "--topic", "t1")
+    left = bench.tool("TopicCommand", "--list")
+    _equal("t1 after its deletion", "t1" in left.split(), False)
+    return "create, list, describe, add partitions, delete"
+
+
+def configs(bench: Bench) -> str:
+    bench.topic("t2")
+    entity = ("--entity-type", "topics", "--entity-name", "t2")
+    main = "kafka.admin.ConfigCommand"
+    jars = class_path(fetched(artifacts(VERSION)))
+    command = [str(executable()), *FLAGS, "-cp", jars, main, "--bootstrap-server", bench.bootstrap]
+    bench.run([*command, *entity, "--alter", "--add-config", "retention.ms=3600000"])
+    bench.run([*command, *entity, "--describe"], says="retention.ms=3600000")
+    return "describe and alter topics"
+
+
+def offsets(bench: Bench) -> str:
+    topic = bench.topic("t3", 1)
+    bench.tool("ConsoleProducer", "--topic", topic, stdin="a\nb\nc\n")
+    bench.tool("GetOffsetShell", "--topic", topic, says=f"{topic}:0:3")
+    bench.tool("GetOffsetShell", "--topic", topic, "--time", "earliest", says=f"{topic}:0:0")
+    until = '{"partitions": [{"topic": "t3", "partition": 0, "offset": 2}], "version": 1}'
+    path = bench.file("delete.json", until)
+    bench.tool("DeleteRecordsCommand", "--offset-json-file", path, says="low_watermark: 2")
+    bench.tool("GetOffsetShell", "--topic", topic, "--time", "earliest", says=f"{topic}:0:2")
+    return "earliest and latest; records deleted before an offset"
+
+
+def console(bench: Bench) -> str:
+    topic = bench.topic("t4", 1)
+    bench.tool("ConsoleProducer", "--topic", topic, stdin="".join(f"{n}\n" for n in range(50)))
+    reading = ("--topic", topic, "--from-beginning", "--max-messages", "50", "--group", "console")
+    said = bench.tool("consumer.ConsoleConsumer", *reading)
+    numbers = [line for line in said.splitlines() if line.isdigit()]
+    _equal("consumed", numbers, [str(n) for n in range(50)])
+    return "50 lines in and out, in order"
+
+
+def verifiable(bench: Bench) -> str:
+    topic = bench.topic("t5")
+    count = ("--max-messages", str(COUNT))
+    said = bench.tool("VerifiableProducer", "--topic", topic, *count)
+    _equal("acknowledged", said.count('"producer_send_success"'), COUNT)
+    reading = ("--topic", topic, "--group-id", "verifiable", "--reset-policy", "earliest")
+    said = bench.tool("VerifiableConsumer", *reading, *count)
+    batches = (line for line in said.splitlines() if "records_consumed" in line)
+    consumed = sum(int(json.loads(line)["count"]) for line in batches)
+    if consumed < COUNT:
+        raise Failed(f"{consumed} of {COUNT} were consumed")
+    in_logs = sum(len(bench.log(f"{topic}-{number}")) for number in range(PARTITIONS))
+    _equal("in the logs", in_logs, COUNT)
+    return f"{COUNT:,} idempotent records, acknowledged, consumed by a group, counted in the logs"
+
+
+def groups(bench: Bench) -> str:
+    topic = bench.topic("t6", 2)
+    bench.tool("VerifiableProducer", "--topic", topic, "--max-messages", "100")
+    reading = ("--topic", topic, "--group-id", "g6", "--reset-policy", "earliest")
+    bench.tool("VerifiableConsumer", *reading, "--max-messages", "100")
+    main, group = "consumer.group.ConsumerGroupCommand", ("--group", "g6")
+    bench.tool(main, "--list", says=r"(?m)^g6$")
+    bench.tool(main, "--describe", *group, says=r"g6 +t6 +[01] +\d+ +\d+ +0 ")
+    bench.tool(main, "--describe", *group, "--state", says="Empty")
+    reset = ("--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
+    bench.tool(main, *group, *reset, says=r"g6 +t6 +[01] +0")
+    bench.tool(main, "--delete-offsets", *group, "--topic", topic)
+    bench.tool(main, "--delete", *group, says="successful")
+    return "list, describe, state, reset offsets, delete offsets, delete"
+
+
+def performance(bench: Bench) -> str:
+    topic = bench.topic("t7")
+    records = ("--num-records", "50000", "--throughput", "-1", "--record-size", "100")
+    properties = (
+        "--bootstrap-server",
+        bench.bootstrap,
+        "--command-property",
+        "compression.type=zstd",
+    )
+    said = bench.java("ProducerPerformance", "--topic", topic, *records, *properties)
+    [written] = re.findall(r"50000 records sent, (.*?), ", said)
+    said = bench.tool("ConsumerPerformance", "--topic", topic, "--num-records", "50000")
+    _equal("consumed", "50000" in said, True)
+    return f"50,000 records of 100 bytes with zstd, {written}; all consumed"
+
+
+def end_to_end(bench: Bench) -> str:
+    topic = bench.topic("t8", 1)
+    measured = ["--topic", topic, "--num-records", "500", "--producer-acks", "all"]
+    measured += ["--record-size", "100"]
+    said = bench.java("EndToEndLatency", "--bootstrap-server", bench.bootstrap, *measured)
+    [percentiles] = re.findall(r"Percentiles: (.*)", said)
+    return f"500 round trips; ms: {percentiles}"
+
+
+def api_versions(bench: Bench) -> str:
+    said = bench.tool("BrokerApiVersionsCommand", says="Produce")
+    return f"{said.count('usable:') // 2} APIs usable of each gateway"
+
+
+def connect(bench: Bench) -> str:
+    jars = fetched(
+        [f"org.apache.kafka:{name}:{VERSION}" for name in ("connect-file", "connect-runtime")]
+    )
+    source = bench.file("source.txt", "".join(f"line {n}\n" for n in range(100)))
+    sink = bench.directory / "sink.txt"
+    json_free = "org.apache.kafka.connect.storage.StringConverter"
+    worker = bench.file(
+        "worker.properties",
+        f"bootstrap.servers={bench.bootstrap}\nkey.converter={json_free}\n"
+        f"value.converter={json_free}\noffset.storage.file.filename={bench.directory}/offsets\n"
+        f"offset.flush.interval.ms=1000\nlisteners=http://127.0.0.1:0\nplugin.path=\n",
+    )
+    common = "tasks.max=1\n"
+    source_task = bench.file(
+        "source.properties",
+        f"name=in\nconnector.class=FileStreamSource\n{common}file={source}\ntopic=lines\n",
+    )
+    sink_task = bench.file(
+        "sink.properties",
+        f"name=out\nconnector.class=FileStreamSink\n{common}file={sink}\ntopics=lines\n",
+    )
+    main = "org.apache.kafka.connect.cli.ConnectStandalone"
+    command = [str(executable()), *FLAGS, "-cp", class_path(jars), main]
+    log = bench.directory / "connect.log"
+    with log.open("wb") as said, _running([*command, worker, source_task, sink_task], said):
+        deadline = _deadline(TOOL_S)
+        while next(deadline):
+            if sink.exists() and len(sink.read_text().splitlines()) >= 100:
+                break
+        else:
+            raise Failed(f"nothing came out: {log.read_text()[-600:]}")
+    _equal("the sink has", sink.read_text().splitlines(), [f"line {n}" for n in range(100)])
+    _equal("the log has", len(bench.log("lines")), 100)
+    return "a worker alone, file source and file sink: 100 lines through a topic, in order"
+
+
+def spark(bench: Bench) -> str:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import col
+
+    from benchmarks.spark.kafka import connector
+
+    jars = connector()
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", ",".join(map(str, jars)))
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    try:
+        options = {"kafka.bootstrap.servers": bench.bootstrap}
+        topic, copy = bench.topic("t9", 2), bench.topic("t9-copy", 2)
+        rows = session.range(COUNT).select(
+            col("id").cast("string").alias("key"), col("id").cast("string").alias("value")
+        )
+        rows.write.format("kafka").options(**options, topic=topic).save()
+        found = session.read.format("kafka").options(**options, subscribe=topic).load()
+        _equal("a batch read", found.select("value").distinct().count(), COUNT)
+        stream = session.readStream.format("kafka").options(
+            **options, subscribe=topic, startingOffsets="earliest"
+        )
+        query = (
+            stream.load()
+            .select("key", "value")
+            .writeStream.format("kafka")
+            .options(**options, topic=copy, checkpointLocation=str(bench.directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(round(TOOL_S))
+        copied = [value for number in range(2) for value in bench.log(f"{copy}-{number}")]
+        _equal("a stream copied", sorted(map(int, copied)), list(range(COUNT)))
+    finally:
+        session.stop()
+    return f"sink and source, batch and stream: {COUNT:,} rows"
+
+
+def transactions(bench: Bench) -> str:
+    topic = bench.topic("t10")
+    records = ("--num-records", "10", "--throughput", "-1", "--record-size", "10")
+    server = ("--bootstrap-server", bench.bootstrap)
+    try:
+        bench.java(
+            "ProducerPerformance", "--topic", topic, *records, *server, "--transactional-id", "t"
+        )
+    except Failed as error:
+        found = re.findall(r"(\w+Exception: [^\n]*)", str(error))
+        return f"refused at once: {found[-1] if found else error}"
+    raise Failed("a transaction was taken")
+
+
+def compaction(bench: Bench) -> str:
+    compact = ("--topic", "t11", "--config", "cleanup.policy=compact")
+    try:
+        bench.tool("TopicCommand", "--create", *compact)
+    except Failed as error:
+        found = re.findall(r"(\w+Exception: [^\n]*)", str(error))
+        return f"refused: {found[-1] if found else error}"
+    raise Failed("a compacted topic was created")
+
+
+@contextmanager
+def _running(command: Sequence[str], said: object) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=said, stderr=said)  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _deadline(seconds: float) -> Iterator[bool]:
+    """Give True, with a pause each time, until so many seconds are over."""
+    import time
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield True
+        time.sleep(0.2)
+    yield False
+
+
+ROWS: Final[dict[str, tuple[str, Callable[[Bench], str]]]] = {
+    "kcat": ("kcat", kcat),
+    "topics": ("kafka-topics", topics),
+    "configs": ("kafka-configs", configs),
+    "offsets": ("kafka-get-offsets, kafka-delete-records", offsets),
+    "console": ("kafka-console-producer, -consumer", console),
+    "verifiable": ("VerifiableProducer, VerifiableConsumer", verifiable),
+    "groups": ("kafka-consumer-groups", groups),
+    "performance": ("ProducerPerformance, ConsumerPerformance", performance),
+    "latency": ("EndToEndLatency", end_to_end),
+    "versions": ("kafka-broker-api-versions", api_versions),
+    "connect": ("Kafka Connect", connect),
+    "spark": ("Spark's Kafka source and sink", spark),
+    "transactions": ("a transactional producer", transactions),
+    "compaction": ("a compacted topic", compaction),
+}
+
+
+def version_of(row: str) -> str:
+    if row == "kcat":
+        if shutil.which("kcat") is None:
+            return "-"
+        said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"Version (\S+)", said)
+        return found[1] if found else "?"
+    if row == "spark":
+        from importlib.metadata import version
+
+        return f"PySpark {version('pyspark')}"
+    return VERSION
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or list(ROWS)
+    failures = 0
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dlog-compat-")))
+        cluster = stack.enter_context(clusters.running(directory / "cluster"))
+        gateways = [stack.enter_context(gateway_process(cluster.uri)) for _ in range(2)]
+        bootstrap = ",".join(gateway.bootstrap for gateway in gateways)
+        bench = Bench(cluster.uri, bootstrap, directory)
+        for row in chosen:
+            tool, proof = ROWS[row]
+            try:
+                result = proof(bench)
+            except PeerMissing as error:
+                result = f"not tried: {error}"
+            except Failed as error:
+                failures += 1
+                result = f"FAILED: {error}"
+            line = (tool, version_of(row), " ".join(result.split()))
+            bench.rows.append(line)
+            print(f"| {' | '.join(line)} |", flush=True)
+    print("\n| tool | version | result |\n|---|---|---|")
+    for line in bench.rows:
+        print(f"| {' | '.join(line)} |")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
