@@ -97,10 +97,12 @@ def test_sequences_begin_at_0_again_after_the_highest() -> None:
 def test_a_producer_is_forgotten_a_day_after_its_last_batch() -> None:
     state = state_of(batch(0, ms=1000), batch(1, ms=5000), batch(0, producer=8, ms=9000))
     assert state.duplicate_of(batch(1), now_ms=5000 + EXPIRY_MS - 1) == 1
-    kept = ProducerState.decode(state.encode(now_ms=5000 + EXPIRY_MS))
-    assert len(kept) == 1
-    assert kept.duplicate_of(batch(17), now_ms=5000 + EXPIRY_MS) is None
+    assert refusal(state, batch(17), 5000 + EXPIRY_MS - 1) is ErrorCode.out_of_order_sequence_number
+    kept = ProducerState.decode(state.encode(now_ms=5000))
     assert state.duplicate_of(batch(17), now_ms=5000 + EXPIRY_MS) is None
+    assert len(state) == 1
+    for _ in range(2):  # what is expired is neither in the snapshot nor in the state any more
+        assert len(ProducerState.decode(kept.encode(now_ms=5000 + EXPIRY_MS))) == len(kept) == 1
 
 
 def test_the_producer_that_was_idle_longest_is_forgotten_first(
@@ -132,6 +134,24 @@ def test_a_snapshot_that_was_cut_off_or_goes_on_is_damage(cut: int) -> None:
     for damaged in (snapshot[:-cut], snapshot + bytes(cut), b"\2" + snapshot[1:]):
         with pytest.raises(DamagedBatch):
             ProducerState.decode(damaged)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [batch(0, 0)],
+        [batch(-1)],
+        [batch(0, offset=-1)],
+        [batch(0, epoch=-1)],
+        [batch(0, 2, offset=5), batch(2, offset=6)],
+    ],
+)
+def test_a_snapshot_that_contradicts_itself_is_damage(batches: list[ProducerBatch]) -> None:
+    state = ProducerState()
+    for each in batches:
+        state.add(each)
+    with pytest.raises(DamagedBatch):
+        ProducerState.decode(state.encode(now_ms=0))
 
 
 class ProducersAndLogs(RuleBasedStateMachine):

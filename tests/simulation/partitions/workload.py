@@ -183,15 +183,15 @@ class PartitionSimulation(LogSimulation):
         """Let each batch that was sent get its answer."""
         for gateway in self._gateways:
             gateway.stopping = True
-        alive = [g for g in self._gateways if g.process.busy and not g.process.host.asleep]
-        if not alive:
+        self._step_until_idle("batches are not answered")
+        if any(producer.pending for producer in self._producers):  # who led has crashed, or sleeps
             self._gateway()
             self._gateways[-1].process.on_call = None
             self._gateways[-1].stopping = True
-        self._step_until_idle("batches are not answered")
-        left = [producer for producer in self._producers if producer.pending]
+            self._step_until_idle("batches are not answered")
+        left = [producer.producer_id for producer in self._producers if producer.pending]
         if left:
-            raise self._error(f"producers {[p.producer_id for p in left]} have no answer")
+            raise self._error(f"producers {left} have no answer")
 
     def _check(self) -> None:
         history = self.world.logs.current.get(LOG)
