@@ -169,7 +169,7 @@ class PartitionSimulation(LogSimulation):
     def _write_natively(self) -> None:
         """A native writer takes the log over, and lets it go."""
         process = self.world.process("leader-native")
-        leader = Leader(process, LOG, self.profile)
+        leader = Leader(process, LOG, replace(self.profile, truncates=0.0))
         self.scheduler.mark("written_natively")
 
         async def lead() -> None:
