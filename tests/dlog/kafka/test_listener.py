@@ -42,6 +42,7 @@ class StubBroker:
         self.fetched = asyncio.Event()
         self.cancelled = 0
         self.error: Exception | None = None
+        self.padding = ""
 
     @property
     def offered(self) -> dict[int, VersionRange]:
@@ -65,7 +66,7 @@ class StubBroker:
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
-        return {"cluster_id": session.client_id}
+        return {"cluster_id": session.client_id + self.padding}
 
 
 class Caller:
@@ -260,6 +261,16 @@ async def test_a_silent_connection_is_closed() -> None:
     async with listening(idle_s=0.01) as (_, listener, caller):
         assert await (await caller()).closed() == b""
         await until(lambda: not listener.connections)
+
+
+async def test_a_client_that_does_not_take_its_response_is_disconnected() -> None:
+    async with listening(taken_s=0.05) as (broker, listener, caller):
+        client = await caller()
+        broker.padding = "x" * 30_000_000
+        client.request(METADATA, 12, 1)
+        await until(lambda: listener.refusals == 1)
+        await until(lambda: not listener.connections)
+        assert listener.budget.held_bytes == 0
 
 
 async def test_a_request_that_does_not_arrive_whole_is_given_up() -> None:

@@ -3,11 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+
 import dlog.testing
 from dlog.aio.namespace_connection import connect
 from dlog.kafka.membership import Membership
 from dlog.protocol.gateway_record import GATEWAYS_PATH
 from dlog.testing import AsyncCluster
+from ledger.errors import MetadataUnavailable
 from tests.waiting import until
 
 LOGS = [f"log-{number}" for number in range(50)]
@@ -61,6 +64,25 @@ async def test_the_death_of_a_process_is_seen_though_its_session_lives_on() -> N
         second._lifeline.close()  # as the kernel does it for a process that was killed
         await until(lambda: len(first.view.gateways) == 1)
         assert first.deaths == 1
+        assert all(first.leads(log) for log in LOGS)
+
+
+async def test_a_dead_gateway_leads_nothing_also_while_its_node_cannot_be_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first.view.gateways) == 2)
+
+        async def delete(path: str, version: int = -1) -> None:
+            raise MetadataUnavailable("", path, 0.0, "refused")
+
+        monkeypatch.setattr(first._store, "delete", delete)
+        assert second._lifeline is not None
+        assert second._running is not None
+        second._running.cancel()
+        second._lifeline.close()
+        await until(lambda: len(first.view.gateways) == 1)
+        await first.refresh()
         assert all(first.leads(log) for log in LOGS)
 
 

@@ -12,8 +12,10 @@ from dlog.aio.admin import create_log, list_logs, log_settings
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.errors import InvalidSettings, NoSuchLog
+from dlog.kafka import topic_store
 from dlog.kafka.protocol.topics import TOPICS_PATH, InvalidTopic
 from dlog.kafka.topic_store import NoSuchTopic, TopicExists, TopicStore
+from ledger.errors import MetadataUnavailable
 from tests.waiting import eventually
 
 
@@ -113,6 +115,26 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_creation(
         created = await store.create("orders", 1, {})
         assert (await store.find("orders")).id == created.id
         assert await list_logs(client=connected) == ["orders"]
+
+
+async def test_a_topic_whose_deletion_fails_half_way_is_gone_for_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store.create("orders", 2, {})
+
+        async def fails(*_: object) -> None:
+            raise MetadataUnavailable("", "/logs", 0.0, "refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(topic_store, "drop", fails)
+            with pytest.raises(MetadataUnavailable):
+                await store.delete("orders")
+        assert await list_logs(client=connected) == ["orders-0", "orders-1"]
+        assert (await store.table(fresh=True)).names() == [], "neither the topic nor its logs"
+        await store.delete("orders")
+        assert await list_logs(client=connected) == []
 
 
 async def test_settings_of_a_topic_are_those_of_all_its_logs_also_of_later_ones() -> None:
