@@ -56,7 +56,7 @@ from ledger.log_events import get_logger, now_ms
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 BATCH_BYTES: Final = 1024 * 1024
 """How much is appended as one, about; and at once of a snapshot."""
-SNAPSHOT_BYTES_MIN: Final = 4 * 1024 * 1024
+SNAPSHOT_BYTES_MIN: Final = 1024 * 1024
 """How much is appended, at least, before there is another snapshot."""
 EXPIRY_S: Final = 600.0
 """How often offsets are looked through for expired ones."""
