@@ -22,6 +22,7 @@ from dlog.sync.loop_thread import BlockingHandle, LoopThread
 
 __all__ = [
     "LogWatch",
+    "archive_log",
     "audit_namespace",
     "consumer_info",
     "create_log",
@@ -68,6 +69,7 @@ plan_truncation = _blocking(admin.plan_truncation)
 truncate_log = _blocking(admin.truncate_log)
 seal_log = _blocking(admin.seal_log)
 delete_log = _blocking(admin.delete_log)
+archive_log = _blocking(admin.archive_log)
 verify_log = _blocking(admin.verify_log)
 audit_namespace = _blocking(admin.audit_namespace)
 

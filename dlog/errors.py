@@ -15,6 +15,7 @@
     |  |- AppendRejected          the record was not sent; the log continues without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
+    |  |- ArchiveMissing          the library of object storage is not installed
     |  |- UnitSuperseded          a sink's unit comes after a later one of its origin
     |  |- TooManyLogs             for one reader of many
     |  |- TooManyConsumers        of one log
@@ -39,6 +40,8 @@
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
+    |  |- ObjectStorageUnavailable  it does not answer, or too slowly
+    |  |- ObjectStorageRefused    it answers, and refuses: rights, bucket, configuration
     |  |- KeyCommandFailed        the command that provides the keys failed
     |  |- BarrierNotReached       it was not known in time whether the last records are committed
     |  |- NotLeader               a command was submitted to a replica that does not lead
@@ -53,7 +56,10 @@
        |- DamagedBatch            bytes are no record batch
        |- BatchEncrypted          it has to be opened before it is decoded
        |- BatchTooNew             written by a newer dlog: upgrade
-       |- ObjectStorageUnsupported  a segment is in object storage, put there by a newer dlog
+       |- ObjectStorageUnsupported  the keys of a segment in object storage cannot be rewrapped
+       |- MalformedObject         bytes are no object with a segment
+       |- DamagedObject           an object with a segment of a log is not what was written
+       |- ObjectLost              an object with a segment of a log does not exist
        |- DamagedCommand          a record of a replicated state machine is no command
        |- CommandTooNew           written by a newer version of the application, or of dlog
        |- StateDiverged           a replica has another state than its leader had
@@ -645,14 +651,69 @@ class BatchTooNew(StorageError):
 
 
 class ObjectStorageUnsupported(StorageError):
-    """Nothing was changed, or what was listed for deletion stays listed."""
+    """Nothing was changed."""
 
     def __init__(self, log: str, what: str, stored: str, action: str) -> None:
         super().__init__(
-            f"log {log!r}: {what} is in object storage, as {stored!r}, put there by a newer dlog; "
-            f"this one cannot {action} objects: upgrade it"
+            f"log {log!r}: {what} is in object storage, as {stored!r}, and dlog cannot {action} "
+            "objects"
         )
         self.log, self.object = log, stored
+
+
+class MalformedObject(StorageError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"not an object with a segment of a log: {reason}")
+        self.reason = reason
+
+
+class DamagedObject(StorageError):
+    """The records of one segment cannot be read, or not all of them."""
+
+    def __init__(self, log: str, offsets: str, stored: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: offsets {offsets} are in the object {stored}, which is damaged: "
+            f"{reason}; restore the object from a version or a backup of the bucket"
+        )
+        self.log, self.offsets, self.object, self.reason = log, offsets, stored, reason
+
+
+class ObjectLost(StorageError):
+    """The records of one segment cannot be read."""
+
+    def __init__(self, log: str, offsets: str, stored: str) -> None:
+        super().__init__(
+            f"log {log!r}: offsets {offsets} are in the object {stored}, which does not exist; "
+            "restore the object from a version or a backup of the bucket"
+        )
+        self.log, self.offsets, self.object = log, offsets, stored
+
+
+class ObjectStorageUnavailable(RemoteError):
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, storage: str, operation: str, reason: str) -> None:
+        super().__init__(f"object storage {storage}: {operation} got no answer: {reason}")
+        self.storage, self.operation, self.reason = storage, operation, reason
+
+
+class ObjectStorageRefused(RemoteError):
+    def __init__(self, storage: str, operation: str, reason: str) -> None:
+        super().__init__(
+            f"object storage {storage}: {operation} was refused: {reason}; check the bucket's "
+            "name, the rights of this process and its credentials (docs/archive.md)"
+        )
+        self.storage, self.operation, self.reason = storage, operation, reason
+
+
+class ArchiveMissing(CallerError):
+    def __init__(self, storage: str) -> None:
+        super().__init__(
+            f"object storage {storage} needs a library that is not installed: "
+            "pip install 'dlog-ledgers[archive]'"
+        )
+        self.storage = storage
 
 
 class DamagedCommand(StorageError):

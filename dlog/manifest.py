@@ -8,6 +8,7 @@ Invariants (asserted when a value is made):
     the last segment stays listed until the log is deleted, even when it is trimmed whole, so
         that the log's end and its last txid are never forgotten
     no ledger on which a segment rests waits for deletion; nor does any object, which has one size
+    all objects are in the log's own folder
     only sealed segments lie elsewhere than on bookies alone
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
@@ -35,8 +36,7 @@ from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
 FORMAT_VERSION: Final = 4
-"""Of a log with segments in object storage: programs that would lose sight of the objects refuse
-it. No program writes such a segment yet; every edit keeps those there are."""
+"""Of a log that has object storage: programs that would lose sight of the objects refuse it."""
 ENCRYPTED_VERSION: Final = 3
 """Of a log that is encrypted: programs that would write it in plain refuse it."""
 RECEIPTS_VERSION: Final = 2
@@ -76,8 +76,10 @@ class StoredObject:
     """An object in the log's object storage that holds sealed segments."""
 
     name: str
-    """Relative to the URI of the storage; never empty."""
+    """Relative to *storage*; never empty."""
     bytes: int
+    storage: str = ""
+    """URI of the log's folder, `Manifest.storage`; not kept with each object."""
 
     def __post_init__(self) -> None:
         assert self.name, "an object has a name"
@@ -179,12 +181,24 @@ class Manifest:
                 "a listed object waits for deletion"
             )
             known = objects.union(self.deleting_objects)
+            assert {each.storage for each in known} == {self.storage}, "an object is elsewhere"
             assert len({each.name for each in known}) == len(known), "an object has two sizes"
 
     @property
     def life(self) -> str:
         """The incarnation, and how often it was renamed: what versions of a node belong to."""
         return f"{self.incarnation}-{self.renames}" if self.renames else self.incarnation
+
+    @property
+    def storage(self) -> str:
+        """URI of the folder with the log's objects, whatever its name is; empty: it has none."""
+        archive = self.settings.archive
+        return f"{archive}/{self.incarnation}" if archive else ""
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether object storage holds anything of the log, as far as the manifest knows."""
+        return bool(self.deleting_objects) or any(s.location.object for s in self.segments)
 
     @property
     def last(self) -> Segment | None:
@@ -319,7 +333,7 @@ class Manifest:
             if segment.sealed is None or end is None:
                 break
             held -= segment.sealed.bytes
-            age_s = (now_ms - self._newest_ms(index, segment.sealed, now_ms)) / 1000
+            age_s = (now_ms - self.newest_ms(index, segment.sealed, now_ms)) / 1000
             too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
             too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
             # Nobody misses an empty one; by a wrong clock it may be younger than those behind it.
@@ -330,7 +344,7 @@ class Manifest:
             trim = max(trim, end)
         return trim
 
-    def _newest_ms(self, index: int, sealed: Sealed, now_ms: int) -> int:
+    def newest_ms(self, index: int, sealed: Sealed, now_ms: int) -> int:
         """Return when the last record of sealed segment *index* was written, for its age.
 
         Applications choose the times of records, so theirs counts only within what is known of the
@@ -341,10 +355,32 @@ class Manifest:
         ended_ms = now_ms if is_last else self.segments[index + 1].created_ms
         return max(created_ms, min(sealed.last_timestamp_ms, ended_ms))
 
-    def deleted(self, ledgers: Iterable[LedgerId]) -> Self:
-        """Return the manifest without *ledgers* in `deleting`: they are gone."""
-        gone = frozenset(ledgers)
-        return replace(self, deleting=tuple(x for x in self.deleting if x not in gone))
+    def with_object(self, number: int, stored: StoredObject) -> Self:
+        """Return the manifest with segment *number*, which is sealed, in *stored* as well."""
+        return self._moved(number, Location(object=stored), self.deleting)
+
+    def without_ledger(self, number: int) -> Self:
+        """Return the manifest with segment *number* in its object alone: its ledger is to go."""
+        segment = self.find(number)
+        assert segment is not None, "the segment is listed"
+        location = replace(segment.location, on_bookies=False)
+        return self._moved(number, location, (*self.deleting, segment.ledger_id))
+
+    def _moved(self, number: int, location: Location, deleting: tuple[LedgerId, ...]) -> Self:
+        segments = (
+            replace(segment, location=location) if segment.number == number else segment
+            for segment in self.segments
+        )
+        return replace(self, segments=tuple(segments), deleting=deleting)
+
+    def deleted(self, ledgers: Iterable[LedgerId], objects: Iterable[StoredObject] = ()) -> Self:
+        """Return the manifest without *ledgers* and *objects* in its lists: they are gone."""
+        gone, gone_objects = frozenset(ledgers), frozenset(objects)
+        return replace(
+            self,
+            deleting=tuple(x for x in self.deleting if x not in gone),
+            deleting_objects=tuple(x for x in self.deleting_objects if x not in gone_objects),
+        )
 
     def dropping(self) -> Self:
         """Return the manifest of a log that is being deleted: its ledgers and objects are to go."""
@@ -383,7 +419,7 @@ class Manifest:
 
     def _version(self) -> int:
         """Return the oldest version whose programs drop nothing of this."""
-        if self.deleting_objects or any(s.location.object for s in self.segments):
+        if self.settings.archive or self.has_objects:
             return FORMAT_VERSION
         if self.settings.encrypt_with:
             return ENCRYPTED_VERSION
@@ -436,20 +472,24 @@ class Manifest:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
-        if node.version < FORMAT_VERSION and (node.elsewhere or node.deleting_objects):
+        settings = node.settings
+        if node.version < FORMAT_VERSION and (
+            node.elsewhere or node.deleting_objects or settings.archive
+        ):
             raise DamagedMetadata(path, f"format version {node.version} has no objects")
+        storage = f"{settings.archive}/{node.incarnation}" if settings.archive else ""
         # The last segment's number is the epoch or above it.
         epoch = node.epoch if node.HasField("epoch") else sum(node.numbers)
         try:
             return cls(
                 incarnation=node.incarnation,
                 settings=_decode_settings(node.settings),
-                segments=tuple(_decode_segments(node)),
+                segments=tuple(_decode_segments(node, storage)),
                 next_segment=node.next_segment,
                 trim_offset=node.trim_offset,
                 trimmed_txid=node.trimmed_txid if node.HasField("trimmed_txid") else NO_TXID,
                 deleting=tuple(LedgerId(x) for x in node.deleting),
-                deleting_objects=tuple(map(_decode_object, node.deleting_objects)),
+                deleting_objects=tuple(_decode_object(x, storage) for x in node.deleting_objects),
                 sealed=node.sealed,
                 dropped=node.dropped,
                 renames=node.renames,
@@ -478,7 +518,7 @@ def _int64(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
+def _decode_segments(node: pb.ManifestNode, storage: str) -> Iterator[Segment]:
     seals: list[Sealed | None] = [
         Sealed(EntryId(last_entry), *columns)
         for last_entry, *columns in zip(
@@ -494,7 +534,7 @@ def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
     ]
     seals += [None] * (len(node.numbers) - len(seals))
     elsewhere = {
-        x.number: Location(on_bookies=x.on_bookies, object=_decode_object(x.object))
+        x.number: Location(on_bookies=x.on_bookies, object=_decode_object(x.object, storage))
         for x in node.elsewhere
     }
     assert len(elsewhere) == len(node.elsewhere), "a segment has one location"
@@ -532,8 +572,8 @@ def _encode_object(stored: StoredObject) -> pb.ObjectNode:
     return pb.ObjectNode(name=stored.name, bytes=stored.bytes)
 
 
-def _decode_object(node: pb.ObjectNode) -> StoredObject:
-    return StoredObject(node.name, node.bytes)
+def _decode_object(node: pb.ObjectNode, storage: str) -> StoredObject:
+    return StoredObject(node.name, node.bytes, storage)
 
 
 def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
@@ -554,6 +594,9 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         roll_idle_ms=round(settings.roll_idle_s * 1000),
         retention_waits_for_consumers=settings.retention_waits_for_consumers,
         no_degraded_writes=not settings.degraded_writes,
+        archive=settings.archive,
+        archive_after_ms=round(settings.archive_after_s * 1000),
+        local_keep_ms=round(settings.local_keep_s * 1000),
     )
 
 
@@ -573,4 +616,7 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         roll_idle_s=node.roll_idle_ms / 1000,
         retention_waits_for_consumers=node.retention_waits_for_consumers,
         degraded_writes=not node.no_degraded_writes,
+        archive=node.archive,
+        archive_after_s=node.archive_after_ms / 1000,
+        local_keep_s=node.local_keep_ms / 1000,
     )

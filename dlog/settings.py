@@ -6,6 +6,7 @@ knows each setting by a plain name and refuses what it does not know.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -37,10 +38,20 @@ CODECS_ALLOWED: Final = f"{', '.join(_CODECS[:-1])}, or {_CODECS[-1]}"
 _ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))
 _KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
 _COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
-_SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
+_SECONDS: Final = (
+    "roll_age_s",
+    "roll_idle_s",
+    "retention_age_s",
+    "archive_after_s",
+    "local_keep_s",
+)
 _WITH_UNITS: Final = ("record_bytes_max", "roll_bytes", "retention_bytes", *_SECONDS)
 _SWITCHES: Final = ("retention_waits_for_consumers", "degraded_writes")
 _SECOND_MIN: Final = 0.001
+_STORAGE: Final = re.compile(r"(?:(?:s3|gs|az)://[A-Za-z0-9._-]+|file://)(?:/[A-Za-z0-9._+= -]+)+")
+"""A prefix or a directory is always named, so that objects of others are never beside those of a
+log."""
+_STORAGE_CHARS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +91,14 @@ class LogSettings:
     """Begin a segment also if there are too few bookies, and name some that are away, as long as Qa
     of each write set are there to acknowledge, and Qw - Qa + 1 to recover. Repair makes the missing
     copies. False: wait for bookies."""
+    archive: str = ""
+    """URI of the object storage that sealed segments are copied to: s3://BUCKET/PREFIX, gs://, az://
+    or file:///DIRECTORY. Empty: none. It stays as long as the log has objects there."""
+    archive_after_s: float = 0.0
+    """Copy a sealed segment once its last record is older. 0: at the archiver's next pass."""
+    local_keep_s: float = 0.0
+    """Keep a copied segment on bookies until its last record is older. 0: delete it there once its
+    object is verified."""
 
     def __post_init__(self) -> None:
         for name in (name for name in _WITH_UNITS if isinstance(getattr(self, name), str)):
@@ -97,6 +116,7 @@ class LogSettings:
         if self.encrypt_with and not is_key_name(self.encrypt_with):
             shown = "..."  # it may be the key itself
             raise InvalidSettings("encrypt_with", shown, f"the name of a key is {NAME_ALLOWED}")
+        object.__setattr__(self, "archive", _storage("archive", self.archive))
         _check_type("record_bytes_max", self.record_bytes_max, int)
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise InvalidSettings(
@@ -215,6 +235,20 @@ def _text(name: str, value: object) -> str:
     return value
 
 
+def _storage(name: str, value: object) -> str:
+    """Return the URI of an object storage, without a slash at its end; empty: none."""
+    uri = _text(name, value).rstrip("/")
+    if uri and not (_STORAGE.fullmatch(uri) and len(uri) <= _STORAGE_CHARS_MAX):
+        shown = "..."  # it may have a password
+        raise InvalidSettings(
+            name,
+            shown,
+            "use s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX or "
+            f"file:///DIRECTORY, with {_STORAGE_CHARS_MAX} characters at most and no credentials",
+        )
+    return uri
+
+
 def _choice(kind: type[IntEnum]) -> Callable[[str, object], IntEnum]:
     def parse(name: str, value: object) -> IntEnum:
         if isinstance(value, kind):
@@ -240,5 +274,8 @@ _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "retention_age_s": _settled(duration_s),
     "retention_waits_for_consumers": _settled(flag_of),
     "degraded_writes": _settled(flag_of),
+    "archive": _storage,
+    "archive_after_s": _settled(duration_s),
+    "local_keep_s": _settled(duration_s),
 }
 SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

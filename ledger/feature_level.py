@@ -19,6 +19,7 @@ IDENTITIES: Final = 3
 OWNERS: Final = 4
 HEADER_PAIRS: Final = 5
 KAFKA_BATCHES: Final = 6
+ARCHIVE: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
         OWNERS: Level("0.1.0", "rights go by owner nodes: whose a ledger is, no client changes"),
         HEADER_PAIRS: Level("0.1.0", "headers with a name twice or a null value: record batch 5"),
         KAFKA_BATCHES: Level("0.1.0", "batches that Kafka's producers encoded: record batch 6"),
+        ARCHIVE: Level("0.1.0", "logs with segments in object storage: manifest 4"),
     }
 )
 LEVEL_MAX: Final = max(LEVELS)

@@ -103,6 +103,8 @@ class Entry:
     last_add_confirmed: int
     length: int
     """Payload bytes of this entry and all before it."""
+    frame: memoryview
+    """The entry as bookies store it: header, payload, authentication code."""
 
 
 class Read:
@@ -203,6 +205,7 @@ class Read:
                 payload_of(frame, header),
                 header.last_add_confirmed,
                 header.length,
+                frame,
             )
         if found.damaged is not None:
             metrics.DIGEST_MISMATCHES.add()
@@ -284,6 +287,11 @@ class LedgerReader:
     def metadata(self) -> LedgerMetadata:
         """As this reader knows it."""
         return self._known.metadata
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        """Custom metadata of the ledger, as this reader knows them."""
+        return self._known.metadata.custom
 
     @property
     def closed(self) -> bool:

@@ -16,9 +16,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 502,
-    "product lines": 107_500,
-    "test lines": 141_000,
+    "product files": 507,
+    "product lines": 108_200,
+    "test lines": 142_500,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

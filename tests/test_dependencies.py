@@ -79,8 +79,8 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    extras = (None, "spark", "demo", "tls", "console", "encryption", "otel", "kafka")
-    core, spark, demo, tls, console, encryption, otel, kafka = map(declared, extras)
+    extras = (None, "spark", "demo", "tls", "console", "encryption", "otel", "kafka", "archive")
+    core, spark, demo, tls, console, encryption, otel, kafka, archive = map(declared, extras)
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -96,6 +96,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         )
         and not (name in demo and user.startswith(DEMO))
         and not (name in otel and user == "dlog/spans.py")
+        and not (name in archive and user == "dlog/archive/object_store.py")
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -116,6 +117,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("encryption").keys() <= imported("dlog").keys()
     assert declared("kafka").keys() <= imported("dlog").keys()
     assert declared("otel").keys() <= imported("dlog").keys()
+    assert declared("archive").keys() <= imported("dlog/archive").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests", "examples").keys()
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dlog.aio.handle import opening
+from dlog.aio.maintain.archive import ArchiveProgress, ArchiveReport
+from dlog.aio.maintain.archive import archive_log as archive
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
 from dlog.aio.maintain.lifecycle import check_level, create, drop, rename, seal
 from dlog.aio.maintain.trim import Before, Keep, plan, truncate
@@ -41,6 +43,8 @@ from ledger.log_events import now_ms
 from ledger.values import Duration, Size
 
 __all__ = [
+    "ArchiveProgress",
+    "ArchiveReport",
     "AuditProgress",
     "AuditReport",
     "CompressionSample",
@@ -53,6 +57,7 @@ __all__ = [
     "TrimPlan",
     "VerifyProgress",
     "VerifyReport",
+    "archive_log",
     "audit_namespace",
     "consumer_info",
     "create_log",
@@ -193,7 +198,7 @@ async def update_settings(
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
         manifest, _ = await node.read()
-        if not manifest.settings.encrypt_with:
+        if not (manifest.settings.encrypt_with and manifest.settings.archive):
             await check_level(ledgers.store, change(manifest.settings))
         incarnation = manifest.incarnation if incarnation is None else incarnation
         edit = change_settings(name, incarnation=incarnation, change=change)
@@ -251,7 +256,7 @@ async def log_compression(
     check_name(name)
     async with connected(uri, client) as ledgers:
         manifest, _ = await ManifestNode(ledgers.store, name).read()
-        return await sample_compression(ledgers, manifest)
+        return await sample_compression(ledgers, name, manifest)
 
 
 async def log_tail(client: Ledgers, name: str) -> LogTail:
@@ -338,6 +343,30 @@ async def delete_log(
     check_name(name)
     async with connected(uri, client) as ledgers:
         await drop(ledgers, ManifestNode(ledgers.store, name), incarnation=incarnation)
+
+
+async def archive_log(
+    name: str,
+    *,
+    at_once: bool = False,
+    on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> ArchiveReport:
+    """Copy sealed segments of a log to its object storage, as its settings `archive_after_s` and
+    `local_keep_s` say; return what was done.
+
+    Each object is read back before the log refers to it, and again before the segment's ledger is
+    deleted. *at_once*: all that is sealed is copied, however young; ledgers go as the settings say.
+    May run beside everything else, several times at once: one of them archives a segment. A segment
+    that fails is in the report, with the reason, and stays where it is. *on_progress* is called
+    from this task after each part of an object. Raises `InvalidName`, `NoSuchLog`,
+    `InvalidSettings` if the log has no `archive`, `ArchiveMissing`, `ObjectStorageRefused` if its
+    storage cannot be opened, and `MetadataUnavailable`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        return await archive(ledgers, node, now_ms=now_ms, at_once=at_once, on_progress=on_progress)
 
 
 async def audit_namespace(

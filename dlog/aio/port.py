@@ -26,6 +26,10 @@ class LedgerEntry(Protocol):
     def length(self) -> int:
         """Payload bytes of this entry and all before it in its ledger."""
 
+    @property
+    def frame(self) -> memoryview:
+        """The entry as bookies store it: header, payload, authentication code."""
+
 
 class LedgerAppender(Protocol):
     """The one writer of a ledger."""
@@ -55,7 +59,9 @@ class LedgerTail(Protocol):
     @property
     def ledger_id(self) -> LedgerId: ...
     @property
-    def metadata(self) -> LedgerMetadata: ...
+    def custom(self) -> Mapping[str, bytes]:
+        """Custom metadata of the ledger."""
+
     @property
     def closed(self) -> bool: ...
     @property

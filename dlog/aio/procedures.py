@@ -4,6 +4,7 @@ ledgers."""
 from typing import Any, TypeVar
 
 from dlog.aio.port import Ledgers
+from dlog.archive import object_store
 from dlog.protocol import actions
 from ledger.metastore.port import MetadataStore
 from ledger.procedures import Perform, run
@@ -49,7 +50,8 @@ def on_store(store: MetadataStore) -> Perform:
 
 
 def on_ledgers(ledgers: Ledgers) -> Perform:
-    """Return what does the actions of the metadata store, and fences and deletes ledgers."""
+    """Return what does the actions of the metadata store, and fences and deletes ledgers, and
+    deletes objects."""
     otherwise = on_store(ledgers.store)
 
     async def perform(action: Action[Any]) -> object:
@@ -58,6 +60,10 @@ def on_ledgers(ledgers: Ledgers) -> Perform:
                 await ledgers.recover(ledger_id)
             case actions.DeleteLedger(ledger_id):
                 await ledgers.delete(ledger_id)
+            case actions.DeleteObject(storage, name):
+                await object_store.open_folder(storage).delete(name)
+            case actions.ListObjects(storage):
+                return await object_store.open_folder(storage).names()
             case _:
                 return await otherwise(action)
         return None

@@ -5,11 +5,18 @@ operators do, for where it is. One that does not answer in a way is said to be s
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dlog.aio.port import LedgerTail
-from dlog.aio.read.segments import facts_of, find_place, first_offset_of, opened_whole
+from dlog.aio.read.segments import (
+    facts_of,
+    find_place,
+    first_offset_of,
+    opened_segment,
+    opened_whole,
+)
 from dlog.aio.store import ManifestNode, read_consumers
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
 from dlog.health.survey import operator_of
@@ -62,7 +69,10 @@ class TracedRecord:
     segment: Segment
     ledger_id: LedgerId
     entry_id: EntryId
-    metadata: LedgerMetadata
+    metadata: LedgerMetadata | None
+    """None: the segment has left the bookies, and its entry was read from its object."""
+    custom: Mapping[str, bytes]
+    """Custom metadata of the ledger."""
     writer: WrittenBy
     replicas: tuple[TracedReplica, ...]
     """In the order of the entry's write set."""
@@ -101,10 +111,17 @@ async def trace_record(
         else _at_offset(client, log, manifest, place)
     )
     ledger_id = found.segment.ledger_id
-    metadata = await client.describe(ledger_id)
-    replicas = await _replicas(
-        client, ledger_id, metadata, EntryId(found.entry), timeout_s, security
-    )
+    metadata: LedgerMetadata | None = None
+    replicas: tuple[TracedReplica, ...] = ()
+    if found.segment.location.on_bookies:
+        metadata = await client.describe(ledger_id)
+        custom = metadata.custom
+        replicas = await _replicas(
+            client, ledger_id, metadata, EntryId(found.entry), timeout_s, security
+        )
+    else:
+        async with opened_segment(client, log, found.segment) as reader:
+            custom = reader.custom
     offset = place if isinstance(place, int) else None
     return TracedRecord(
         log=log,
@@ -115,7 +132,8 @@ async def trace_record(
         ledger_id=ledger_id,
         entry_id=EntryId(found.entry),
         metadata=metadata,
-        writer=written_by(manifest, found.segment, metadata.custom),
+        custom=custom,
+        writer=written_by(manifest, found.segment, custom),
         replicas=replicas,
         consumers=tuple(await read_consumers(client.store, log, manifest)),
     )

@@ -71,9 +71,7 @@ class ProducerRecovery:
     async def _read(self, segment: Segment, reader: LedgerTail) -> None:
         assert segment.sealed is not None
         assert segment.first_offset is not None
-        opener = await Opener.of(
-            segment.ledger_id, reader.metadata.custom, self._manifest.incarnation
-        )
+        opener = await Opener.of(segment.ledger_id, reader.custom, self._manifest.incarnation)
         last, wanted = int(segment.sealed.last_entry), 1
         while last >= 0:
             first = max(0, last - wanted + 1)

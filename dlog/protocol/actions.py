@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlog.manifest import Sealed
+from dlog.manifest import Sealed, Segment, StoredObject
 from ledger.ids import LedgerId
 from ledger.metastore.ops import Op, Versioned
 from ledger.protocol.procedure import Action
@@ -72,6 +72,42 @@ class RecoverSegment(Action[Sealed]):
 
     ledger_id: LedgerId
     last_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToObject(Action[StoredObject]):
+    """Write the ledger of a sealed segment to a new object, then read that back, all of it: the
+    answer is what holds it for certain. *name* is of this attempt alone. Raises `NoSuchLedger`,
+    `DamagedObject`, `ObjectLost`, and what bookies and storage raise: there may be an object
+    then, or not."""
+
+    segment: Segment
+    storage: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyObject(Action[None]):
+    """Read the whole object of *segment*. Raises `ObjectLost`, `DamagedObject`, and what the
+    storage raises."""
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject(Action[None]):
+    """No error if there is none. Raises what the storage raises."""
+
+    storage: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListObjects(Action[list[str]]):
+    """Answer: the names of the objects in a log's folder; the newest ones may be missing. Raises
+    what the storage raises."""
+
+    storage: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from dlog.errors import DamagedLog, NoSuchLog, ObjectStorageUnsupported, Trimmed
+from dlog.errors import DamagedLog, NoSuchLog, ObjectLost, Trimmed
 from dlog.manifest import Manifest, Segment
 from ledger.delays import Backoff
 from ledger.errors import LogError
@@ -391,8 +391,8 @@ class Cursor:
     def _enter(self, segment: Segment, first_offset: int, manifest: Manifest) -> CursorEffect:
         if segment == self._missing:  # its location, too: it may have moved meanwhile
             if (stored := segment.location.object) is not None:
-                what = f"segment {segment.number}"
-                return Fail(ObjectStorageUnsupported(self.log, what, stored.name, "read"))
+                offsets = f"{first_offset}..{(segment.end_offset or 1) - 1}"
+                return Fail(ObjectLost(self.log, offsets, f"{stored.storage}/{stored.name}"))
             return Fail(
                 DamagedLog(
                     self.log,

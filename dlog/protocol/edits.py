@@ -17,8 +17,8 @@ old one, and is about other records.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
-from dlog.manifest import Manifest, Sealed
+from dlog.errors import InvalidSettings, LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
+from dlog.manifest import Location, Manifest, Sealed, StoredObject
 from dlog.position import NO_TXID
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
@@ -203,12 +203,17 @@ def end_log(log: str, *, incarnation: str, ends: Mapping[int, Sealed]) -> Edit:
 def change_settings(
     log: str, *, incarnation: str, change: Callable[[LogSettings], LogSettings]
 ) -> Edit:
-    """Replace the settings by what *change* makes of them. Raises `NoSuchLog`, what it raises."""
+    """Replace the settings by what *change* makes of them. Raises `NoSuchLog`, what it raises, and
+    `InvalidSettings` if it takes away the storage of objects that there are."""
 
     def edit(manifest: Manifest) -> Manifest:
         check_incarnation(manifest, log, incarnation)
         check_living(manifest, log)
-        return replace(manifest, settings=change(manifest.settings))
+        settings = change(manifest.settings)
+        if settings.archive != manifest.settings.archive and manifest.has_objects:
+            reason = f"log {log!r} has objects in {manifest.settings.archive}, where they stay"
+            raise InvalidSettings("archive", settings.archive, reason)
+        return replace(manifest, settings=settings)
 
     return edit
 
@@ -230,12 +235,45 @@ def retain(log: str, *, seen: Manifest, now_ms: int, processed: int | None) -> E
     return edit
 
 
-def forget_deleted(ledgers: Iterable[LedgerId]) -> Edit:
-    """Take *ledgers*, which do not exist any more, off the list of those to delete."""
-    gone = tuple(ledgers)
+def add_object(log: str, number: int, stored: StoredObject, *, incarnation: str) -> Edit:
+    """Record that segment *number* is in *stored* as well, which holds all of it for certain.
+
+    Nothing is left to do if the segment was trimmed, or is in another object: *stored* is then
+    never listed again, by nobody. Raises `NoSuchLog`, `ManifestTooLarge`."""
 
     def edit(manifest: Manifest) -> Manifest:
-        return manifest.deleted(gone)
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        segment = manifest.find(number)
+        if segment is None or segment.location.object is not None:
+            return manifest
+        manifest.check_room(log)
+        return manifest.with_object(number, stored)
+
+    return edit
+
+
+def leave_bookies(log: str, number: int, stored: StoredObject, *, incarnation: str) -> Edit:
+    """Let segment *number* be in *stored* alone, which was just verified; list its ledger for
+    deletion. Nothing is left to do unless it is in both. Raises `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        segment = manifest.find(number)
+        if segment is None or segment.location != Location(object=stored):
+            return manifest
+        return manifest.without_ledger(number)
+
+    return edit
+
+
+def forget_deleted(ledgers: Iterable[LedgerId], objects: Iterable[StoredObject] = ()) -> Edit:
+    """Take *ledgers* and *objects*, which do not exist any more, off the lists."""
+    gone, gone_objects = tuple(ledgers), tuple(objects)
+
+    def edit(manifest: Manifest) -> Manifest:
+        return manifest.deleted(gone, gone_objects)
 
     return edit
 

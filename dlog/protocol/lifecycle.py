@@ -41,12 +41,12 @@ from dlog.errors import (
     LogExists,
     LostOwnership,
     NoSuchLog,
-    ObjectStorageUnsupported,
     TakeoverFailed,
 )
 from dlog.manifest import Manifest, Sealed
 from dlog.names import check_new_name, node_of
 from dlog.protocol.actions import Children, Exists, Fence, Get, RecoverSegment, Transact
+from dlog.protocol.archive import delete_all_objects
 from dlog.protocol.consumer_steps import consumer_names, consumers_path, delete_consumers
 from dlog.protocol.edits import check_incarnation, check_living, drop_log, end_log
 from dlog.protocol.manifest_steps import (
@@ -120,8 +120,8 @@ def create(
 def drop(node: ManifestSteps, *, incarnation: str | None = None) -> Steps[None]:
     """Delete the log; with *incarnation*, only that one. Raises `NoSuchLog`, also if another
     process had begun to delete it, and that one or this one has finished by now;
-    `MetadataUnavailable` (then repeat it); `ObjectStorageUnsupported` if the log is marked and its
-    ledgers are gone, and its objects have to be deleted by a newer dlog."""
+    `MetadataUnavailable` (then repeat it), and what object storage raises: then the log is marked,
+    its ledgers are gone, and the janitor deletes its objects and its manifest."""
     before = yield from begin_drop(node, incarnation=incarnation)
     yield from finish_drop(node)
     if before.dropped:
@@ -150,11 +150,8 @@ def finish_drop(node: ManifestSteps) -> Steps[None]:
         yield from delete_listed(node, manifest, fenced=True)
         found, version = yield from node.read()
         if found.incarnation == manifest.incarnation:
-            if found.deleting_objects:  # the manifest alone knows their names
-                name = found.deleting_objects[0].name
-                raise ObjectStorageUnsupported(
-                    node.log, "a segment that is to be deleted", name, "delete"
-                )
+            assert not found.deleting_objects, "the manifest alone knows their names"
+            yield from delete_all_objects(found)
             yield from node.check_mark(found.life, version)
             own = CheckOp(node.mark_of(found.life))
             yield from delete_consumers(node.log, own)

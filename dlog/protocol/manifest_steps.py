@@ -23,7 +23,16 @@ from typing import Final
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, path_of
-from dlog.protocol.actions import Create, Delete, DeleteLedger, Exists, Get, Sync, Transact
+from dlog.protocol.actions import (
+    Create,
+    Delete,
+    DeleteLedger,
+    DeleteObject,
+    Exists,
+    Get,
+    Sync,
+    Transact,
+)
 from dlog.protocol.edits import Edit, forget_deleted
 from ledger.errors import (
     BadVersion,
@@ -242,14 +251,20 @@ class ManifestSteps:
 def delete_listed(
     node: ManifestSteps, manifest: Manifest, *, fenced: bool = False
 ) -> Steps[Manifest]:
-    """Second step of a deletion: delete the ledgers in `deleting`, then clear the list.
+    """Second step of a deletion: delete what is listed for it, ledgers first, then clear the lists.
 
-    A crash between repeats the first, which is no error for a ledger that is gone. Of a log that is
-    being deleted itself only who has *fenced* the last ones deletes any: a writer may have them."""
-    doomed = manifest.deleting
-    if not doomed or (manifest.dropped and not fenced):
+    A crash between repeats the first, which is no error for what is gone. Of a log that is being
+    deleted itself only who has *fenced* the last ledgers deletes any: a writer may have them."""
+    if manifest.dropped and not fenced:
         return manifest
-    for ledger_id in doomed:
-        with suppress(NoSuchLedger):
-            yield from DeleteLedger(ledger_id)
-    return (yield from node.edit(forget_deleted(doomed)))
+    doomed, objects = manifest.deleting, manifest.deleting_objects
+    if doomed:
+        for ledger_id in doomed:
+            with suppress(NoSuchLedger):
+                yield from DeleteLedger(ledger_id)
+        manifest = yield from node.edit(forget_deleted(doomed))
+    if objects:
+        for stored in objects:
+            yield from DeleteObject(stored.storage, stored.name)
+        manifest = yield from node.edit(forget_deleted((), objects))
+    return manifest

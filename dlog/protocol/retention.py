@@ -11,7 +11,7 @@ what goes, unless the log changes in between.
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import Manifest, Segment, StoredObject
 from ledger.ids import LedgerId
 
 
@@ -26,7 +26,7 @@ class TrimPlan:
     trim_offset: int
     """The first one that can be read after it."""
     segments: tuple[Segment, ...]
-    """They go whole; so do their ledgers."""
+    """They go whole; so do their ledgers and objects."""
     waiting: tuple[LedgerId, ...]
     """Ledgers that an earlier truncation left to be deleted; they go too."""
     inside: Segment | None
@@ -42,6 +42,11 @@ class TrimPlan:
         """What is deleted, in this order."""
         own = (s.ledger_id for s in self.segments if s.location.on_bookies)
         return (*self.waiting, *own)
+
+    @property
+    def objects(self) -> tuple[StoredObject, ...]:
+        """What is deleted in object storage."""
+        return tuple(s.location.object for s in self.segments if s.location.object)
 
     @property
     def bytes(self) -> int:

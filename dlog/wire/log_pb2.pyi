@@ -113,7 +113,7 @@ class ManifestNode(_message.Message):
 
     @_builtins.property
     def elsewhere(self) -> _containers.RepeatedCompositeFieldContainer[Global___LocationNode]:
-        """If there is one of these, version is 4.
+        """If there is one of these, or settings.archive, version is 4.
         of segments that are not on bookies alone
         """
 
@@ -168,7 +168,7 @@ Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
 
 @_typing.final
 class LocationNode(_message.Message):
-    """Where the entries of a sealed segment are. The log's object storage is known by its URI."""
+    """Where the entries of a sealed segment are."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -203,7 +203,7 @@ class ObjectNode(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """relative to the URI, never empty"""
+    """relative to settings.archive/incarnation, never empty"""
     bytes: _builtins.int
     def __init__(
         self,
@@ -264,6 +264,9 @@ class SettingsNode(_message.Message):
     RETENTION_WAITS_FOR_CONSUMERS_FIELD_NUMBER: _builtins.int
     NO_DEGRADED_WRITES_FIELD_NUMBER: _builtins.int
     ENCRYPT_WITH_FIELD_NUMBER: _builtins.int
+    ARCHIVE_FIELD_NUMBER: _builtins.int
+    ARCHIVE_AFTER_MS_FIELD_NUMBER: _builtins.int
+    LOCAL_KEEP_MS_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
@@ -286,6 +289,10 @@ class SettingsNode(_message.Message):
     """absent in old manifests, which allow them"""
     encrypt_with: _builtins.str
     """name of a key; then the manifest's version is 3"""
+    archive: _builtins.str
+    """URI of object storage; then the manifest's version is 4"""
+    archive_after_ms: _builtins.int
+    local_keep_ms: _builtins.int
     def __init__(
         self,
         *,
@@ -305,10 +312,13 @@ class SettingsNode(_message.Message):
         retention_waits_for_consumers: _builtins.bool = ...,
         no_degraded_writes: _builtins.bool = ...,
         encrypt_with: _builtins.str = ...,
+        archive: _builtins.str = ...,
+        archive_after_ms: _builtins.int = ...,
+        local_keep_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "archive", b"archive", "archive_after_ms", b"archive_after_ms", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "local_keep_ms", b"local_keep_ms", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,9 +28,21 @@ Hook = Callable[..., Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FakeEntry:
+    ledger_id: LedgerId
     entry_id: EntryId
     payload: bytes
     length: int
+
+    @property
+    def frame(self) -> memoryview:
+        frame = encode_frame(
+            ledger_id=self.ledger_id,
+            entry_id=self.entry_id,
+            last_add_confirmed=self.entry_id - 1,
+            length=self.length,
+            payload=self.payload,
+        )
+        return memoryview(frame)
 
 
 @dataclass(slots=True)
@@ -234,8 +246,8 @@ class FakeReader:
         self._proven: int = NO_ENTRY
 
     @property
-    def metadata(self) -> LedgerMetadata:
-        return self._ledger.metadata
+    def custom(self) -> Mapping[str, bytes]:
+        return self._ledger.custom
 
     @property
     def closed(self) -> bool:
@@ -300,7 +312,7 @@ class FakeReader:
     def _entry(self, entry_id: int) -> FakeEntry:
         entries = self._ledger.entries
         length = sum(map(len, entries[: entry_id + 1]))
-        return FakeEntry(EntryId(entry_id), entries[entry_id], length)
+        return FakeEntry(self.ledger_id, EntryId(entry_id), entries[entry_id], length)
 
     async def close(self) -> None:
         if not self._closed_handle:

@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+from dlog.archive.object_format import ArchivedSegment, ObjectEncoder
 from dlog.columns import Columns
 from dlog.encoded_batch import placed
 from dlog.envelope import seal
@@ -30,6 +31,7 @@ from dlog.kafka.protocol.group_offsets import (
 )
 from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
 from dlog.kafka_batch import KafkaRecords, parse_kafka_header
+from dlog.manifest import Sealed
 from dlog.protocol.client_table import ClientTable, encode_result
 from dlog.protocol.command import (
     CommandEnvelope,
@@ -55,7 +57,7 @@ from dlog.protocol.snapshot import SnapshotHeader, write_snapshot
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, encode_batch, encode_kafka
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
-from ledger.ids import BookieIdentity
+from ledger.ids import BookieIdentity, EntryId, LedgerId
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -100,6 +102,20 @@ FRAME, LAC = (
     for name in ("entry with HMAC", "explicit LAC")
 )
 """Of version 1, which is not written any more."""
+ARCHIVED: Final = ArchivedSegment(
+    incarnation="a" * 16,
+    log="orders",
+    number=3,
+    ledger_id=LedgerId(7),
+    first_offset=500,
+    sealed=Sealed(EntryId(0), 1, 7, 1, 2, 1_764_000_000_000, 1_764_000_000_001),
+    created_ms=1_764_000_000_000,
+    archived_ms=1_764_000_000_002,
+    custom={"dlog.log": b"orders"},
+)
+OBJECT_FRAME: Final = encode_frame(
+    ledger_id=7, entry_id=0, last_add_confirmed=-1, length=7, payload=b"payload"
+)
 RUNS: Final = (
     AddRun(7, KEY, [3], [len(FRAME)], FRAME),
     AddRun(7, KEY, [-1], [len(LAC)], LAC, explicit_lac=True),
@@ -231,6 +247,7 @@ def values() -> Mapping[str, bytes]:
         "digest": encode_digest(DIGEST),
         "snapshot": snapshot(),
         **{name: encode_change(change) for name, change in GROUP_CHANGES.items()},
+        "object": archived_object(),
         "batch 1": batch(Codec.NONE),
         "batch 2": batch(Codec.NONE, headers=HEADERS),
         "batch 3": _full(Codec.NONE),
@@ -290,6 +307,12 @@ def snapshot() -> bytes:
     out = BytesIO()
     write_snapshot(out, SNAPSHOT, clients().encode(), lambda stream: stream.write(STATE))
     return out.getvalue()
+
+
+def archived_object() -> bytes:
+    encoder = ObjectEncoder(ARCHIVED)
+    blocks = [encoder.begin(), encoder.add(OBJECT_FRAME), encoder.end()]
+    return b"".join(filter(None, blocks))
 
 
 def _full(codec: Codec) -> bytes:

@@ -91,6 +91,26 @@ ELSEWHERE: Final = replace(
     epoch=1,
     deleting_objects=(StoredObject("orders/0-77c1", 1024),),
 )
+_STORAGE: Final = f"s3://bucket/logs/{MANIFEST.incarnation}"
+ARCHIVED: Final = replace(
+    MANIFEST,
+    settings=replace(
+        MANIFEST.settings, archive="s3://bucket/logs", archive_after_s=3600, local_keep_s=86400
+    ),
+    segments=(
+        Segment(
+            1,
+            LedgerId(7),
+            1_764_000_000_000,
+            0,
+            SEALED,
+            Location(object=StoredObject("1-5f3a1c2b", 4096, _STORAGE)),
+        ),
+    ),
+    next_segment=2,
+    epoch=1,
+    deleting_objects=(StoredObject("0-77c10000", 1024, _STORAGE),),
+)
 ENCRYPTED: Final = replace(MANIFEST, settings=LogSettings(encrypt_with="one"))
 QUOTAS: Final = Quotas((Quota(Subject.LOGS, "billing/*", 100_000, 100, 200_000, 200),))
 LEVEL_2: Final = ClusterLevel(2, needs="0.1.0")
@@ -150,6 +170,7 @@ def values() -> Mapping[str, bytes]:
         "manifest": MANIFEST.encode("orders"),
         "manifest, encrypted": ENCRYPTED.encode("orders"),
         "manifest, with objects": ELSEWHERE.encode("orders"),
+        "manifest, archived": ARCHIVED.encode("orders"),
         "quotas": QUOTAS.encode(),
         "instance": encode_instance("instance", ClusterLevel()),
         "instance, level 2": encode_instance("instance", LEVEL_2),
@@ -178,6 +199,7 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "manifest": Manifest.decode(kept["manifest"], path="/kept"),
         "manifest, encrypted": Manifest.decode(kept["manifest, encrypted"], path="/kept"),
         "manifest, with objects": Manifest.decode(kept["manifest, with objects"], path="/kept"),
+        "manifest, archived": Manifest.decode(kept["manifest, archived"], path="/kept"),
         "quotas": Quotas.decode(kept["quotas"]),
         "instance": decode_instance(kept["instance"]),
         "instance, level 2": decode_instance(kept["instance, level 2"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from dlog.archive.object_format import TRAILER_BYTES, footer_range, parse_footer
 from dlog.envelope import unseal
 from dlog.errors import NotLeader
 from dlog.kafka.protocol.group_offsets import decode_change
@@ -146,6 +147,18 @@ def test_records_of_replicas_are_understood() -> None:
 def test_records_of_consumer_groups_are_understood() -> None:
     for name, change in written.GROUP_CHANGES.items():
         assert decode_change(KEPT[name], log="_kafka/offsets-0", offset=1) == change
+
+
+def test_a_segment_in_object_storage_is_read() -> None:
+    kept = KEPT["object"]
+    end = kept[-TRAILER_BYTES:]
+    footer = footer_range(end, len(kept))
+    index = parse_footer(kept[footer.start : footer.stop], end, len(kept))
+    assert index.segment == written.ARCHIVED
+    block = index.range_of(0)
+    (entry,) = index.entries_in(0, kept[block.start : block.stop])
+    assert (entry.entry_id, bytes(entry.payload), entry.length) == (0, b"payload", 7)
+    assert index.verify(entry).ledger_id == written.ARCHIVED.ledger_id
 
 
 def test_a_snapshot_is_read() -> None:

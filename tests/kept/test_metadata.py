@@ -4,6 +4,7 @@ import json
 
 from ledger.feature_level import ClusterLevel
 from tests.kept.metadata import (
+    ARCHIVED,
     COOKIE,
     ELSEWHERE,
     ENCRYPTED,
@@ -38,6 +39,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "manifest": MANIFEST,
         "manifest, encrypted": ENCRYPTED,
         "manifest, with objects": ELSEWHERE,
+        "manifest, archived": ARCHIVED,
         "quotas": QUOTAS,
         "instance": ("instance", ClusterLevel()),
         "instance, level 2": ("instance", LEVEL_2),

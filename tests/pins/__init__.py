@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).parents[2]
 DIRECTORY: Final = ROOT / "requirements"
 FILES: Final[dict[str, tuple[str, ...]]] = {
     "build": (),
-    "product": ("tls", "console", "encryption", "otel", "kafka"),
+    "product": ("tls", "console", "encryption", "otel", "kafka", "archive"),
     "spark": ("spark", "demo"),
     "dev": ("dev", "connect"),
     "docs": ("docs",),

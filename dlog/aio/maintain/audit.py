@@ -1,4 +1,7 @@
-"""Audit of a namespace: do its logs and its ledgers fit together? Changes nothing by itself."""
+"""Audit of a namespace: do its logs, ledgers and objects fit together? Changes nothing by itself.
+
+A list of objects proves none missing: each object of a segment is looked for by its name.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,15 +11,20 @@ from dlog.aio.maintain.janitor import remove_orphan
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
 from dlog.aio.port import Ledgers
+from dlog.aio.procedures import run_on_ledgers
 from dlog.aio.store import ManifestNode, delete_listed
+from dlog.archive import object_store
 from dlog.errors import NoSuchLog
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import Manifest, Segment, StoredObject
+from dlog.protocol.archive import orphan_objects
 from dlog.protocol.orphans import OrphanKind
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.tasks import for_each
 
 T = TypeVar("T")
 
+OBJECTS_AT_ONCE: Final = 16
 FINDINGS_MAX: Final = 10_000
 """How many of each kind a report names; it counts all."""
 
@@ -33,11 +41,31 @@ class MissingLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingObject:
+    """A segment whose object does not exist, or has another size than when it was written."""
+
+    log: str
+    segment: int
+    object: str
+    records: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanObject:
+    """An object of an attempt that failed."""
+
+    log: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingLedgers:
-    """Ledgers of a log that are listed for deletion and still there."""
+    """Ledgers and objects of a log that are listed for deletion and still there."""
 
     log: str
     ledgers: tuple[LedgerId, ...]
+    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +74,11 @@ class AuditReport:
     ledgers: int
     segments: int
     missing: tuple[MissingLedger, ...]
+    missing_objects: tuple[MissingObject, ...]
     orphans: tuple[Unlisted, ...]
     """Provably of no use to any log; with *repair* they were deleted."""
+    orphan_objects: tuple[OrphanObject, ...]
+    """The same of objects."""
     waiting: tuple[WaitingLedgers, ...]
     """Left by a truncation that did not finish; with *repair* they were deleted."""
     half_deleted: tuple[str, ...]
@@ -68,8 +99,9 @@ class AuditReport:
     @property
     def healthy(self) -> bool:
         """True iff nothing is lost, leaked or unreadable, or all that was has been repaired."""
-        leaks = (self.orphans, self.waiting, self.half_deleted)
-        return not (self.missing or self.troubles or (any(leaks) and not self.repaired))
+        leaks = (self.orphans, self.orphan_objects, self.waiting, self.half_deleted)
+        lost = self.missing or self.missing_objects
+        return not (lost or self.troubles or (any(leaks) and not self.repaired))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +139,8 @@ class _Auditor:
         self._on_progress = on_progress
         self._logs = self._segments = self._unlisted = self._foreign = self._undecided = 0
         self._missing: list[MissingLedger] = []
+        self._missing_objects: list[MissingObject] = []
+        self._orphan_objects: list[OrphanObject] = []
         self._orphans: list[Unlisted] = []
         self._waiting: list[WaitingLedgers] = []
         self._half_deleted: list[str] = []
@@ -122,8 +156,9 @@ class _Auditor:
             if self._repair:
                 await finish_drop(self._ledgers, node)
             return
-        if manifest.deleting:
-            self._note(self._waiting, WaitingLedgers(node.log, manifest.deleting))
+        if manifest.deleting or manifest.deleting_objects:
+            objects = tuple(stored.name for stored in manifest.deleting_objects)
+            self._note(self._waiting, WaitingLedgers(node.log, manifest.deleting, objects))
             if self._repair:
                 await delete_listed(self._ledgers, node, manifest)
         for segment in manifest.segments:
@@ -133,6 +168,38 @@ class _Auditor:
                 records = segment.sealed.records if segment.sealed else None
                 lost = MissingLedger(node.log, segment.number, segment.ledger_id, records)
                 self._note(self._missing, lost)
+        if manifest.storage:
+            await self._look_at_objects(node, manifest)
+
+    async def _look_at_objects(self, node: ManifestNode, manifest: Manifest) -> None:
+        folder = object_store.open_folder(manifest.storage)
+
+        async def look_at(segment: Segment) -> None:
+            stored, sealed = segment.location.object, segment.sealed
+            assert stored is not None, "only those with an object are looked at"
+            assert sealed is not None, "only sealed segments have one"
+            size = await folder.size(stored.name)
+            if size == stored.bytes or not await self._is_listed(node, stored):
+                return
+            reason = "does not exist" if size is None else f"has {size} bytes, not {stored.bytes}"
+            lost = MissingObject(node.log, segment.number, stored.name, sealed.records, reason)
+            self._note(self._missing_objects, lost)
+
+        archived = [segment for segment in manifest.segments if segment.location.object]
+        await for_each(archived, look_at, at_once=OBJECTS_AT_ONCE)
+        orphans = await run_on_ledgers(
+            orphan_objects(node.steps, incarnation=manifest.incarnation, delete=self._repair),
+            self._ledgers,
+        )
+        for name in orphans:
+            self._note(self._orphan_objects, OrphanObject(node.log, name))
+
+    async def _is_listed(self, node: ManifestNode, stored: StoredObject) -> bool:
+        try:
+            manifest, _ = await node.read()
+        except NoSuchLog:
+            return False
+        return any(segment.location.object == stored for segment in manifest.segments)
 
     async def look_at_ledger(self, found: Survey, each: Unlisted) -> None:
         self._unlisted += 1
@@ -165,6 +232,8 @@ class _Auditor:
             ledgers=len(found.ledgers),
             segments=self._segments,
             missing=tuple(self._missing),
+            missing_objects=tuple(self._missing_objects),
+            orphan_objects=tuple(self._orphan_objects),
             orphans=tuple(self._orphans),
             waiting=tuple(self._waiting),
             half_deleted=tuple(self._half_deleted),

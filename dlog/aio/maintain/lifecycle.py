@@ -16,7 +16,7 @@ from dlog.protocol import lifecycle
 from dlog.protocol.actions import RecoverSegment
 from dlog.settings import LogSettings
 from ledger.errors import NoNamespace
-from ledger.feature_level import ENCRYPTION
+from ledger.feature_level import ARCHIVE, ENCRYPTION
 from ledger.feature_level_upgrade import read_held
 from ledger.ids import LedgerId
 from ledger.metastore.port import MetadataStore
@@ -44,9 +44,14 @@ async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | N
 async def check_level(store: MetadataStore, settings: LogSettings | None) -> None:
     """Raise `LevelTooLow` if a log with *settings* is written as older programs cannot read it, and
     there may be some. A level never falls: what passes once may be done later on."""
-    if settings is not None and settings.encrypt_with:
-        with suppress(NoNamespace):  # whoever opens it says so
-            (await read_held(store)).check_brings(ENCRYPTION, "an encrypted log")
+    if settings is None or not (settings.encrypt_with or settings.archive):
+        return
+    with suppress(NoNamespace):  # whoever opens it says so
+        held = await read_held(store)
+        if settings.encrypt_with:
+            held.check_brings(ENCRYPTION, "an encrypted log")
+        if settings.archive:
+            held.check_brings(ARCHIVE, "a log with object storage")
 
 
 async def drop(ledgers: Ledgers, node: ManifestNode, *, incarnation: str | None = None) -> None:

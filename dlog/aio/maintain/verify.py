@@ -3,7 +3,8 @@
 Reads only; nothing is fenced and no writer is disturbed. Entries of an open segment are looked
 at up to the last add confirmed. What seems to be missing is looked for twice: an entry may be
 on its way to the last of its bookies, or have moved with an ensemble change.
-Bounded: a window of entries at a time, and of each entry the payload of one replica.
+Bounded: a window of entries at a time, and of each entry the payload of one replica. Of a segment
+in object storage the whole object is read, block after block.
 
 What is found may be handed to repair, as marks (`mark_faults`): what is marked its workers look at.
 A mark is a suspicion. Replicas that differ and are each whole are not handed on: which of them is
@@ -20,8 +21,10 @@ from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_ex
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import opened_whole
 from dlog.aio.store import ManifestNode
+from dlog.archive.object_format import ObjectEntry
+from dlog.archive.object_tail import verify_object
 from dlog.envelope import decode_facts
-from dlog.errors import DamagedBatch, NoSuchLog
+from dlog.errors import DamagedBatch, NoSuchLog, ObjectLost
 from dlog.manifest import Manifest, Segment
 from dlog.protocol.edits import check_living
 from dlog.protocol.verification import (
@@ -31,7 +34,7 @@ from dlog.protocol.verification import (
     SegmentCheck,
 )
 from ledger.entry import Header, ReplicaFault, judge_replicas, payload_of
-from ledger.errors import BookieUnavailable, NoSuchLedger
+from ledger.errors import BookieUnavailable, LogError, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log_events import now_ms
 from ledger.mark import MissingReplica, Reason
@@ -163,22 +166,21 @@ class _Verifier:
     async def run(self) -> VerifyReport:
         last_txid = self._manifest.trimmed_txid
         for segment in self._manifest.segments:
-            if segment.sealed is not None and not segment.location.on_bookies:
-                self._note_object(segment)
-                self._segments, last_txid = self._segments + 1, segment.sealed.last_txid
-                continue
             check = SegmentCheck(segment, last_txid=last_txid)
             self._silent.clear()
             try:
-                await self._segment(segment, check)
+                if segment.location.on_bookies:
+                    await self._segment(segment, check)
+                if segment.location.object is not None:
+                    in_both = segment.location.on_bookies
+                    await self._object(segment, None if in_both else check)
             except BookieUnavailable as error:
                 self._note([Problem(segment.number, None, f"its end is not known: {error}")])
             except NoSuchLedger:
                 listed = await self._listed(segment)
                 if listed is not None and listed.location.object is not None:
-                    self._note_object(listed)
-                    assert listed.sealed is not None, "only sealed ones are in objects"
-                    check = SegmentCheck(listed, last_txid=listed.sealed.last_txid)
+                    check = SegmentCheck(listed, last_txid=last_txid)  # it left the bookies
+                    await self._object(listed, check)
                 elif listed is not None:
                     reason = f"its ledger {segment.ledger_id} does not exist: its records are lost"
                     self._note([Problem(segment.number, None, reason)])
@@ -341,13 +343,7 @@ class _Verifier:
             self._entries += 1
             self._replicas += len(found) - len(others)
             self._bytes += right.payload_bytes
-            try:
-                batch = decode_facts(payload_of(frames[right], right))
-                batch.check_headers()
-            except DamagedBatch as error:
-                self._note(check.entry(right, None, str(error)))
-            else:
-                self._note(check.entry(right, batch.header))
+            self._look_into(payload_of(frames[right], right), right, check)
 
     def _fault(
         self,
@@ -394,11 +390,39 @@ class _Verifier:
             )
         )
 
-    def _note_object(self, segment: Segment) -> None:
-        stored = segment.location.object
-        name = "" if stored is None else stored.name
-        reason = f"it is in object storage ({name}): this dlog cannot verify it"
-        self._note([Problem(segment.number, None, reason)])
+    async def _object(self, segment: Segment, check: SegmentCheck | None) -> None:
+        """Read the whole object; *check*: its entries, unless those of the ledger were."""
+        log = self._node.log
+        try:
+            await verify_object(segment, log, on_entry=lambda *entry: self._take(check, *entry))
+        except ObjectLost as error:
+            if await self._listed(segment) is None:
+                self._trimmed += 1
+            else:
+                self._note([Problem(segment.number, None, str(error))])
+        except LogError as error:
+            self._note([Problem(segment.number, None, str(error))])
+        else:
+            if check is not None:
+                self._note(check.end())
+        self._report_progress(segment)
+
+    def _take(self, check: SegmentCheck | None, entry: ObjectEntry, header: Header) -> None:
+        """Check an entry of an object, which is whole by itself."""
+        if check is None:
+            return
+        self._entries += 1
+        self._bytes += header.payload_bytes
+        self._look_into(entry.payload, header, check)
+
+    def _look_into(self, payload: bytes | memoryview, header: Header, check: SegmentCheck) -> None:
+        try:
+            batch = decode_facts(payload)
+            batch.check_headers()
+        except DamagedBatch as error:
+            self._note(check.entry(header, None, str(error)))
+        else:
+            self._note(check.entry(header, batch.header))
 
     async def _listed(self, segment: Segment) -> Segment | None:
         """Return what is listed of *segment* by now; None: it was trimmed."""

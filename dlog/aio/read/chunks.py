@@ -21,7 +21,7 @@ from dlog.aio.read.segments import find_place, learn_end, open_segment
 from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
 from dlog.encryption.ledgers import Opener
-from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
+from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet, ObjectLost
 from dlog.manifest import Segment
 from dlog.position import Place
 from dlog.protocol import cursor as protocol
@@ -182,7 +182,7 @@ class ChunkReader:
     async def _event(self, request: protocol.Request) -> protocol.CursorEvent:
         try:
             return await self._execute(request)
-        except NoSuchLedger:
+        except (NoSuchLedger, ObjectLost):
             await self._leave()
             return protocol.LedgerMissing()
         except LogError as error:
@@ -313,7 +313,7 @@ class ChunkReader:
     async def _opener_of(self, tail: LedgerTail) -> Opener:
         incarnation = self._cursor.incarnation or ""
         try:
-            opener = await Opener.of(tail.ledger_id, tail.metadata.custom, incarnation)
+            opener = await Opener.of(tail.ledger_id, tail.custom, incarnation)
         except DamagedBatch as error:
             raise DamagedLog(self._node.log, f"ledger {tail.ledger_id}: {error.reason}") from error
         self._opener = opener

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
+from dlog.archive import object_store
+from dlog.archive.object_tail import ObjectTail
 from dlog.encryption.ledgers import Opener, wrapping
 from dlog.envelope import decode_facts
 from dlog.errors import (
@@ -21,7 +23,7 @@ from dlog.errors import (
     DamagedLog,
     EncryptionMissing,
     KeyMissing,
-    ObjectStorageUnsupported,
+    ObjectLost,
 )
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
@@ -72,8 +74,8 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
     """Open *segment* of *log* for reading, without recovery; the caller closes it.
 
     All readers of segments come here: nothing else knows that there is more than one kind of
-    place. Raises `ObjectStorageUnsupported`, and what opening a ledger raises; of a segment that
-    has an object, its ledger may be gone by now."""
+    place. Raises what opening a ledger raises, or an object: of a segment that has one, its ledger
+    may be gone by now."""
     stored = segment.location.object
     if segment.location.on_bookies:
         try:
@@ -82,7 +84,7 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
             if stored is None:
                 raise
     assert stored is not None, "a segment is somewhere"
-    raise ObjectStorageUnsupported(log, f"segment {segment.number}", stored.name, "read")
+    return await ObjectTail.open(object_store.open_folder(stored.storage), log, segment)
 
 
 @asynccontextmanager
@@ -177,7 +179,10 @@ async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: Segment) -> Ent
                 await reader.read_last_stored()
                 return reader.last_entry
     except NoSuchLedger:  # deleted with its log: who reads on will see
-        return None
+        if later.location.object is None:
+            return None
+        await reader.read_last_stored()  # or it left the bookies, and was sealed before
+        return reader.last_entry
     end = await reader.read_last_stored()
     reader.learn_confirmed(end)
     return end
@@ -292,17 +297,17 @@ class CompressionSample:
         return self.stored_bytes / self.uncompressed_bytes
 
 
-async def sample_compression(ledgers: Ledgers, manifest: Manifest) -> CompressionSample | None:
+async def sample_compression(
+    ledgers: Ledgers, log: str, manifest: Manifest
+) -> CompressionSample | None:
     """Return the sample; None if no segment has an entry. Disturbs no writer.
 
     Raises what reading raises, and `TimeoutError` after SAMPLE_S."""
     found: list[BatchHeader] = []
     async with asyncio.timeout(SAMPLE_S):
         for segment in manifest.segments[: -SAMPLE_SEGMENTS_MAX - 1 : -1]:
-            if not segment.location.on_bookies:
-                break  # those before it are older still
-            with suppress(NoSuchLedger):  # trimmed meanwhile
-                async with opened(ledgers, segment.ledger_id) as reader:
+            with suppress(NoSuchLedger, ObjectLost):  # trimmed meanwhile
+                async with opened_segment(ledgers, log, segment) as reader:
                     entry = await reader.read_last_add_confirmed()
                     while entry >= 0 and _wants_more(found):
                         found.append(await header_of(reader, entry))

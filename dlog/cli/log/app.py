@@ -1,7 +1,7 @@
 """``dlog log``: logs as a whole, from their creation to their end, and their settings.
 
 The rest is beside it: `append` and `tail` bring records in and out, `overview` and `contents` look
-inside, `maintenance` looks after logs.
+inside, `maintenance` and `archive` look after logs.
 """
 
 import sys
@@ -11,7 +11,7 @@ import typer
 
 from dlog.cli.commands import CHANGES, READS, CommandGroup, include
 from dlog.cli.completion import complete_assignment, complete_codec, complete_setting, did_you_mean
-from dlog.cli.log import append, contents, maintenance, overview, tail
+from dlog.cli.log import append, archive, contents, maintenance, overview, tail
 from dlog.cli.options import Json, LogName, Uri, parse_codec, parse_settings
 from dlog.cli.output import answer, print_json, print_lines, report, write_text
 from dlog.cli.runner import confirm, failed, run_at, run_check
@@ -116,7 +116,7 @@ def _format_setting(value: float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-include(app, append.app, tail.app, overview.app, contents.app, maintenance.app)
+include(app, append.app, tail.app, overview.app, contents.app, maintenance.app, archive.app)
 app.add_typer(settings_app, name="settings")
 
 

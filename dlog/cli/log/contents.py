@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dlog.chunk import Chunk
     from dlog.health.record_trace import TracedRecord, TracedReplica
     from dlog.position import DLSN, Record
-    from ledger.metadata import LedgerMetadata
 
 _DUMP_COLUMNS: Final = (
     "dlsn",
@@ -359,7 +358,7 @@ def _place(offset: int | None, dlsn: str | None) -> "int | DLSN":
 
 def _trace_json(traced: "TracedRecord") -> dict[str, object]:
     record, segment, metadata = traced.record, traced.segment, traced.metadata
-    quorum = metadata.quorum
+    ensemble = () if metadata is None else metadata.fragment_of(traced.entry_id).bookies
     return {
         "log": traced.log,
         "offset": traced.offset,
@@ -367,17 +366,18 @@ def _trace_json(traced: "TracedRecord") -> dict[str, object]:
         "timestamp_ms": None if record is None else record.timestamp_ms,
         "txid": None if record is None else record.txid,
         "key": None if record is None else json_bytes(record.key),
-        "encrypted_with": _encrypted_with(metadata),
+        "encrypted_with": _encrypted_with(traced),
         "unread": traced.unread,
         "segment": segment.number,
         "sealed": segment.sealed is not None,
         "ledger": traced.ledger_id,
-        "ledger_state": metadata.state.name,
+        "ledger_state": None if metadata is None else metadata.state.name,
+        "object": segment.location.object and segment.location.object.name,
         "entry": traced.entry_id,
-        "last_entry": metadata.last_entry,
-        "ensemble": list(metadata.fragment_of(traced.entry_id).bookies),
+        "last_entry": _last_entry(traced),
+        "ensemble": list(ensemble),
         "write_set": [replica.bookie for replica in traced.replicas],
-        "ack_quorum": quorum.ack,
+        "ack_quorum": None if metadata is None else metadata.quorum.ack,
         "epoch": traced.writer.epoch,
         "owner": traced.writer.owner,
         "whole": traced.is_whole,
@@ -389,10 +389,17 @@ def _trace_json(traced: "TracedRecord") -> dict[str, object]:
     }
 
 
-def _encrypted_with(metadata: "LedgerMetadata") -> str:
+def _last_entry(traced: "TracedRecord") -> int | None:
+    if traced.metadata is not None:
+        return traced.metadata.last_entry
+    sealed = traced.segment.sealed
+    return None if sealed is None else sealed.last_entry
+
+
+def _encrypted_with(traced: "TracedRecord") -> str:
     from dlog.encryption.ledgers import STAMP_KEY
 
-    return metadata.custom.get(STAMP_KEY, b"").decode(errors="replace")
+    return traced.custom.get(STAMP_KEY, b"").decode(errors="replace")
 
 
 def _replica_json(replica: "TracedReplica") -> dict[str, object]:
@@ -411,8 +418,7 @@ def _replica_json(replica: "TracedReplica") -> dict[str, object]:
 
 def _print_trace(traced: "TracedRecord") -> None:
     record, segment, metadata = traced.record, traced.segment, traced.metadata
-    quorum = metadata.quorum
-    last = "..." if metadata.last_entry is None else metadata.last_entry
+    last = "..." if _last_entry(traced) is None else _last_entry(traced)
     facts: dict[str, object] = {}
     if record is None:
         facts["record"] = f"cannot be read: {traced.unread}"
@@ -423,12 +429,20 @@ def _print_trace(traced: "TracedRecord") -> None:
         )
     state = "sealed" if segment.sealed is not None else "not sealed"
     facts["segment"] = f"{segment.number}, {state}, created {format_time(segment.created_ms)}"
-    facts["ledger"] = f"{traced.ledger_id}, {metadata.state.name}"
-    facts["entry"] = (
-        f"{traced.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
-        f"acknowledged by {quorum.ack}"
-    )
-    if name := _encrypted_with(metadata):
+    if segment.location.object is not None:
+        stored = segment.location.object
+        facts["object"] = f"{stored.storage}/{stored.name}"
+    if metadata is None:
+        facts["ledger"] = f"{traced.ledger_id}, left the bookies"
+        facts["entry"] = f"{traced.entry_id} of 0..{last}, read from the object"
+    else:
+        quorum = metadata.quorum
+        facts["ledger"] = f"{traced.ledger_id}, {metadata.state.name}"
+        facts["entry"] = (
+            f"{traced.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
+            f"acknowledged by {quorum.ack}"
+        )
+    if name := _encrypted_with(traced):
         facts["encrypted with"] = f"the key {name}"
     epoch = "an unknown epoch" if traced.writer.epoch is None else f"epoch {traced.writer.epoch}"
     facts["written by"] = f"{traced.writer.owner or 'an unknown writer'}, in {epoch}"
@@ -437,9 +451,10 @@ def _print_trace(traced: "TracedRecord") -> None:
         words = {True: "has passed it", False: "has not passed it", None: "?"}[passed]
         facts[f"consumer {name}"] = f"{words} (at {state_of.position})"
     print_lines(facts)
-    write_text("\n")
-    rows = [row for replica in traced.replicas for row in _rows(replica)]
-    print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
+    if traced.replicas:
+        write_text("\n")
+        rows = [row for replica in traced.replicas for row in _rows(replica)]
+        print_table(("bookie", "copy", "CRC32C", "where", "file", "at", "bytes", "since"), rows)
     for replica in traced.replicas:
         if replica.silent:
             write_text(f"bookie {replica.bookie} did not report where: {replica.silent}\n")

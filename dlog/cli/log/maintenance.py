@@ -30,7 +30,12 @@ from ledger.values import DURATION_HELP, SIZE_HELP, counted
 
 if TYPE_CHECKING:
     from dlog.aio.admin import AuditProgress, AuditReport, TrimPlan, VerifyProgress, VerifyReport
-    from dlog.aio.maintain.audit import MissingLedger, WaitingLedgers
+    from dlog.aio.maintain.audit import (
+        MissingLedger,
+        MissingObject,
+        OrphanObject,
+        WaitingLedgers,
+    )
     from dlog.aio.maintain.survey import Trouble, Unlisted
     from dlog.aio.maintain.trim import Before
     from dlog.manifest import Segment
@@ -41,7 +46,9 @@ app = CommandGroup("cli#logs")
 
 
 def _format_cut(segment: "Segment") -> str:
-    return f"segment {segment.number}: its ledger {segment.ledger_id} stays until all of it can go"
+    location, ledger = segment.location, f"ledger {segment.ledger_id}"
+    what = ledger if location.on_bookies else f"object {location}"
+    return f"segment {segment.number}: its {what} stays until all of it can go"
 
 
 _PLAN: "Final[View[TrimPlan]]" = View(
@@ -57,6 +64,12 @@ _PLAN: "Final[View[TrimPlan]]" = View(
         lambda plan: list(plan.ledgers),
         "ledgers that go",
         lambda ledgers: ", ".join(map(str, ledgers)) or "none",
+    ),
+    Column(
+        "objects",
+        lambda plan: [stored.name for stored in plan.objects],
+        "objects that go",
+        lambda objects: ", ".join(objects) or "none",
     ),
     json_column("segments", lambda plan: [segment_json(segment) for segment in plan.segments]),
     json_column("inside", lambda plan: plan.inside and plan.inside.number),
@@ -80,9 +93,21 @@ _MISSING: "Final[View[MissingLedger]]" = View(
     json_column("ledger", lambda missing: missing.ledger_id),
     json_column("records", lambda missing: missing.records),
 )
+_MISSING_OBJECT: "Final[View[MissingObject]]" = View(
+    json_column("log", lambda missing: missing.log),
+    json_column("segment", lambda missing: missing.segment),
+    json_column("object", lambda missing: missing.object),
+    json_column("records", lambda missing: missing.records),
+    json_column("reason", lambda missing: missing.reason),
+)
+_ORPHAN_OBJECT: "Final[View[OrphanObject]]" = View(
+    json_column("log", lambda orphan: orphan.log),
+    json_column("object", lambda orphan: orphan.object),
+)
 _WAITING: "Final[View[WaitingLedgers]]" = View(
     json_column("log", lambda waiting: waiting.log),
     json_column("ledgers", lambda waiting: list(waiting.ledgers)),
+    json_column("objects", lambda waiting: list(waiting.objects)),
 )
 ERROR: "Final[View[Trouble]]" = View(
     json_column("what", lambda error: error.what),
@@ -265,17 +290,18 @@ def audit(
         bool,
         typer.Option(
             "--repair",
-            help="Delete ledgers that are provably of no use, and finish interrupted deletions.",
+            help="Delete ledgers and objects that are provably of no use, and finish interrupted "
+            "deletions.",
         ),
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Compare all logs with all ledgers: what is missing, leaked, or half deleted.
+    """Compare all logs with all ledgers and objects: what is missing, leaked, or half deleted.
 
-    Reads metadata only, and changes nothing without --repair. Exits with 1 if something is
-    lost, leaked (and not repaired) or unreadable. Pending ledgers are no fault: a writer may be
-    about to use them."""
+    Reads metadata only (of objects, names and sizes), and changes nothing without --repair. Exits
+    with 1 if something is lost, leaked (and not repaired) or unreadable. Pending ledgers are no
+    fault: a writer may be about to use them."""
 
     async def command() -> bool:
         from dlog.aio.admin import audit_namespace
@@ -344,10 +370,23 @@ def _audit_view(report: "AuditReport") -> "View[AuditReport]":
         Column("segments", lambda audit: audit.segments),
         Column("ledgers", lambda audit: audit.ledgers),
         Column("missing", lambda audit: _MISSING.rows(audit.missing), "missing ledgers", len),
+        Column(
+            "missing_objects",
+            lambda audit: _MISSING_OBJECT.rows(audit.missing_objects),
+            "missing objects",
+            len,
+        ),
         Column("orphans", lambda audit: UNLISTED.rows(audit.orphans), f"orphans{done}", len),
+        Column(
+            "orphan_objects",
+            lambda audit: _ORPHAN_OBJECT.rows(audit.orphan_objects),
+            f"orphan objects{done}",
+            len,
+        ),
         json_column("waiting", lambda audit: _WAITING.rows(audit.waiting)),
         text_column(
-            f"waiting for deletion{done}", lambda audit: sum(len(w.ledgers) for w in audit.waiting)
+            f"waiting for deletion{done}",
+            lambda audit: sum(len(w.ledgers) + len(w.objects) for w in audit.waiting),
         ),
         Column(
             "half_deleted",
@@ -403,9 +442,16 @@ def _print_audited(report: "AuditReport") -> None:
             whose = f"log {each.stamp.log!r}, {each.stamp.purpose}" if each.stamp else "?"
             why = each.standing.value if each.standing else "not known"
             write_text(f"{what}: ledger {each.ledger_id} ({whose}): {why}\n")
+    for gone in report.missing_objects:
+        write_text(
+            f"log {gone.log!r}: object {gone.object} of segment {gone.segment} {gone.reason}; "
+            f"{counted(gone.records, 'record')} lost unless its ledger is there\n"
+        )
+    for orphan in report.orphan_objects:
+        write_text(f"orphan: object {orphan.object} (log {orphan.log!r})\n")
     for waiting in report.waiting:
-        ledgers = ", ".join(map(str, waiting.ledgers))
-        write_text(f"waiting: log {waiting.log!r}: ledgers {ledgers}\n")
+        names = ", ".join([*map(str, waiting.ledgers), *waiting.objects])
+        write_text(f"waiting: log {waiting.log!r}: {names}\n")
     for name in report.half_deleted:
         write_text(f"half deleted: log {name!r}\n")
     for trouble in report.troubles:

@@ -281,6 +281,7 @@ _LOG: "Final[View[_Description]]" = View(
     Column("sealed", lambda log: log.manifest.sealed),
     text_column("quorum", lambda log: format_quorum(log.manifest.settings.quorum)),
     text_column("codec", lambda log: log.codec()),
+    text_column("objects in", lambda log: log.manifest.storage or None, is_optional=True),
     text_column("ratio", lambda log: log.sample and _format_sample(log.sample)),
     json_column("units", lambda log: {r.origin.hex(): r.number for r in log.manifest.receipts}),
     json_column(

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import DamagedLog, NoSuchLog, ObjectStorageUnsupported, Trimmed
+from dlog.errors import DamagedLog, NoSuchLog, ObjectLost, Trimmed
 from dlog.manifest import Location, Manifest, Sealed, StoredObject
 from dlog.position import NO_TXID
 from dlog.protocol.cursor import (
@@ -349,7 +349,7 @@ def test_a_segment_whose_ledger_is_missing_is_opened_where_it_has_moved() -> Non
     assert step(cursor, ManifestSeen(manifest)) == [ReadEntries(moved, 0)]
     step(cursor, LedgerMissing())
     error = error_of(step(cursor, ManifestSeen(manifest)))
-    assert isinstance(error, ObjectStorageUnsupported)
+    assert isinstance(error, ObjectLost)
 
 
 def test_a_segment_whose_writer_may_still_be_in_it_is_not_left() -> None:

@@ -2,8 +2,16 @@
 
 from typing import Any, Final
 
+from dlog.archive.object_format import (
+    TRAILER_BYTES,
+    ArchivedSegment,
+    ObjectEncoder,
+    ObjectEntry,
+    footer_range,
+    parse_footer,
+)
 from dlog.columns import Columns
-from dlog.errors import BatchTooNew, DamagedBatch
+from dlog.errors import BatchTooNew, DamagedBatch, MalformedObject
 from dlog.headers import decode_headers, encode_headers
 from dlog.kafka.errors import DamagedGroupRecord, GroupRecordTooNew
 from dlog.kafka.protocol.consumer_group_events import Assignor
@@ -16,6 +24,7 @@ from dlog.kafka.protocol.group_offsets import (
 from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
 from dlog.kafka.protocol.subscription import subscribed_topics
 from dlog.kafka_batch import KafkaCodec, KafkaColumns, decode_records, parse_kafka_header
+from dlog.manifest import Sealed
 from dlog.position import Place
 from dlog.receipts import Receipt
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch, encode_kafka
@@ -28,6 +37,7 @@ from ledger.entry import (
     verify_proof,
 )
 from ledger.errors import DamagedEntry
+from ledger.ids import EntryId, LedgerId
 from tests.dlog.kafka.produced import batch_of
 from tests.fuzz.target import Target, crc
 from tests.fuzz.targets.samples import AUTHENTIC, FRAMES
@@ -49,6 +59,30 @@ def _frames_of(data: bytes) -> Any:
     if isinstance(checked, Bad):
         raise ValueError(checked.reason)  # noqa: TRY004 - of what was checked
     return checked
+
+
+def _object(data: bytes) -> list[list[ObjectEntry]]:
+    """Read all of an object."""
+    end = data[-TRAILER_BYTES:]
+    where = footer_range(end, len(data))
+    index = parse_footer(data[where.start : where.stop], end, len(data))
+    blocks = []
+    for block in range(index.blocks):
+        within = index.range_of(block)
+        entries = index.entries_in(block, data[within.start : within.stop])
+        blocks.append(entries)
+        for entry in entries:
+            index.verify(entry)
+    return blocks
+
+
+def _footer_sealed(data: bytes) -> bytes:
+    """Let the checksum of an object's footer be right."""
+    end = len(data) - TRAILER_BYTES
+    if end < 0:
+        return data
+    begin = max(0, end - int.from_bytes(data[end : end + 4], "little"))
+    return data[: end + 4] + crc(data[begin:end]) + data[end + 8 :]
 
 
 def _batch(data: bytes) -> RecordBatch:
@@ -84,6 +118,25 @@ def _use_change(change: GroupChange) -> None:
         encode_change(again)
 
 
+def _encoded_object() -> bytes:
+    sealed = Sealed(EntryId(len(FRAMES) - 1), len(FRAMES), 9, 1, 2, 1000, 2000)
+    encoder = ObjectEncoder(
+        ArchivedSegment(
+            incarnation="i",
+            log="orders",
+            number=3,
+            ledger_id=LedgerId(7),
+            first_offset=5,
+            sealed=sealed,
+            created_ms=9,
+            custom={"key": b"wrapped"},
+        )
+    )
+    parts = [encoder.begin(), *map(encoder.add, FRAMES), encoder.end()]
+    return b"".join(filter(None, parts))
+
+
+OBJECT: Final = _encoded_object()
 RECORDS: Final = Columns.of(
     [
         b"plain",
@@ -152,6 +205,7 @@ ENTRIES: Final = (
     ),
     Target("kafka-batch", _kafka_records, KAFKA_BATCHES, refuses=DamagedBatch),
     Target("producer-snapshot", ProducerState.decode, (PRODUCERS,), refuses=DamagedBatch),
+    Target("object", _object, (OBJECT,), refuses=MalformedObject, seal=_footer_sealed),
     Target(
         "headers",
         decode_headers,

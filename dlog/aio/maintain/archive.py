@@ -1,0 +1,229 @@
+"""Carries out `protocol.archive`: copies ledgers to objects, verifies them, lets ledgers go."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from dlog.aio.port import Ledgers
+from dlog.aio.procedures import on_ledgers
+from dlog.aio.read.segments import opened
+from dlog.aio.store import ManifestNode
+from dlog.archive import object_store
+from dlog.archive.object_format import ArchivedSegment, ObjectEncoder
+from dlog.archive.object_tail import verify_object
+from dlog.errors import DamagedLog, InvalidSettings, NoSuchLog
+from dlog.manifest import Location, Segment, StoredObject
+from dlog.protocol import archive as protocol
+from dlog.protocol.actions import CopyToObject, VerifyObject
+from dlog.protocol.edits import check_living
+from ledger.errors import LogError
+from ledger.log_events import get_logger
+from ledger.procedures import Perform, run
+from ledger.protocol.procedure import Action
+
+READ_BYTES_MAX: Final = 2 << 20
+FAILURES_MAX: Final = 3
+"""In a row: then the storage, or the bookies, are given a rest."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveProgress:
+    """Of one log."""
+
+    segments_done: int
+    segments: int
+    """How many are to be archived."""
+    bytes: int
+    """Of objects written so far, also of one that is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFailure:
+    segment: int
+    error: LogError
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """What was done to one log."""
+
+    log: str
+    archived: list[StoredObject] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    """Segments whose ledgers were deleted."""
+    orphans: int = 0
+    """Objects of earlier attempts that were deleted."""
+    failures: list[ArchiveFailure] = field(default_factory=list)
+    waiting: int = 0
+    """Segments that are due and were not tried, after failures."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the objects that were written."""
+        return sum(stored.bytes for stored in self.archived)
+
+
+Paced = Callable[[int], Awaitable[None]]
+
+
+async def archive_log(
+    ledgers: Ledgers,
+    node: ManifestNode,
+    *,
+    now_ms: Callable[[], int],
+    at_once: bool = False,
+    on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
+    paced: Paced | None = None,
+) -> ArchiveReport:
+    """Archive and release what the settings of the log ask for; *at_once*: archive all that is
+    sealed. *paced* is awaited with the bytes of each part of an object before it is written.
+
+    A segment that fails is reported, and the next one tried. Raises `InvalidSettings` if the log
+    has no object storage, `NoSuchLog`, `ArchiveMissing`, and what the metadata store raises."""
+    manifest, _ = await node.read()
+    check_living(manifest, node.log)
+    node.follow(manifest.incarnation)
+    if not manifest.storage:
+        reason = f"log {node.log!r} has no object storage: set archive to its URI"
+        raise InvalidSettings("archive", "", reason)
+    object_store.open_folder(manifest.storage)
+    incarnation = manifest.incarnation
+    plan = protocol.plan_archive(manifest, now_ms(), at_once=at_once)
+    report = ArchiveReport(node.log)
+    copier = _Copier(ledgers, node, len(plan.archive), on_progress, paced)
+    perform = copier.perform
+    in_a_row = 0
+    for done, number in enumerate(plan.archive):
+        if in_a_row >= FAILURES_MAX:
+            report.waiting = len(plan.archive) - done
+            break
+        token = secrets.token_hex(protocol.TOKEN_BYTES)
+        steps = protocol.archive_segment(node.steps, number, incarnation=incarnation, token=token)
+        try:
+            stored = await run(steps, perform)
+        except NoSuchLog:
+            raise
+        except LogError as error:
+            _note(report, number, error)
+            in_a_row += 1
+            continue
+        in_a_row = 0
+        copier.finished()
+        if stored is not None:
+            report.archived.append(stored)
+            _log.info("segment_archived", log=node.log, segment=number, object=stored.name)
+    manifest, _ = await node.read()
+    for number in protocol.plan_archive(manifest, now_ms()).release:
+        steps_out = protocol.release_segment(node.steps, number, incarnation=incarnation)
+        try:
+            if await run(steps_out, perform):
+                report.released.append(number)
+        except NoSuchLog:
+            raise
+        except LogError as error:
+            _note(report, number, error)
+            break
+    with suppress(LogError):  # the next time
+        orphans = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
+        report.orphans = len(await run(orphans, perform))
+    return report
+
+
+def _note(report: ArchiveReport, number: int, error: LogError) -> None:
+    report.failures.append(ArchiveFailure(number, error))
+    _log.warning("archiving_failed", log=report.log, segment=number, error=str(error))
+
+
+class _Copier:
+    """Does the actions of archiving one log."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        segments: int,
+        on_progress: Callable[[ArchiveProgress], None],
+        paced: Paced | None,
+    ) -> None:
+        self._ledgers, self._node = ledgers, node
+        self._segments, self._done, self._bytes = segments, 0, 0
+        self._on_progress, self._paced = on_progress, paced
+        self._otherwise: Perform = on_ledgers(ledgers)
+
+    async def perform(self, action: Action[Any]) -> object:
+        match action:
+            case CopyToObject(segment, storage, name):
+                return await self._copy(segment, storage, name)
+            case VerifyObject(segment):
+                await self._verify(segment)
+                return None
+            case _:
+                return await self._otherwise(action)
+
+    def finished(self) -> None:
+        """Count a segment as done."""
+        self._done += 1
+        self._report()
+
+    async def _verify(self, segment: Segment) -> None:
+        await verify_object(segment, self._node.log)
+
+    async def _copy(self, segment: Segment, storage: str, name: str) -> StoredObject:
+        log, sealed = self._node.log, segment.sealed
+        assert sealed is not None, "only sealed segments are archived"
+        assert segment.first_offset is not None, "it is known of sealed segments"
+        metadata = await self._ledgers.describe(segment.ledger_id)
+        if metadata.last_entry != sealed.last_entry:
+            reason = f"ledger {segment.ledger_id} ends at entry {metadata.last_entry}"
+            raise DamagedLog(log, f"{reason}, segment {segment.number} at {sealed.last_entry}")
+        encoder = ObjectEncoder(
+            ArchivedSegment(
+                incarnation=storage.rpartition("/")[2],
+                log=log,
+                number=segment.number,
+                ledger_id=segment.ledger_id,
+                first_offset=segment.first_offset,
+                sealed=sealed,
+                created_ms=segment.created_ms,
+                digest=metadata.digest,
+                custom=metadata.custom,
+            )
+        )
+        folder = object_store.open_folder(storage)
+        await folder.put(name, self._chunks(segment, encoder))
+        stored = StoredObject(name, encoder.bytes, storage)
+        moved = replace(segment, location=Location(object=stored))
+        await verify_object(moved, log, expected=encoder.index())
+        return stored
+
+    async def _chunks(
+        self, segment: Segment, encoder: ObjectEncoder
+    ) -> AsyncGenerator[bytes, None]:
+        yield await self._counted(encoder.begin())
+        async with opened(self._ledgers, segment.ledger_id) as reader:
+            entry = 0
+            while entry < encoder.entries:
+                entries = await reader.read_some(
+                    entry, last=encoder.entries - 1, bytes_max=READ_BYTES_MAX
+                )
+                for each in entries:
+                    block = encoder.add(each.frame)
+                    if block is not None:
+                        yield await self._counted(block)
+                entry = entries[-1].entry_id + 1 if entries else entry
+                await asyncio.sleep(0)
+        yield await self._counted(encoder.end())
+
+    async def _counted(self, data: bytes) -> bytes:
+        if self._paced is not None:
+            await self._paced(len(data))
+        self._bytes += len(data)
+        self._report()
+        return data
+
+    def _report(self) -> None:
+        self._on_progress(ArchiveProgress(self._done, self._segments, self._bytes))

@@ -1,0 +1,249 @@
+"""Object storage: S3, Google Cloud Storage, Azure, or a directory. The library is obstore.
+
+An object is written once, under a name that no other attempt has, and never changed. All calls are
+asynchronous: the library works in threads of its own. It repeats what may pass for `RETRY_S`; what
+then fails is `ObjectStorageUnavailable`. Credentials and endpoints come from the environment, as
+other programs for that storage read them.
+
+A directory is on disk once an upload returns: file and folders are synced.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from dlog.errors import ArchiveMissing, ObjectStorageRefused, ObjectStorageUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+RETRY_S: Final = 30.0
+RETRIES_MAX: Final = 5
+REQUEST_S: Final = 60.0
+"""How long one request may take, a part of an upload included."""
+CONNECT_S: Final = 5.0
+PART_BYTES: Final = 8 << 20
+"""Objects are uploaded in parts of this size; S3 takes 10,000."""
+PARTS_AT_ONCE: Final = 2
+ABORT_S: Final = 5.0
+"""How long an upload that is given up may take to say so."""
+STORES_MAX: Final = 16
+
+
+class ObjectFolder(Protocol):
+    """The objects of one log. Each call may raise `ObjectStorageUnavailable`,
+    `ObjectStorageRefused`."""
+
+    @property
+    def storage(self) -> str:
+        """The URI of the folder."""
+
+    async def put(self, name: str, chunks: AsyncGenerator[bytes, None]) -> None:
+        """Write the object *name*, which nobody wrote before; nobody sees a part of it.
+
+        Raises what *chunks* raises, and then there is no object. After any other error there may
+        be one, now or later."""
+
+    async def read(self, name: str, bytes_range: range) -> bytes | None:
+        """Return these bytes, or fewer if the object is shorter; None: there is no object."""
+
+    async def size(self, name: str) -> int | None:
+        """Return the bytes of the object; None: there is none."""
+
+    async def delete(self, name: str) -> None:
+        """Delete the object; no error if there is none."""
+
+    async def names(self) -> list[str]:
+        """Return the names of all objects, sorted; the storage may not list the newest yet."""
+
+
+def open_folder(storage: str) -> ObjectFolder:
+    """Return the folder at the URI *storage*. Raises `ArchiveMissing`, `ObjectStorageRefused`."""
+    return _Folder(storage)
+
+
+class _Folder:
+    def __init__(self, storage: str) -> None:
+        self.storage = storage
+        root, _, self._folder = storage.rpartition("/")
+        self._store = _store_at(root)
+        split = urlsplit(storage)
+        self._directory = Path(unquote(split.path)) if split.scheme == "file" else None
+
+    async def put(self, name: str, chunks: AsyncGenerator[bytes, None]) -> None:
+        from obstore import put_async
+
+        feed = _Feed()
+        upload = asyncio.ensure_future(
+            put_async(
+                self._store,
+                self._path(name),
+                feed,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+        )
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if not await feed.push(chunk, upload):
+                        break
+                else:
+                    await feed.push(None, upload)
+        except BaseException as error:
+            feed.fail(error)  # a task of the library would wait for more: cancelling it is no end
+            await asyncio.wait([upload], timeout=ABORT_S)
+            if upload.done() and not upload.cancelled():
+                upload.exception()  # what made it fail is raised
+            raise
+        try:
+            await upload
+            if self._directory is not None:
+                await asyncio.to_thread(_sync, self._directory, name)
+        except Exception as error:
+            raise self._failure(f"writing {name}", error) from error
+
+    async def read(self, name: str, bytes_range: range) -> bytes | None:
+        from obstore import get_range_async
+
+        start, stop = bytes_range.start, bytes_range.stop
+        if start == stop:
+            return b""
+        try:
+            data = await get_range_async(self._store, self._path(name), start=start, end=stop)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(f"reading {name}", error) from error
+        return bytes(data)
+
+    async def size(self, name: str) -> int | None:
+        from obstore import head_async
+
+        try:
+            return int((await head_async(self._store, self._path(name)))["size"])
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(f"looking for {name}", error) from error
+
+    async def delete(self, name: str) -> None:
+        from obstore import delete_async
+
+        try:
+            await delete_async(self._store, self._path(name))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failure(f"deleting {name}", error) from error
+
+    async def names(self) -> list[str]:
+        import obstore
+
+        names: list[str] = []
+        try:
+            async for batch in obstore.list(self._store, prefix=self._folder):
+                names += [str(meta["path"]).rpartition("/")[2] for meta in batch]
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self._failure("listing", error) from error
+        return sorted(names)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _failure(self, operation: str, error: Exception) -> Exception:
+        """Return what to raise in place of the library's *error*."""
+        from obstore import exceptions
+
+        refusals = (
+            exceptions.PermissionDeniedError,
+            exceptions.UnauthenticatedError,
+            exceptions.InvalidPathError,
+            exceptions.NotSupportedError,
+            exceptions.UnknownConfigurationKeyError,
+            PermissionError,
+            ValueError,
+        )
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, refusals):
+            return ObjectStorageRefused(self.storage, operation, reason)
+        if isinstance(error, exceptions.BaseError | OSError | TimeoutError):
+            return ObjectStorageUnavailable(self.storage, operation, reason)
+        return error
+
+
+class _Feed:
+    """Chunks on their way to the library, one at a time. It asks from the loop of `push`."""
+
+    def __init__(self) -> None:
+        self._chunks: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=1)
+
+    async def push(self, chunk: bytes | None, upload: "asyncio.Future[Any]") -> bool:
+        """Hand on *chunk*, None for the end; return False if the upload is over."""
+        pushing = asyncio.ensure_future(self._chunks.put(chunk))
+        try:
+            await asyncio.wait([pushing, upload], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pushing.cancel()
+        return not upload.done()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the library hear of *error* in place of more chunks."""
+        while not self._chunks.empty():
+            self._chunks.get_nowait()
+        self._chunks.put_nowait(error)
+
+    def __aiter__(self) -> "_Feed":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._chunks.get()
+        if chunk is None:
+            raise StopAsyncIteration
+        if isinstance(chunk, bytes):
+            return chunk
+        raise RuntimeError("the upload was given up") from chunk
+
+
+@lru_cache(maxsize=STORES_MAX)
+def _store_at(root: str) -> "ObjectStore":
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError:
+        raise ArchiveMissing(root) from None
+    try:
+        if root.startswith("file:"):
+            return from_url(root, mkdir=True)
+        return from_url(
+            root,
+            client_options={
+                "timeout": timedelta(seconds=REQUEST_S),
+                "connect_timeout": timedelta(seconds=CONNECT_S),
+                "allow_http": os.environ.get("AWS_ALLOW_HTTP", "") in {"true", "1"},
+            },
+            retry_config={
+                "max_retries": RETRIES_MAX,
+                "retry_timeout": timedelta(seconds=RETRY_S),
+            },
+        )
+    except (BaseError, ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ObjectStorageRefused(root, "opening", reason) from error
+
+
+def _sync(directory: Path, name: str) -> None:
+    for path in (directory / name, directory, directory.parent):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

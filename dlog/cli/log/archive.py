@@ -1,0 +1,88 @@
+"""``dlog log archive``: sealed segments move to object storage."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.commands import CHANGES, CommandGroup
+from dlog.cli.options import Json, LogName, Uri
+from dlog.cli.output import (
+    Column,
+    View,
+    format_size,
+    json_column,
+    print_json,
+    print_lines,
+    progress_bar,
+    warn,
+)
+from dlog.cli.runner import run_check
+from ledger.values import counted
+
+if TYPE_CHECKING:
+    from dlog.aio.admin import ArchiveProgress, ArchiveReport
+
+app = CommandGroup("cli#logs")
+_REPORT: "Final[View[ArchiveReport]]" = View(
+    Column("log", lambda report: report.log),
+    Column("archived", lambda report: [o.name for o in report.archived], "segments archived", len),
+    Column("bytes", lambda report: report.bytes, "bytes written", format_size),
+    Column("released", lambda report: list(report.released), "ledgers deleted", len),
+    Column("orphans", lambda report: report.orphans, "orphan objects deleted"),
+    json_column(
+        "failures",
+        lambda report: [
+            {"segment": failure.segment, "error": str(failure.error)} for failure in report.failures
+        ],
+    ),
+    json_column("waiting", lambda report: report.waiting),
+)
+
+
+@app.define(
+    CHANGES,
+    "dlog log settings set orders archive=s3://bucket/logs local_keep_s=7d",
+    "dlog log archive orders",
+    "dlog log archive orders --now --json | jq .failures",
+)
+def archive(
+    log: LogName,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="Archive all sealed segments, whatever archive_after_s says."),
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Copy sealed segments of a log to its object storage, and delete ledgers that may go.
+
+    The settings of the log say where to (archive), from which age on (archive_after_s), and for how
+    long bookies keep their copies (local_keep_s). Each object is read back before the log refers to
+    it, and once more before the ledger is deleted. May be interrupted and repeated. Exits with 1 if
+    a segment could not be archived: it stays where it is."""
+
+    async def command() -> bool:
+        from dlog.aio.admin import archive_log
+
+        with progress_bar(f"archiving {log}") as advance:
+
+            def on_progress(progress: "ArchiveProgress") -> None:
+                done = f"{progress.segments_done} of {counted(progress.segments, 'segment')}"
+                advance(
+                    progress.segments_done,
+                    progress.segments,
+                    f"{done}, {format_size(progress.bytes)}",
+                )
+
+            report = await archive_log(log, at_once=now, on_progress=on_progress, uri=uri)
+        if as_json:
+            print_json(_REPORT.json(report))
+        else:
+            print_lines(_REPORT.lines(report))
+        for failure in report.failures:
+            warn(f"segment {failure.segment}: {failure.error}")
+        if report.waiting:
+            warn(f"{counted(report.waiting, 'more segment')} not tried after these failures")
+        return not report.failures
+
+    run_check(uri, command())
