@@ -213,6 +213,25 @@ JANITOR_DELETED_ORPHANS: Final = METRICS.tally(
     "Ledgers that were of no use to any log, and were deleted.",
 )
 
+# Object storage.
+
+ARCHIVER_PASS_S: Final = METRICS.spread(
+    "dlog_archiver_pass_seconds", "Duration of each pass over all logs with object storage.", LONG_S
+)
+ARCHIVER_TROUBLES: Final = METRICS.tally(
+    "dlog_archiver_troubles_total", "Logs and segments for which a pass met an error."
+)
+ARCHIVED_SEGMENTS: Final = METRICS.tally(
+    "dlog_archived_segments_total", "Segments that were copied to object storage."
+)
+ARCHIVED_BYTES: Final = METRICS.tally(
+    "dlog_archived_bytes_total", "Bytes of objects that segments were copied to."
+)
+RELEASED_SEGMENTS: Final = METRICS.tally(
+    "dlog_released_segments_total",
+    "Segments that left the bookies, as their objects were verified.",
+)
+
 OVERSEERS: Final[Live[Overseer]] = Live()
 METRICS.gauge(
     "dlog_leaderless_logs",

@@ -52,6 +52,7 @@ Needs 'dlog-ledgers[kafka]'. See docs/kafka.md.""",
         "janitor",
         "Apply retention, finish deletions, remove leaked ledgers.",
     ),
+    "archiver": ("archiver", "Move sealed segments of logs to object storage."),
     "ledger": ("ledger", "Inspect ledgers, the segments that logs are made of; recover one."),
     "bookie": (
         "bookie.app",

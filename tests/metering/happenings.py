@@ -32,13 +32,16 @@ from bookie.server.quota import QuotaThrottle
 from dlog import Command, StateMachine
 from dlog.aio import Log, Replica, Standby
 from dlog.aio.admin import update_settings
+from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
+from dlog.aio.store import ManifestNode
 from dlog.console import metrics as console_metrics
 from dlog.console.http_server import ConsoleOptions, console
 from dlog.kafka import metrics as kafka_metrics
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
 from dlog.kafka.wire import FETCH
+from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.errors import DamagedMetadata, LogError, NodeExists
 from ledger.ids import BookieId, LedgerId
@@ -491,6 +494,28 @@ async def a_janitor_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
                 cluster, lambda: moved(cluster, "dlog_janitor_failures_total"), "a pass fails"
             )
             cluster.hub.heal()
+
+
+@happening
+async def an_archiver_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as directory:
+        async with cluster.client() as client:
+            async with await Log.open("archived", client=client) as log:
+                await log.append(PAYLOAD)
+            settings = LogSettings(archive=f"file://{directory}/objects")
+            # By itself: the cluster of these happenings stays at its level.
+            await ManifestNode(client.store, "archived").edit(
+                lambda manifest: replace(manifest, settings=settings)
+            )
+            async with Archiver(client, ArchiverConfig(interval_s=0.01, elect=False)) as archiver:
+                await archiver.next_pass()
+                await client.store.create("/logs/unreadable", b"unreadable")
+                await reached(
+                    cluster,
+                    lambda: moved(cluster, "dlog_archiver_troubles_total"),
+                    "it meets trouble",
+                )
+            await client.store.delete("/logs/unreadable")
 
 
 @happening

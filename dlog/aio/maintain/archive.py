@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from dlog import metrics
 from dlog.aio.port import Ledgers
 from dlog.aio.procedures import on_ledgers
 from dlog.aio.read.segments import opened
@@ -115,6 +116,8 @@ async def archive_log(
         copier.finished()
         if stored is not None:
             report.archived.append(stored)
+            metrics.ARCHIVED_SEGMENTS.add()
+            metrics.ARCHIVED_BYTES.add(by=stored.bytes)
             _log.info("segment_archived", log=node.log, segment=number, object=stored.name)
     manifest, _ = await node.read()
     for number in protocol.plan_archive(manifest, now_ms()).release:
@@ -122,6 +125,7 @@ async def archive_log(
         try:
             if await run(steps_out, perform):
                 report.released.append(number)
+                metrics.RELEASED_SEGMENTS.add()
         except NoSuchLog:
             raise
         except LogError as error:

@@ -11,28 +11,24 @@ anything else. Several janitors may run: everything they do is safe to do twice 
 time. An election keeps all but one idle; it is a hint and nothing depends on it.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from dlog import metrics
 from dlog.aio.maintain.lifecycle import finish_drop
+from dlog.aio.maintain.pass_runner import PassRunner
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, is_leaderless, survey, unlisted
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode, delete_listed, read_consumers
 from dlog.manifest import Manifest
 from dlog.protocol.consumer_steps import ConsumerState
-from leader import campaign
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.log_events import now_ms as wall_clock_ms
-from ledger.metering.declaration import Readiness
-from ledger.tasks import Background
 from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".janitor"
@@ -76,8 +72,8 @@ class JanitorPass:
     """What could not be done; the next pass tries again."""
 
 
-class Janitor(Background):
-    """One pass at a time. `start` and `close`, or an async context manager; or only `run_once`."""
+class Janitor(PassRunner[JanitorPass]):
+    """Looks after all logs; a pass raises what listing logs and ledgers raises."""
 
     def __init__(
         self,
@@ -86,92 +82,34 @@ class Janitor(Background):
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._ledgers = ledgers
         self._config = config or JanitorConfig()
+        super().__init__(ledgers, ELECTION, self._config.interval_s, elect=self._config.elect)
         self._now_ms = now_ms
-        self._one_pass = asyncio.Lock()
         self._foreign: set[int] = set()
-        self.passes = 0
-        """How many were finished."""
-        self._waiting: list[asyncio.Future[JanitorPass]] = []
-        self._leads = False
-        self._failure = ""
-        """Why the last pass did not come to its end."""
         self.leaderless: int | None = None
         self.consumer_lags: Mapping[str, int] | None = None
         """What the last pass saw of all logs, for metrics; None while another janitor works."""
         metrics.OVERSEERS.add(self)
 
-    def readiness(self) -> Readiness:
-        """Ready while the metadata store knows the process; also as one that stands by."""
-        if self._ledgers.store.session.lost.is_set():
-            reason = "the session of the metadata store is lost"
-            return Readiness(ready=False, state="cut off", reasons=(reason,))
-        failed = (f"the last pass failed: {self._failure}",) if self._failure else ()
-        return Readiness(
-            ready=not failed, state="at work" if self._leads else "standing by", reasons=failed
-        )
-
-    async def run(self) -> None:
-        """Make a pass now and then, for ever. Errors are logged, and the next pass tries again."""
-        if not self._config.elect:
-            await self._work(asyncio.Event())
-        while True:
-            try:
-                term = await campaign(self._ledgers.store, ELECTION, lifeline_host=None)
-            except LogError as error:
-                _log.warning("janitor_not_elected", error=str(error))
-                await asyncio.sleep(self._config.interval_s)
-                continue
-            async with term:
-                await self._work(term.lost)
-
-    async def run_once(self) -> JanitorPass:
-        """Make one pass; return what it did. Raises what listing logs and ledgers raises."""
-        async with self._one_pass:
-            began = time.perf_counter()
-            done = await self._pass()
+    async def _pass(self) -> JanitorPass:
+        began = time.perf_counter()
+        done = await self._look_after_all()
         metrics.JANITOR_PASS_S.observe(time.perf_counter() - began)
         metrics.JANITOR_TRIMMED_RECORDS.add(by=done.records_trimmed)
         metrics.JANITOR_DELETED_LEDGERS.add(by=done.ledgers_deleted)
         metrics.JANITOR_DELETED_ORPHANS.add(by=len(done.orphans))
         metrics.JANITOR_TROUBLES.add(by=len(done.troubles))
-        self.passes += 1
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(done)
         return done
 
-    async def next_pass(self) -> JanitorPass:
-        """Wait until a pass is finished; return what it did."""
-        waiter: asyncio.Future[JanitorPass] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        return await waiter
+    def _pass_failed(self, error: LogError) -> None:
+        metrics.JANITOR_FAILURES.add()
+        say = _log.warning if error.retryable else _log.error
+        say("janitor_pass_failed", error=str(error))
 
-    async def _work(self, lost: asyncio.Event) -> None:
-        self._leads = True
-        try:
-            await self._make_passes(lost)
-        finally:
-            self._leads, self._failure = False, ""
-            self.leaderless = self.consumer_lags = None
+    def _stood_down(self) -> None:
+        self.leaderless = self.consumer_lags = None
 
-    async def _make_passes(self, lost: asyncio.Event) -> None:
-        while not lost.is_set():
-            try:
-                await self.run_once()
-                self._failure = ""
-            except LogError as error:
-                metrics.JANITOR_FAILURES.add()
-                self._failure = str(error)
-                say = _log.warning if error.retryable else _log.error
-                say("janitor_pass_failed", error=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.interval_s):
-                    await lost.wait()
-
-    async def _pass(self) -> JanitorPass:
+    async def _look_after_all(self) -> JanitorPass:
         logs = trimmed = deleted = 0
         dropped: list[str] = []
         leaderless, lags = 0, dict[str, int]()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlog.aio.admin import ArchiveProgress, ArchiveReport
 
 app = CommandGroup("cli#logs")
-_REPORT: "Final[View[ArchiveReport]]" = View(
+REPORT: "Final[View[ArchiveReport]]" = View(
     Column("log", lambda report: report.log),
     Column("archived", lambda report: [o.name for o in report.archived], "segments archived", len),
     Column("bytes", lambda report: report.bytes, "bytes written", format_size),
@@ -76,9 +76,9 @@ def archive(
 
             report = await archive_log(log, at_once=now, on_progress=on_progress, uri=uri)
         if as_json:
-            print_json(_REPORT.json(report))
+            print_json(REPORT.json(report))
         else:
-            print_lines(_REPORT.lines(report))
+            print_lines(REPORT.lines(report))
         for failure in report.failures:
             warn(f"segment {failure.segment}: {failure.error}")
         if report.waiting:

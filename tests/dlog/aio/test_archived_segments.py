@@ -42,16 +42,19 @@ from dlog.health.record_trace import trace_record
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
 from dlog.protocol.archive import is_orphan, object_name, plan_archive
+from dlog.protocol.manifest_steps import LOST_REPLIES_MAX
 from dlog.protocol.orphans import OrphanKind, Stamp, standing
 from dlog.settings import LogSettings
 from dlog.wire import log_pb2 as pb
-from ledger.errors import DamagedMetadata, LevelTooLow, NoSuchLedger
+from ledger.errors import DamagedMetadata, LevelTooLow, MetadataUnavailable, NoSuchLedger
 from ledger.feature_level import ARCHIVE
 from ledger.ids import EntryId, LedgerId
+from ledger.metastore.memory import MemoryStore
 from tests.dlog.aio.test_level_of_encryption import put_at_level
 from tests.dlog.aio.test_verifying import ENTRIES
 from tests.dlog.aio.test_verifying import written as written_on_bookies
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.dlog.faulty_store import FaultyStore
 from tests.dlog.test_manifest import EMPTY as WITHOUT
 from tests.dlog.test_manifest import grow, roundtrip, sealed
 
@@ -321,6 +324,37 @@ async def test_an_upload_that_fails_leaves_the_ledger_and_others_go_on(tmp_path:
     assert first in cluster.ledgers
     assert len(list(folder.iterdir())) == 2
     assert await values(client, "start") == ALL
+
+
+async def test_a_swap_that_loses_its_answer_is_found_done_and_keeps_its_object(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    folder = await written(client, tmp_path, local_keep_s=7200)
+    store.faults.append("lost reply")
+    report = await archive_log("orders", at_once=True, client=client)
+    assert (len(report.archived), report.failures, report.orphans) == (3, [], 0)
+    listed = sorted(stored.name for stored in report.archived)
+    assert sorted(path.name for path in folder.iterdir()) == listed
+
+
+async def test_an_object_whose_swap_never_happened_goes_once_another_attempt_succeeded(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    folder = await written(client, tmp_path, local_keep_s=7200)
+    store.faults.extend(["lost request"] * LOST_REPLIES_MAX)
+    report = await archive_log("orders", at_once=True, client=client)
+    assert [(each.segment, type(each.error)) for each in report.failures] == [
+        (1, MetadataUnavailable)
+    ]
+    assert (len(report.archived), report.orphans) == (2, 0)
+    assert len(list(folder.iterdir())) == 3, "its attempt may yet succeed, for all that is known"
+    report = await archive_log("orders", at_once=True, client=client)
+    assert (len(report.archived), report.orphans) == (1, 1)
+    assert len(list(folder.iterdir())) == 3
 
 
 async def test_a_ledger_stays_while_its_object_is_lost_or_damaged(tmp_path: Path) -> None:

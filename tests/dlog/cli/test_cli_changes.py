@@ -49,6 +49,7 @@ def test_what_decides_whether_a_command_changes_something_is_an_option_of_it() -
         "log verify",
         "log audit",
         "janitor run",
+        "archiver run",
         "bookie format",
         "autorecovery throttle",
     ]

@@ -1,13 +1,23 @@
 """Processes that look after logs beside their writers: truncate, seal, delete, sweep up."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dlog.aio.admin import delete_log, rename_log, seal_log, truncate_log
+from dlog.aio.admin import archive_log, delete_log, rename_log, seal_log, truncate_log
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.maintain.trim import Keep
-from dlog.errors import InvalidPosition, LogExists, LostOwnership, NoSuchLog
-from ledger.errors import DamagedMetadata, LogError
+from dlog.errors import (
+    DamagedObject,
+    InvalidPosition,
+    LogExists,
+    LostOwnership,
+    NoSuchLog,
+    ObjectLost,
+)
+from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
 from tests.simulation.logs.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.logs.world import World
 
 KEPT_BYTES_MAX: Final = 4000
 KEPT_S_MAX: Final = 5.0
@@ -100,6 +110,47 @@ async def rename(process: Process, name: str, new: str) -> None:
     else:
         process.mark("log_renamed")
         process.note(f"has renamed {name} to {new}")
+
+
+async def archive(process: Process, name: str) -> bool:
+    """Archive the log, all that is sealed or what is due; return whether nothing is left to do.
+
+    Objects that rotted keep their segments on bookies."""
+    random = process.world.scheduler.random
+    process.note(f"archives {name}")
+    try:
+        report = await archive_log(name, at_once=random.random() < 0.5, client=process.ledgers)
+    except NoSuchLog:
+        return True
+    except LogError as error:
+        _passing(process, error)
+        return False
+    for _ in report.archived:
+        process.mark("segment_archived")
+    for _ in report.released:
+        process.mark("segment_left_the_bookies")
+    for _ in range(report.orphans):
+        process.mark("orphan_object_deleted")
+    for failure in report.failures:
+        process.note(f"segment {failure.segment}: {failure.error}")
+        damaged = isinstance(failure.error, DamagedObject | ObjectLost)
+        if not (damaged or isinstance(failure.error, NoSuchLedger)):
+            _passing(process, failure.error)
+    rotten = process.world.objects.rotten
+    return not report.failures or bool(rotten)
+
+
+def orphan_object(world: "World") -> str | None:
+    """Return an object that no log lists, though it is in the folder of one that lives."""
+    listed = {
+        (stored.storage, stored.name)
+        for history in world.logs.current.values()
+        for segment in history.manifest.segments
+        if (stored := segment.location.object)
+    }
+    folders = {history.manifest.storage for history in world.logs.current.values()}
+    left = sorted(key for key in world.objects.data if key[0] in folders and key not in listed)
+    return f"objects {left} are of no segment" if left else None
 
 
 async def sweep(process: Process) -> bool:

@@ -28,6 +28,7 @@ class LogFaults(Faults):
         super().heal()
         self._world.metadata.late_replies = 0.0
         self._world.metadata.lies = 0.0
+        self._world.objects.faults = 0.0
 
     def _reset_connection(self) -> None:
         streams = [s for process in self._world.processes for s in process.busy_streams()]

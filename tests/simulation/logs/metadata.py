@@ -18,11 +18,12 @@ from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
 from dlog.protocol.consumer_steps import decode
 from leader.election import LEADERS_PATH
+from ledger.cluster import encode_instance
 from ledger.errors import MetadataError, MetadataUnavailable
+from ledger.feature_level import LEVEL_MAX, ClusterLevel
 from ledger.manager.layout import INSTANCE as INSTANCE_PATH
 from ledger.manager.layout import LEDGERS, Layout
 from ledger.metastore.tree import Tree
-from ledger.wire import metadata_pb2 as pb
 from tests.simulation.bookie import INSTANCE
 from tests.simulation.kernel.host import Host
 from tests.simulation.kernel.network import Network, Stream
@@ -78,8 +79,7 @@ class LogMetadata(SimMetadata):
         self._lags_s = lags_s
         self.late_replies = late_replies
         self.lies = lies
-        namespace = pb.InstanceNode(version=1, instance=INSTANCE)
-        self.tree.create(INSTANCE_PATH, namespace.SerializeToString(deterministic=True))
+        self.tree.create(INSTANCE_PATH, encode_instance(INSTANCE, ClusterLevel(LEVEL_MAX)))
         self._past = Past(self.tree)
         self._net = network
         self._time = scheduler

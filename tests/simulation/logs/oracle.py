@@ -19,6 +19,7 @@ from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
+from tests.simulation.logs.objects import SimObjects
 from tests.simulation.logs.requests import Request, Requests
 from tests.simulation.oracle import DegradedChoice, LedgerHistory, Oracle
 
@@ -176,6 +177,7 @@ class LogHistory:
     incarnation: str
     ledgers: Oracle
     """What happened to the ledgers."""
+    objects: SimObjects
     requests: Requests
     """What was asked for, of all logs."""
     manifests: list[tuple[int, Manifest]] = field(default_factory=list)
@@ -295,6 +297,8 @@ class LogOracle:
         self, ledgers: Oracle, steps: Callable[[], int], now_ms: Callable[[], int]
     ) -> None:
         self.ledgers = ledgers
+        self.objects: SimObjects
+        """Set by the world."""
         self.histories: dict[str, LogHistory] = {}
         """By incarnation."""
         self.current: dict[str, LogHistory] = {}
@@ -325,7 +329,9 @@ class LogOracle:
         before = self.current.get(name)
         history = self.histories.get(manifest.incarnation)
         if history is None:
-            history = LogHistory(name, manifest.incarnation, self.ledgers, self.requests)
+            history = LogHistory(
+                name, manifest.incarnation, self.ledgers, self.objects, self.requests
+            )
             self._truncate_too(history)
             self.histories[manifest.incarnation] = history
         elif history.name != name and not history.gone:

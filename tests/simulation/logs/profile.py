@@ -9,6 +9,7 @@ from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.entry import Digest
 from ledger.quorum import Quorum
+from tests.simulation.logs.objects import STORAGE
 from tests.simulation.profile import DEGRADABLE, Profile
 from tests.simulation.profile import draw as draw_ledgers
 
@@ -100,6 +101,12 @@ class LogProfile:
     """How probably a leader learns late of a change of a manifest that is done."""
     lies: float
     """How probably the metadata store hides a log from a janitor, by lists or by reads."""
+    archives: int = 0
+    """How many times somebody archives each log; 0: none has object storage."""
+    storage_faults: float = 0.0
+    """How probably a call to object storage meets a fault."""
+    rots: int = 0
+    """How many objects rot while their segments are on bookies, too."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, at random."""
     lifelines: str
@@ -108,6 +115,27 @@ class LogProfile:
     """What happens to a leader's process, at random."""
     fate_calls: tuple[int, ...]
     """At which call to the metadata store or to a bookie it happens: up to so many, at random."""
+
+
+def with_archive(profile: LogProfile, random: Random) -> LogProfile:
+    """Return *profile*, or one of logs that move to object storage; *random* is of this alone, so
+    that worlds without it are what they were."""
+    if random.random() >= 0.2:
+        return profile
+    settings = replace(
+        profile.settings,
+        archive=STORAGE,
+        archive_after_s=random.choice((0.0, 0.0, 0.5)),
+        local_keep_s=random.choice((0.0, 0.0, 1.0, 5.0)),
+        roll_records=profile.settings.roll_records or random.choice((1, 3, 10)),
+    )
+    return replace(
+        profile,
+        settings=settings,
+        archives=random.choice((3, 6, 12)),
+        storage_faults=random.choice((0.0, 0.1, 0.3)),
+        rots=random.choice((0, 0, 2)),
+    )
 
 
 def draw(random: Random) -> LogProfile:

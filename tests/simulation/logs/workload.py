@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any, ClassVar, Final
 
 from tests.simulation.away import GONE_S, send_away
@@ -33,8 +34,9 @@ from tests.simulation.logs.invariants import (
     retention_takes_what_it_may,
     units_are_in_once,
 )
+from tests.simulation.logs.objects import simulated_storage
 from tests.simulation.logs.process import Process
-from tests.simulation.logs.profile import LogProfile, draw
+from tests.simulation.logs.profile import LogProfile, draw, with_archive
 from tests.simulation.logs.reading import Tailer
 from tests.simulation.logs.restore import StoreRestore
 from tests.simulation.logs.standing import StandbyLeader
@@ -88,7 +90,8 @@ class LogSimulation(Simulation):
         keep_trace: bool = False,
     ) -> None:
         super().__init__(seed, changes=changes, keep_trace=keep_trace)
-        self.profile = self.simpler(profile or draw(self._random))
+        drawn = profile or with_archive(draw(self._random), Random(f"{seed} archive"))
+        self.profile = self.simpler(drawn)
         floor = self.profile.floor
         self.world = World(
             self.scheduler,
@@ -106,6 +109,7 @@ class LogSimulation(Simulation):
             lies=self.profile.lies,
             skew_s=self.profile.skew_s,
             collects=self.profile.collects,
+            storage_faults=self.profile.storage_faults,
         )
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
@@ -119,7 +123,11 @@ class LogSimulation(Simulation):
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        with surroundings(self.scheduler), watched_takeovers():
+        with (
+            surroundings(self.scheduler),
+            watched_takeovers(),
+            simulated_storage(self.world.objects),
+        ):
             try:
                 yield
             finally:
@@ -253,6 +261,8 @@ class LogSimulation(Simulation):
             some_time(profile.consumer_resets, partial(self._reset, name))
             some_time(profile.consumer_deletes, partial(self._forget, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
+            some_time(profile.archives, partial(self._archive, name))
+        some_time(profile.rots, self.world.objects.rot)
         some_time(profile.seals, self._seal_some_log)
         some_time(profile.renames, self._rename_some_log)
         some_time(profile.deletes, self._delete_some_log)
@@ -292,6 +302,13 @@ class LogSimulation(Simulation):
         process = self.world.process(who)
         self._doom(process, HASTY, calls_max=12)
         process.run(administration.truncate(process, name))
+
+    def _archive(self, name: str) -> None:
+        """Archive the log, by several processes at once at times: none knows of the others."""
+        for _ in range(self._random.choice((1, 1, 3))):
+            process = self.world.process("archiver")
+            self._doom(process, WEARY, calls_max=60)
+            process.run(_ignoring(administration.archive(process, name)))
 
     def _change(self, name: str) -> None:
         process = self.world.process("changer")
@@ -382,6 +399,7 @@ class LogSimulation(Simulation):
             self._must(f"commit to {query.log}", partial(self._commit, query))
         for name in names:  # recovers what was abandoned, and reports orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
+        self._archive_all(names)
         for tailer in self._tailers:
             tailer.finishing = True
         for name in names:
@@ -396,6 +414,10 @@ class LogSimulation(Simulation):
         self._tailers.clear()
         swept_ms = wall_clock_ms(self.scheduler) - round(self.profile.skew_s * 1000)
         self._must("sweep", administration.sweep)
+        self._archive_all(names)  # what arrived late is deleted
+        orphan = administration.orphan_object(self.world)
+        if orphan is not None and not self._sleepers():
+            raise self._error(f"segments_have_their_bytes: {orphan}")
         leaked = no_ledger_leaks_for_ever.broken(self.world.logs)
         if leaked is not None and not self._sleepers():
             raise self._error(f"no_ledger_leaks_for_ever: {leaked}")
@@ -403,6 +425,11 @@ class LogSimulation(Simulation):
             left = retention_takes_what_it_may.not_taken(history, now_ms=swept_ms)
             if left is not None:
                 raise self._error(f"retention_takes_what_it_may: {left}")
+
+    def _archive_all(self, names: list[str]) -> None:
+        if self.profile.archives:
+            for name in names:
+                self._must(f"archive {name}", partial(administration.archive, name=name))
 
     def _must(self, what: str, work: Callable[[Process], Coroutine[Any, Any, bool]]) -> None:
         """Let a new process do *work* until it says that it did it."""

@@ -15,6 +15,7 @@ from tests.simulation.kernel.host import Host
 from tests.simulation.kernel.scheduler import Scheduler
 from tests.simulation.kernel.sockets import LOOPBACK, Machine
 from tests.simulation.logs.metadata import LogMetadata
+from tests.simulation.logs.objects import SimObjects
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHINE, STRANGERS
@@ -52,6 +53,7 @@ class World(Cluster):
         lies: float,
         skew_s: float,
         collects: bool,
+        storage_faults: float = 0.0,
     ) -> None:
         """*lags_s*, *lies*: see `LogMetadata`; the others: see `LogProfile`."""
         super().__init__(
@@ -69,6 +71,7 @@ class World(Cluster):
             lambda: self.scheduler.steps,
             lambda: wall_clock_ms(self.scheduler) + round(skew_s * 1000),
         )
+        self.objects = self.logs.objects = SimObjects(self, storage_faults)
         self.metadata = LogMetadata(
             scheduler,
             self.network,

@@ -49,7 +49,7 @@ OF_LOGS_ONLY: Final = frozenset({
     "reader_pauses_s", "flushes", "rolls", "truncates", "abandons", "txids", "standbys",
     "elections", "elects_itself", "consumers", "exclusive", "commits", "admin_truncates", "renames",
     "seals", "deletes", "queries", "sweeps", "manies", "expects", "updates", "consumer_resets",
-    "consumer_deletes", "readers_away_s", "reader_wait_s",
+    "consumer_deletes", "readers_away_s", "reader_wait_s", "archives", "storage_faults", "rots",
 })  # fmt: skip
 """What nobody looks at here who lives on its log; see `LogProfile`."""
 NOT_OF_REPLICAS: Final = frozenset({"consumers_move_forward", "trimmed_records_are_not_needed"})

@@ -18,6 +18,7 @@
 | retention_takes_what_it_may | whole segments, too old or too much; at the end all of them |
 | ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
 | deletions_are_asked_for | who was asked to delete a log deletes that one, and nobody else does |
+| segments_have_their_bytes | on bookies, or in an object that is what was sent |
 | dropped_logs_are_fenced | each segment that was open, before it is deleted |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_vanish_with_a_reason | no consumer does either |

@@ -1,4 +1,4 @@
-"""A ledger is deleted only when no manifest lists it as a segment, and none ever can again."""
+"""A ledger is deleted only when no manifest has its segment on bookies, and none ever can again."""
 
 from tests.simulation.logs.oracle import LogHistory, Stamp
 
@@ -9,10 +9,11 @@ def broken(history: LogHistory) -> str | None:
     manifest = history.manifest
     for ledger_id in history.new(_NAME, history.deleted_ledgers):
         segment = Stamp.of(history.ledgers.ledgers[ledger_id]).segment
-        if any(each.ledger_id == ledger_id for each in manifest.segments) and not history.gone:
+        on_bookies = [each.ledger_id for each in manifest.segments if each.location.on_bookies]
+        if ledger_id in on_bookies and not history.gone:
             return f"ledger {ledger_id} was deleted, it is segment {segment}"
     for version, manifest in history.new(f"{_NAME} manifests", history.manifests):
         for each in manifest.segments:
-            if history.ledgers.ledgers[each.ledger_id].deleted:
+            if each.location.on_bookies and history.ledgers.ledgers[each.ledger_id].deleted:
                 return f"version {version} lists ledger {each.ledger_id}, which was deleted"
     return None

@@ -1,9 +1,10 @@
 """From manifest to manifest: the trim point and the next number never fall, what is sealed stays
 as it is, and segments go only from the front, when they are trimmed or the log is dropped."""
 
+from dataclasses import replace
 from itertools import pairwise
 
-from dlog.manifest import Manifest
+from dlog.manifest import Manifest, Segment
 from tests.simulation.logs.oracle import LogHistory
 
 _NAME = "manifests_only_move_forward"
@@ -17,6 +18,17 @@ def broken(history: LogHistory) -> str | None:
         if story is not None:
             return f"version {version}: {story}"
     return None
+
+
+def _stays(segment: Segment, now: Segment) -> bool:
+    """Whether a sealed segment is what it was. It may go from bookies to an object, which stays the
+    same, and never comes back."""
+    before, after = segment.location, now.location
+    if before.object is None:
+        moved = before == after or after.on_bookies
+    else:
+        moved = after.object == before.object and (before.on_bookies or not after.on_bookies)
+    return moved and replace(now, location=before) == segment
 
 
 def _backwards(before: Manifest, after: Manifest) -> str | None:
@@ -43,6 +55,6 @@ def _backwards(before: Manifest, after: Manifest) -> str | None:
                 end = after.segments[0].first_offset
             if not after.dropped and (end is None or end > after.trim_offset):
                 return f"segment {segment.number} vanished, it is not trimmed"
-        elif segment.sealed is not None and now != segment:
-            return f"segment {segment.number} changed after it was sealed"
+        elif segment.sealed is not None and not _stays(segment, now):
+            return f"segment {segment.number} changed after it was sealed: {now.location}"
     return None

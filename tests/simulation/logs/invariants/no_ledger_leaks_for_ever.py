@@ -8,6 +8,7 @@ def broken(oracle: LogOracle) -> str | None:
         segment.ledger_id
         for history in oracle.current.values()
         for segment in history.manifest.segments
+        if segment.location.on_bookies
     }
     there = {ledger_id for ledger_id, history in oracle.ledgers.ledgers.items() if history.is_there}
     leaked = sorted(there - listed)

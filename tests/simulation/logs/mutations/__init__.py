@@ -6,6 +6,7 @@ the documents that the log layer follows. An own bug was in this project until a
 
 from tests.simulation.logs.mutations import (
     administering,
+    archiving,
     asking,
     committing,
     electing,
@@ -24,6 +25,7 @@ from tests.simulation.logs.mutations import (
 
 __all__ = [
     "administering",
+    "archiving",
     "asking",
     "committing",
     "electing",

@@ -1,0 +1,119 @@
+"""The archiver: archives all logs of a namespace that have object storage, pass after pass.
+
+Several may run, and `dlog log archive` beside them: everything is safe to do twice and at the same
+time. An election keeps all but one idle; it is a hint and nothing depends on it. Logs are archived
+one after the other, so that a pass has one upload under way, at the rate that is set.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dlog import metrics
+from dlog.aio.maintain.archive import ArchiveReport, archive_log
+from dlog.aio.maintain.pass_runner import PassRunner
+from dlog.aio.maintain.survey import Trouble
+from dlog.aio.port import Ledgers
+from dlog.aio.store import ManifestNode, log_names
+from dlog.errors import NoSuchLog
+from ledger.errors import LogError
+from ledger.log_events import get_logger
+from ledger.log_events import now_ms as wall_clock_ms
+from ledger.values import count_of, duration_s
+
+ELECTION: Final = ".archiver"
+"""No log can have this name."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiverConfig:
+    interval_s: float = 60.0
+    """Pause between two passes."""
+    bytes_per_s: int = 0
+    """Uploads are no faster, on average; 0: as fast as bookies and storage are."""
+    elect: bool = True
+    """Stay idle while another archiver of the namespace works."""
+
+    def __post_init__(self) -> None:
+        interval_s = duration_s(self.interval_s, "interval_s", least=0.001)
+        object.__setattr__(self, "interval_s", interval_s)
+        count_of(self.bytes_per_s, "bytes_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiverPass:
+    """What one pass did."""
+
+    logs: int
+    """How many have object storage."""
+    reports: tuple[ArchiveReport, ...]
+    """Of those for which there was something to do."""
+    troubles: tuple[Trouble, ...]
+    """Logs that could not be looked at; the next pass tries again."""
+
+    @property
+    def failures(self) -> int:
+        """How many segments could not be archived or released."""
+        return sum(len(report.failures) for report in self.reports)
+
+
+class Archiver(PassRunner[ArchiverPass]):
+    """Archives all logs; a pass raises what listing logs raises."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        config: ArchiverConfig | None = None,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._config = config or ArchiverConfig()
+        super().__init__(ledgers, ELECTION, self._config.interval_s, elect=self._config.elect)
+        self._now_ms = now_ms
+        self._sent_until_s = 0.0
+        """When what was uploaded so far would have been, at the rate that is set."""
+
+    async def _pass(self) -> ArchiverPass:
+        began = time.perf_counter()
+        logs, reports, troubles = 0, list[ArchiveReport](), list[Trouble]()
+        for name in await log_names(self._ledgers.store):
+            try:
+                report = await self._archive(name)
+            except NoSuchLog:
+                continue
+            except LogError as error:
+                troubles.append(Trouble(name, error))
+                continue
+            if report is None:
+                continue
+            logs += 1
+            if report.archived or report.released or report.orphans or report.failures:
+                reports.append(report)
+        for trouble in troubles:
+            _log.warning("archiver_trouble", what=trouble.what, error=str(trouble.error))
+        done = ArchiverPass(logs, tuple(reports), tuple(troubles))
+        metrics.ARCHIVER_PASS_S.observe(time.perf_counter() - began)
+        metrics.ARCHIVER_TROUBLES.add(by=done.failures + len(troubles))
+        return done
+
+    def _pass_failed(self, error: LogError) -> None:
+        metrics.ARCHIVER_TROUBLES.add()
+        _log.warning("archiver_pass_failed", error=str(error))
+
+    async def _archive(self, name: str) -> ArchiveReport | None:
+        """Archive one log; return None if it has no object storage."""
+        node = ManifestNode(self._ledgers.store, name)
+        manifest, _ = await node.read()
+        if manifest.dropped or not manifest.storage:
+            return None
+        return await archive_log(self._ledgers, node, now_ms=self._now_ms, paced=self._paced)
+
+    async def _paced(self, size: int) -> None:
+        if not self._config.bytes_per_s:
+            return
+        now = asyncio.get_running_loop().time()
+        self._sent_until_s = max(self._sent_until_s, now) + size / self._config.bytes_per_s
+        await asyncio.sleep(self._sent_until_s - now)

@@ -1,0 +1,214 @@
+"""Bugs of segments in object storage: what is deleted, and what is believed, too early."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from dlog.aio.maintain import archive as driver
+from dlog.aio.store import delete_listed
+from dlog.aio.write.writer import LogWriter
+from dlog.archive import object_store, object_tail
+from dlog.archive.object_format import ObjectEntry
+from dlog.archive.object_tail import ObjectTail
+from dlog.errors import ObjectLost, ObjectStorageUnavailable
+from dlog.manifest import Location, Manifest, StoredObject
+from dlog.protocol import archive, edits
+from dlog.protocol.actions import CopyToObject, DeleteLedger, DeleteObject, ListObjects
+from dlog.protocol.edits import Edit, trim
+from dlog.protocol.manifest_steps import ManifestSteps
+from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
+from ledger.protocol.procedure import Steps
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("neondatabase/neon 2432", logs=True)
+def deletes_the_ledger_once_it_is_uploaded(patch: Patch) -> None:
+    """Before the manifest says that the segment is in an object."""
+
+    def archive_segment(
+        node: ManifestSteps, number: int, *, incarnation: str, token: str
+    ) -> Steps[StoredObject | None]:
+        manifest, _ = yield from node.read()
+        segment = manifest.find(number)
+        if segment is None or segment.sealed is None or segment.location.object is not None:
+            return None
+        name = archive.object_name(number, token)
+        try:
+            stored = yield from CopyToObject(segment, manifest.storage, name)
+        except NoSuchLedger:
+            return None
+        with suppress(NoSuchLedger):
+            yield from DeleteLedger(segment.ledger_id)
+        yield from node.edit(edits.add_object(node.log, number, stored, incarnation=incarnation))
+        return stored
+
+    patch.set(archive, "archive_segment", archive_segment)
+
+
+@mutation("apache/pulsar 17516", logs=True)
+def lists_an_object_that_it_did_not_read_back(patch: Patch) -> None:
+    honest = object_tail.verify_object
+
+    async def verify_object(*args: object, **kwargs: object) -> None:
+        if "expected" not in kwargs:
+            await honest(*args, **kwargs)  # type: ignore[arg-type]
+
+    patch.set(driver, "verify_object", verify_object)
+
+
+@mutation("", logs=True)
+def lets_the_ledger_go_without_a_second_look_at_the_object(patch: Patch) -> None:
+    honest = object_tail.verify_object
+
+    async def verify_object(*args: object, **kwargs: object) -> None:
+        if "expected" in kwargs:
+            await honest(*args, **kwargs)  # type: ignore[arg-type]
+
+    patch.set(driver, "verify_object", verify_object)
+
+
+@mutation("", logs=True)
+def replaces_the_object_of_a_segment(patch: Patch) -> None:
+    """Of two attempts the one that comes last wins."""
+
+    def add_object(log: str, number: int, stored: StoredObject, *, incarnation: str) -> Edit:
+        def edit(manifest: Manifest) -> Manifest:
+            edits.check_incarnation(manifest, log, incarnation)
+            edits.check_living(manifest, log)
+            segment = manifest.find(number)
+            if segment is None or segment.location.object == stored:
+                return manifest
+            location = replace(segment.location, object=stored)
+            return _at(manifest, number, location)
+
+        return edit
+
+    patch.set(archive, "add_object", add_object)
+
+
+def _at(manifest: Manifest, number: int, location: Location) -> Manifest:
+    segments = (
+        replace(segment, location=location) if segment.number == number else segment
+        for segment in manifest.segments
+    )
+    return replace(manifest, segments=tuple(segments))
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/aio/test_archived_segments.py"
+    "::test_a_swap_that_loses_its_answer_is_found_done_and_keeps_its_object",
+)
+def takes_a_swap_without_an_answer_for_one_that_failed(patch: Patch) -> None:
+    """And deletes the object, which the manifest may name by now."""
+    honest = ManifestSteps.edit
+
+    def edit(self: ManifestSteps, change: Edit) -> Steps[Manifest]:
+        manifest, version = yield from self.read()
+        wanted = change(manifest)
+        objects = {s.location.object for s in wanted.segments} - {
+            s.location.object for s in manifest.segments
+        }
+        if not objects:
+            return (yield from honest(self, change))
+        try:
+            yield from self.write(wanted, version)
+        except MetadataUnavailable:
+            for stored in filter(None, objects):
+                yield from DeleteObject(stored.storage, stored.name)
+            raise
+        except BadVersion:
+            return (yield from honest(self, change))
+        return wanted
+
+    patch.set(ManifestSteps, "edit", edit)
+
+
+@mutation("decision 37", logs=True)
+def takes_an_object_that_is_not_listed_for_an_orphan(patch: Patch) -> None:
+    """It may be of an attempt that is about to list it."""
+
+    def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> Steps[list[str]]:
+        manifest, _ = yield from node.read()
+        if not manifest.storage:
+            return []
+        names = yield from ListObjects(manifest.storage)
+        listed = {s.location.object.name for s in manifest.segments if s.location.object}
+        for name in names:
+            if name not in listed:
+                yield from DeleteObject(manifest.storage, name)
+        return names
+
+    patch.set(archive, "orphan_objects", orphan_objects)
+
+
+@mutation("", logs=True)
+def gives_the_objects_of_all_attempts_one_name(patch: Patch) -> None:
+    """Who comes second deletes the object of the first as its own."""
+    patch.set(archive, "object_name", lambda number, _token: f"{number}-0")
+
+
+@mutation("", logs=True)
+def deletes_objects_before_the_manifest_says_so(patch: Patch) -> None:
+    async def truncate(self: LogWriter, before: int) -> None:
+        self._machine.check_truncation(before)
+        manifest, _ = await self._node.read()
+        folder = object_store.open_folder(manifest.storage)
+        for stored in manifest.trimmed(before).deleting_objects:
+            await folder.delete(stored.name)
+        edit = trim(self.log, before, incarnation=self._incarnation)
+        after = await self._node.edit(edit)
+        await delete_listed(self._ledgers, self._node, after)
+
+    patch.set(LogWriter, "truncate", truncate)
+
+
+@mutation(
+    "AutoMQ/automq 3177",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/archive/test_archive_integration.py"
+    "::test_a_reader_waits_for_storage_that_is_away_and_reads_on",
+)
+def takes_a_storage_that_does_not_answer_for_a_lost_object(patch: Patch) -> None:
+    honest = ObjectTail._fetched
+
+    async def fetched(self: ObjectTail, block: int) -> list[ObjectEntry]:
+        try:
+            return await honest(self, block)
+        except ObjectStorageUnavailable:
+            raise ObjectLost(self._log, "some", self._stored.name) from None
+
+    patch.set(ObjectTail, "_fetched", fetched)
+
+
+@mutation("redpanda-data/redpanda 7819", logs=True)
+def skips_the_first_entry_of_a_block(patch: Patch) -> None:
+    honest = ObjectTail.read_some
+
+    async def read_some(
+        self: ObjectTail,
+        first: int,
+        *,
+        last: int | None = None,
+        bytes_max: int = 1 << 20,
+        wait_s: float = 0.0,
+    ) -> list[ObjectEntry]:
+        entries = await honest(self, first, last=last, bytes_max=bytes_max, wait_s=wait_s)
+        firsts = set(self.index.firsts[1:])
+        return [each for each in entries if each.entry_id == first or each.entry_id not in firsts]
+
+    patch.set(ObjectTail, "read_some", read_some)
+
+
+@mutation("", logs=True)
+def lists_the_ledger_for_deletion_and_keeps_the_segment_on_it(patch: Patch) -> None:
+    """The location that readers see is the old one, until somebody writes the next."""
+
+    def without_ledger(self: Manifest, number: int) -> Manifest:
+        segment = self.find(number)
+        assert segment is not None
+        return replace(self, deleting=(*self.deleting, segment.ledger_id))
+
+    patch.set(Manifest, "without_ledger", without_ledger)
