@@ -35,6 +35,8 @@ FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 class Failed(Exception):
     """A tool did not do what it does at Kafka's brokers."""
 
+    said = ""
+
 
 @dataclass
 class Bench:
@@ -59,7 +61,10 @@ class Bench:
             raise Failed(f"no end within {TOOL_S:.0f} s: {error.stdout!r:.300}") from error
         said = done.stdout + done.stderr
         if done.returncode or (says and re.search(says, said) is None):
-            raise Failed(f"{' '.join(command[-8:])}: exit code {done.returncode}: {said[-600:]}")
+            what = " ".join(command[-8:])
+            failure = Failed(f"{what}: exit code {done.returncode}: {said[-600:]}")
+            failure.said = said
+            raise failure
         return said
 
     def java(self, main: str, *arguments: str, says: str = "", stdin: str | None = None) -> str:
@@ -242,12 +247,15 @@ def connect(bench: Bench) -> str:
     )
     source = bench.file("source.txt", "".join(f"line {n}\n" for n in range(100)))
     sink = bench.directory / "sink.txt"
+    plugins = bench.directory / "plugins"  # without one, it scans where it runs
+    plugins.mkdir()
     json_free = "org.apache.kafka.connect.storage.StringConverter"
     worker = bench.file(
         "worker.properties",
         f"bootstrap.servers={bench.bootstrap}\nkey.converter={json_free}\n"
         f"value.converter={json_free}\noffset.storage.file.filename={bench.directory}/offsets\n"
-        f"offset.flush.interval.ms=1000\nlisteners=http://127.0.0.1:0\nplugin.path=\n",
+        f"offset.flush.interval.ms=1000\nlisteners=http://127.0.0.1:0\n"
+        f"plugin.path={plugins}\nplugin.discovery=service_load\n",
     )
     common = "tasks.max=1\n"
     source_task = bench.file(
@@ -324,8 +332,10 @@ def transactions(bench: Bench) -> str:
             "ProducerPerformance", "--topic", topic, *records, *server, "--transactional-id", "t"
         )
     except Failed as error:
-        found = re.findall(r"(\w+Exception: [^\n]*)", str(error))
-        return f"refused at once: {found[-1] if found else error}"
+        [*_, reason] = re.findall(r"\w+Exception: ([^\n]*)", error.said) or [""]
+        if "ransaction" not in reason:
+            raise
+        return f"refused: {reason}"
     raise Failed("a transaction was taken")
 
 
@@ -334,8 +344,10 @@ def compaction(bench: Bench) -> str:
     try:
         bench.tool("TopicCommand", "--create", *compact)
     except Failed as error:
-        found = re.findall(r"(\w+Exception: [^\n]*)", str(error))
-        return f"refused: {found[-1] if found else error}"
+        reason = re.search(r"cleanup\.policy=compact: [^\n]*", error.said)
+        if reason is None:
+            raise
+        return f"refused: {reason[0]}"
     raise Failed("a compacted topic was created")
 
 

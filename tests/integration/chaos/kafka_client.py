@@ -260,8 +260,11 @@ async def _produce_aio(bootstrap: str, topic: str, partitions: int, prefix: str)
         else:
             _said_refused(value, error)
 
+    # Once a partition had no leader for longer than a request may take, this client gives a batch
+    # up that has its sequence, and is refused whatever it sends after that.
+    settings = {**_aio(bootstrap), "request_timeout_ms": DELIVERY_MS}
     producer = await _started(
-        lambda: AIOKafkaProducer(**_aio(bootstrap), enable_idempotence=True, acks="all")
+        lambda: AIOKafkaProducer(**settings, enable_idempotence=True, acks="all")
     )
     number = 0
     while not _stop:

@@ -16,8 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.peers.jars import PeerMissing, fetched
 from benchmarks.peers.kafka import VERSION, artifacts
@@ -44,6 +43,7 @@ JAVA_PER_S: Final = 30
 ASK_EVERY_S: Final = 1.0
 ASK_S: Final = 10.0
 ORDERLY_S: Final = 30.0
+USURP_S: Final = 5.0
 NEVER: Final = (
     "OutOfOrder", "DuplicateSequence", "ProducerFenced", "InvalidProducerEpoch",
     "InvalidProducerId", "UnknownProducer", "Corrupt", "InvalidRecord", "FATAL",
@@ -114,6 +114,8 @@ class KafkaStage(Stage):
         self._usurped = 0
         self._clock = time.time() - time.monotonic()
         self._told: Counter[str] = Counter()
+        self._asking: dict[str, Consumer] = {}
+        """By group."""
 
     # Processes.
 
@@ -195,6 +197,7 @@ class KafkaStage(Stage):
         match name:
             case "producer_send_success":
                 partition, offset = event["partition"], event["offset"]
+                offset = -1 if offset is None else offset  # of a repetition
                 kafka.sent(event["value"], partition, offset)
                 self._tell(f"records acknowledged to {member.name}")
                 now = time.monotonic()
@@ -243,9 +246,7 @@ class KafkaStage(Stage):
         error = f"{event['exception']}: {event['message']}"
         self.happened[f"{member.name} gave a record up: {error[:100]}"] += 1
         if any(word in error for word in NEVER):
-            sentence = f"{member.life} was refused {event['value']}: {error}"
-            self.kafka.broken.append(sentence)
-            self._broke(sentence)
+            self.kafka.broken.append(f"{member.life} was refused {event['value']}: {error}")
 
     def _broke(self, sentence: str) -> None:
         self.note(f"BROKE A PROMISE: {sentence}")
@@ -273,18 +274,19 @@ class KafkaStage(Stage):
             self._broke(sentence)
 
     async def _ask_for_commits(self) -> None:
-        admin: AdminClient | None = None
         while True:
             await asyncio.sleep(ASK_EVERY_S)
-            if admin is None:
-                admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
             for group in self.groups:
                 with suppress(KafkaException):
-                    await self._ask_for_commits_of(admin, group)
+                    await self._ask_for_commits_of(group)
 
-    async def _ask_for_commits_of(self, admin: AdminClient, group: str) -> dict[int, int]:
+    async def _ask_for_commits_of(self, group: str) -> dict[int, int]:
+        """As a consumer of the group does that is no member of it. Raises `KafkaException`."""
+        if group not in self._asking:
+            settings = {"bootstrap.servers": self.bootstrap, "log_level": 0, "group.id": group}
+            self._asking[group] = Consumer(settings)
         since = dict(self.kafka.committed)
-        offsets = await asyncio.to_thread(_committed, admin, group)
+        offsets = await asyncio.to_thread(_committed, self._asking[group])
         broken = len(self.kafka.broken)
         now = time.monotonic()
         for partition, offset in offsets.items():
@@ -301,10 +303,14 @@ class KafkaStage(Stage):
         assert self._client is not None
         self._usurped += 1
         log = self._logs[self._usurped % PARTITIONS]
-        with suppress(LogError):
-            async with await Log.open(log, client=self._client, owner="usurper") as taken:
-                await taken.append(f"0.{self._usurped}".encode())
-                self.happened["takeovers by a native writer"] += 1
+        with suppress(LogError, TimeoutError):
+            # The gateway takes it back with the next batch: one of them has to give in.
+            async with asyncio.timeout(USURP_S):
+                taking = Log.open(log, client=self._client, owner="usurper", take_over=True)
+                async with await taking as taken:
+                    self.happened["takeovers by a native writer"] += 1
+                    await taken.append(f"0.{self._usurped}".encode())
+                    self.happened["records of a native writer"] += 1
 
     async def end_gateway(self, gateway: Member) -> None:
         """End it in order."""
@@ -411,9 +417,8 @@ class KafkaStage(Stage):
         except AssertionError as error:
             raise AssertionError(f"{error}: {lacking()}") from None
         await self._end_clients("consumer")
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for group in self.groups:
-            stored = await self._ask_for_commits_of(admin, group)
+            stored = await self._ask_for_commits_of(group)
             if [stored.get(number) for number in range(PARTITIONS)] != ends:
                 self.kafka.broken.append(f"{group} ended with {stored} committed of {ends}")
         for gateway in self.writers:
@@ -443,14 +448,15 @@ class KafkaStage(Stage):
         self.note(f"{len(broken)} promises broken")
         assert not broken, f"{len(broken)} promises broken:\n" + "\n".join(broken[:20])
 
+    def _acknowledged(self) -> str:
+        found = sum(map(len, self.kafka.logs))
+        count = len(self.kafka.acknowledged)
+        return f"{count} records acknowledged, {found} in {PARTITIONS} logs"
+
     def report(self) -> None:
         super().report()
         for what, count in sorted(self._told.items()):
             print(f"  {count:6}  {what}")
-        print(
-            f"{len(self.kafka.acknowledged)} records acknowledged, "
-            f"{sum(map(len, self.kafka.logs))} in {PARTITIONS} logs"
-        )
         for group, longest in self.returns.items():
             print(f"group {group} read again at most {longest:.2f} s after a fault was over")
 
@@ -468,11 +474,10 @@ def _partitions(event: Event) -> list[int]:
     return [each["partition"] for each in event["partitions"]]
 
 
-def _committed(admin: AdminClient, group: str) -> dict[int, int]:
+def _committed(consumer: Consumer) -> dict[int, int]:
     """Raises `KafkaException`."""
-    asked = ConsumerGroupTopicPartitions(group)
-    [listed] = admin.list_consumer_group_offsets([asked], request_timeout=ASK_S).values()
-    found = listed.result().topic_partitions
+    wanted = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+    found = consumer.committed(wanted, timeout=ASK_S)
     return {each.partition: each.offset for each in found if each.offset >= 0}
 
 

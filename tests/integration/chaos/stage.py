@@ -366,12 +366,15 @@ class Stage:
     def _file(self, reader: Member) -> Path:
         return self._directory / f"{reader.name}.records"
 
+    def _acknowledged(self) -> str:
+        count = len(self.history.acknowledged)
+        return f"{count} records acknowledged in {self.history.epochs} epochs"
+
     def report(self) -> None:
         history = self.history
         print(
             f"\nseed {self._plan.seed}, {time.monotonic() - self._began:.0f} s, "
-            f"{len(history.acknowledged)} records acknowledged in {history.epochs} epochs, "
-            f"{history.refused} refused"
+            f"{self._acknowledged()}, {history.refused} refused"
         )
         for what, count in sorted(self.happened.items()):
             print(f"  {count:6}  {what}")
