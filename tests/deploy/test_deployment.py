@@ -34,6 +34,8 @@ COMMANDS: Final = (
     ("janitor", "run"),
     ("init",),
     ("console",),
+    ("kafka", "start"),
+    ("archiver", "run"),
     ("tls", "init"),
     ("tls", "issue"),
 )
@@ -90,7 +92,7 @@ def test_every_option_in_what_is_deployed_is_one_of_a_command() -> None:
 def test_units_are_right_and_let_their_programs_do_little(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
     own = Path(sys.executable).with_name("dlog")
-    assert len(UNITS) == 4
+    assert len(UNITS) == 6
     units = []
     for unit in UNITS:
         text = unit.read_text(encoding="utf-8")
