@@ -34,6 +34,8 @@ ARGUMENTS: Final = {
     "replica list": "",
     "replica show": "flights",
     "replica verify": "flights",
+    "kafka topic list": "",
+    "kafka topic describe": "flights",
     "ledger list": "",
     "ledger show": "{ledger}",
     "ledger read": "{ledger}",

@@ -132,6 +132,7 @@ def test_nothing_is_lost_or_doubled_when_a_gateway_is_killed_under_a_producer(ur
             stream.until(before + 600)
             print(f"all acknowledged {time.monotonic() - began:.3f} s after the kill, of {counts}")
         stream.finish()
+        gateways[2].stop()  # in order: the end of a log whose leader was killed is not certain
     assert stream.errors == []
     for partition in range(PARTITIONS):
         wanted = list(range(partition, stream.sent, PARTITIONS))
