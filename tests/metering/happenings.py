@@ -427,6 +427,7 @@ async def its_work(cluster: WholeCluster, client: LedgerClient, exposed: Exposed
     await reached(cluster, lambda: exposed.readiness().ready, "it shows itself")
     worker, counts = repair_of(exposed).worker, repair_of(exposed).auditor.counts
     await reached(cluster, lambda: counts.leads and counts.passes > 0, "there is an auditor")
+    await reached(cluster, lambda: counts.checks.total() > 0, "a check is finished")
     await cluster.bookies[0].stop()
     await reached(cluster, lambda: worker.outcomes[RepairOutcome.DONE] > 0, "a ledger is repaired")
     await reached(
