@@ -37,6 +37,7 @@ def run(*options: str) -> tuple[int, str]:
 
 @pytest.mark.integration
 @pytest.mark.timeout(DEADLINE_S + 30)
+@pytest.mark.long("chaos-kafka")
 def test_no_record_of_kafka_is_lost_doubled_or_out_of_order_whatever_is_killed() -> None:
     status, said = run("--seconds", str(SECONDS))
     assert status == 0, said
