@@ -14,56 +14,41 @@ sees it.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
 from dlog.aio.log import Log
 from dlog.aio.port import Ledgers
-from dlog.aio.read.chunks import read_range
-from dlog.aio.read.places import start_offset
-from dlog.aio.read.reader import Reader
-from dlog.aio.store import ManifestNode
 from dlog.aio.write.append_future import AppendFuture
-from dlog.chunk import Chunk
-from dlog.errors import DamagedBatch, DamagedLog, LostOwnership, NoSuchLog
+from dlog.errors import DamagedBatch, LostOwnership, NoSuchLog
+from dlog.kafka.consumer_reads import ConsumerReads, Movements, check_offset
 from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.producer_recovery import ProducerRecovery, producer_batch
 from dlog.kafka.protocol.producer_state import ProducerState
-from dlog.kafka.recent_batches import EncodedEntries, RecentBatches
+from dlog.kafka.recent_batches import RecentBatches
 from dlog.kafka_batch import (
     MAGIC,
     KafkaBatchHeader,
     KafkaCodec,
-    KafkaRecords,
     has_right_crc,
     parse_kafka_header,
     with_place,
 )
 from dlog.manifest import Manifest
-from dlog.position import Timestamp, timestamp_error
+from dlog.position import timestamp_error
 from dlog.protocol.pending_batch import Outcome
-from dlog.recordbatch import KAFKA_RECORDS_MAX, KafkaRecordBatch, RecordBatch, encode_kafka
+from dlog.recordbatch import KAFKA_RECORDS_MAX, encode_kafka
 from ledger.errors import LogError
 from ledger.log_events import get_logger, now_ms
 
 SNAPSHOT_BYTES: Final = 4 * 1024 * 1024
 """Bytes of batches after which one carries a snapshot again; 16 times its size if that is more."""
 SNAPSHOT_BATCHES: Final = 512
-CATCH_UPS_MAX: Final = 8
-"""Consumers of one log that read old records at once and find their place again."""
-CATCH_UP_BYTES: Final = 2 * 1024 * 1024
-"""How much is read ahead for each of them."""
-CATCH_UP_IDLE_S: Final = 30.0
-CATCH_UP_S: Final = 5.0
-"""How long a fetch waits for bookies; it returns nothing then, and is asked again."""
 WATCH_RETRY_S: Final = 1.0
 
 _UNKNOWN: Final = -1
-_native: Final = EncodedEntries()
 _log = get_logger(__name__)
 
 
@@ -154,9 +139,8 @@ class Partition:
         self._recent = RecentBatches(self._begin)
         self._in_flight: deque[tuple[int, Outcome]] = deque()
         """Batches that are not confirmed, with the offset of each."""
-        self._movements: set[tuple[int, asyncio.Future[None]]] = set()
-        self._catch_ups: dict[int, CatchUp] = {}
-        """By the offset that is read next, the one used last at the end."""
+        self._movements = Movements()
+        self._reads = ConsumerReads(ledgers, self.log, manifest.incarnation, self.epoch)
         self._watching = self._loop.create_task(self._watch())
         self._closed = False
 
@@ -266,28 +250,18 @@ class Partition:
         self._move()
 
     def _move(self) -> None:
-        """Let those know who wait for the high watermark."""
-        if not self._movements:
-            return
-        end, over = self.high_watermark, self.failed.is_set() or self._closed
-        for movement in [each for each in self._movements if over or end > each[0]]:
-            self._movements.discard(movement)
-            if not movement[1].done():
-                movement[1].set_result(None)
+        self._movements.move(self.high_watermark, over=self._is_over)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.failed.is_set() or self._closed
 
     # Fetching.
 
     def movement(self, after: int) -> asyncio.Future[None]:
         """Return a future that is done once the high watermark is above *after*, or the partition
         failed or was closed. Whoever does not wait for it any more cancels it."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        if self.high_watermark > after or self.failed.is_set() or self._closed:
-            future.set_result(None)
-        else:
-            movement = (after, future)
-            self._movements.add(movement)
-            future.add_done_callback(lambda _: self._movements.discard(movement))
-        return future
+        return self._movements.wait(after, self.high_watermark, over=self._is_over)
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
         """Return whole batches from the one with *offset* on, confirmed ones; about *bytes_max*,
@@ -295,94 +269,18 @@ class Partition:
 
         Raises `KafkaRefusal`: OFFSET_OUT_OF_RANGE outside of what the log has."""
         end = self.high_watermark
-        if not self.start_offset <= offset <= end:
-            raise KafkaRefusal(
-                ErrorCode.offset_out_of_range,
-                f"log {self.log!r} has the offsets {self.start_offset} to {end}, not {offset}",
-            )
-        if offset == end:
-            return b""
-        batches = self._recent.read(offset, end, bytes_max)
-        if batches is not None:
-            return batches[0] if len(batches) == 1 else b"".join(batches)
-        try:
-            return await self._catch_up(offset, bytes_max)
-        except LogError as error:
-            raise refusal_of(error) from error
-
-    async def _catch_up(self, offset: int, bytes_max: int) -> bytes:
-        """Return what `fetch` does, from bookies."""
-        reading = self._catch_ups.pop(offset, None)
-        if reading is None:
-            reading = CatchUp(self._reader_from(offset), offset, self.epoch)
-        try:
-            batches = await reading.read(bytes_max)
-        except BaseException:
-            await reading.close()
-            raise
-        if reading.at_end or reading.position >= self._recent.begin or self._closed:
-            await reading.close()
-        else:
-            replaced = self._catch_ups.pop(reading.position, None)
-            self._catch_ups[reading.position] = reading
-            if replaced is None and len(self._catch_ups) > CATCH_UPS_MAX:
-                replaced = self._catch_ups.pop(next(iter(self._catch_ups)))
-            if replaced is not None:
-                await replaced.close()
-            self._loop.call_later(CATCH_UP_IDLE_S, self._drop_idle, reading.position, reading)
-        return b"".join(batches)
-
-    def _drop_idle(self, position: int, reading: "CatchUp") -> None:
-        if self._catch_ups.get(position) is reading:
-            del self._catch_ups[position]
-            reading.leave()
-
-    def _reader_from(self, offset: int) -> Reader:
-        return Reader(
-            self._ledgers,
-            self._node(),
-            offset,
-            stop=self.high_watermark,
-            incarnation=self._manifest.incarnation,
-            read_ahead_bytes=CATCH_UP_BYTES,
-            as_stored=True,
-        )
-
-    def _node(self) -> ManifestNode:
-        node = ManifestNode(self._ledgers.store, self.log)
-        node.follow(self._manifest.incarnation)
-        return node
+        check_offset(self.log, offset, self.start_offset, end)
+        batches = self._recent.read(offset, end, bytes_max) if offset < end else []
+        if batches is None:
+            batches = await self._reads.fetch(offset, end, bytes_max, begin=self._recent.begin)
+        return batches[0] if len(batches) == 1 else b"".join(batches)
 
     # Places.
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return offset and time of the first record of *timestamp_ms* or later, None: there is
-        none. If the records there are not what their batch says, the batch's first offset.
-
-        Raises `KafkaRefusal`."""
-        end = self.high_watermark
-        try:
-            begin = await start_offset(self._ledgers, self._node(), Timestamp(timestamp_ms))
-        except LogError as error:
-            raise refusal_of(error) from error
-        if begin >= end:
-            return None
-        try:
-            async for chunk in self._range(begin, end):
-                times = chunk.batch.timestamps_ms()
-                for slot in range(chunk.skip, chunk.skip + chunk.take):
-                    if times[slot] >= timestamp_ms:
-                        return chunk.place.first_offset + slot, times[slot]
-                break  # one batch has it, or lies
-        except DamagedLog as error:
-            _log.warning("kafka_batch_damaged", log=self.log, error=str(error))
-        except LogError as error:
-            raise refusal_of(error) from error
-        return begin, timestamp_ms
-
-    def _range(self, begin: int, end: int) -> AsyncIterator[Chunk]:
-        incarnation = self._manifest.incarnation
-        return read_range(self._ledgers, self.log, begin, end, incarnation=incarnation)
+        none. Raises `KafkaRefusal`."""
+        return await self._reads.offset_for_time(timestamp_ms, self.high_watermark)
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return an epoch, and the offset at which it ended: of *epoch*, or -1 twice if there was
@@ -416,8 +314,7 @@ class Partition:
         self._closed = True
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
-        while self._catch_ups:
-            await self._catch_ups.popitem()[1].close()
+        await self._reads.close()
         self._move()
         with suppress(LogError):
             await self._own.close()
@@ -453,71 +350,3 @@ class Partition:
             self._manifest = manifest
             if manifest.epoch != self.epoch:
                 self.failed.set()
-
-
-class CatchUp:
-    """Reads old records for a consumer that asks for them one fetch after the other."""
-
-    def __init__(self, reader: Reader, offset: int, epoch: int) -> None:
-        self._reader = reader
-        self._epoch = epoch
-        self._left: bytes | None = None
-        """A batch that was read and not returned."""
-        self._left_end = 0
-        self.position = offset
-        """Offset after what was returned last."""
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def at_end(self) -> bool:
-        return self._left is None and self._reader.at_end
-
-    async def read(self, bytes_max: int) -> list[bytes]:
-        """Return the next batches; none if bookies do not answer in time."""
-        batches: list[bytes] = []
-        size = 0
-        while True:
-            if self._left is None:
-                wait_s = CATCH_UP_S if not batches else 0.0
-                if batches and not self._reader.is_ready:
-                    break
-                chunk = await self._reader.read_chunk(timeout_s=wait_s)
-                if chunk is None:
-                    break
-                self._left, self._left_end = (
-                    _stored(chunk, self._epoch, self._reader.incarnation or ""),
-                    chunk.end,
-                )
-            size += len(self._left)
-            if batches and size > bytes_max:
-                break
-            batches.append(self._left)
-            self.position, self._left = self._left_end, None
-        return batches
-
-    async def close(self) -> None:
-        await self._reader.close()
-
-    def leave(self) -> None:
-        self._closing = asyncio.get_running_loop().create_task(self.close())
-
-
-def _stored(chunk: Chunk, epoch: int, incarnation: str) -> bytes:
-    """Return the whole batch that *chunk* is of, for consumers of Kafka."""
-    batch, place = chunk.batch, chunk.place
-    if isinstance(batch, KafkaRecordBatch):
-        encoded: bytes | memoryview = batch.kafka
-    else:
-        encode = partial(_encoded, batch)
-        encoded = _native.get(incarnation, place.segment, place.entry, encode)
-    return with_place(encoded, place.first_offset, min(epoch, place.segment))
-
-
-def _encoded(batch: RecordBatch) -> bytes:
-    records = KafkaRecords(
-        values=batch.value_list(),
-        keys=batch.key_list(),
-        timestamps_ms=batch.timestamps_ms(),
-        headers=batch.headers_list(),
-    )
-    return records.encode()

@@ -10,8 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from dlog.aio import Log
 from dlog.errors import DamagedLog, NoSuchLog
+from dlog.kafka import consumer_reads
 from dlog.kafka import partition as module
 from dlog.kafka.errors import KafkaRefusal
+from dlog.kafka.followed_partition import FollowedPartition
 from dlog.kafka.partition import Partition
 from dlog.recordbatch import RecordBatch
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
@@ -185,7 +187,7 @@ async def test_old_records_are_read_from_bookies_batch_by_batch(
         wanted = [(i, b"%d" % (i // 2) * 20 if i % 2 == 0 else b"x" * 100) for i in range(80)]
         assert await fetch_all(partition) == wanted
         assert fetched(await ended(partition.fetch(5, 1))) == wanted[4:6]
-        assert partition._catch_ups, "who reads on finds its place again"
+        assert partition._reads._catch_ups, "the next fetch continues where this one ended"
 
 
 async def test_records_below_the_first_offset_are_gone_and_the_rest_is_there() -> None:
@@ -230,13 +232,13 @@ async def test_a_native_entry_is_encoded_once_for_all_consumers(
         await log.append_many([b"a", b"b"])
         await log.append(b"c" * 1000)
     encoded: list[RecordBatch] = []
-    honest = module._encoded
+    honest = consumer_reads._encoded
 
     def encode(batch: RecordBatch) -> bytes:
         encoded.append(batch)
         return honest(batch)
 
-    monkeypatch.setattr(module, "_encoded", encode)
+    monkeypatch.setattr(consumer_reads, "_encoded", encode)
     async with led(client) as partition:
         for _ in range(3):
             assert await fetch_all(partition) == [(0, b"a"), (1, b"b"), (2, b"c" * 1000)]
@@ -303,3 +305,32 @@ async def test_records_that_are_none_stop_native_readers_with_their_offsets_alon
 def recomputed(batch: bytes) -> bytes:
     crc: int = crc32c(batch[21:])
     return batch[:17] + crc.to_bytes(4, "big") + batch[21:]
+
+
+async def test_a_log_that_is_followed_tells_the_time_of_the_record_that_it_found() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        for i in range(3):
+            await log.append(b"x", timestamp_ms=NOW_MS + 10 * i)
+        followed = await FollowedPartition.open("log", client)
+        try:
+            assert await followed.offset_for_time(NOW_MS + 5) == (1, NOW_MS + 10)
+            assert await followed.offset_for_time(NOW_MS + 21) is None
+        finally:
+            await followed.close()
+
+
+async def test_a_reader_that_no_consumer_asks_again_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_reads, "CATCH_UP_IDLE_S", 0.0)
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        for _ in range(3):
+            await log.append(b"x" * 100)
+        followed = await FollowedPartition.open("log", client)
+        try:
+            assert await ended(followed.fetch(0, 1))
+            await until(lambda: not followed._reads._catch_ups, "it is closed")
+        finally:
+            await followed.close()

@@ -6,6 +6,7 @@ from dlog.aio.log import Log
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.store import ManifestNode
 from dlog.chunk import Chunk
+from dlog.kafka import consumer_reads
 from dlog.kafka import partition as partitions
 from dlog.kafka.partition import Partition, Produced
 from dlog.kafka.producer_recovery import ProducerRecovery
@@ -149,8 +150,8 @@ def writes_the_offset_that_was_asked_for(patch: Patch) -> None:
         whole = honest(chunk, epoch, incarnation)
         return with_place(whole, chunk.begin, epoch)
 
-    honest = partitions._stored
-    patch.set(partitions, "_stored", stored)
+    honest = consumer_reads._stored
+    patch.set(consumer_reads, "_stored", stored)
 
 
 @mutation(
