@@ -65,11 +65,7 @@ class CandidateRecord:
             address=self.address,
         )
         if self.lifeline is not None:
-            node.lifeline_host = self.lifeline.host
-            node.lifeline_port = self.lifeline.port
-            node.lifeline_secret = self.lifeline.secret
-            node.lifeline_network = self.lifeline.network
-            node.lifeline_tls = self.lifeline.tls
+            self.lifeline.write_to(node)
         return node.SerializeToString(deterministic=True)
 
     @classmethod
@@ -83,15 +79,7 @@ class CandidateRecord:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
-        lifeline = None
-        if node.lifeline_port:
-            lifeline = LifelineAddress(
-                node.lifeline_host,
-                node.lifeline_port,
-                node.lifeline_secret,
-                node.lifeline_network,
-                node.lifeline_tls,
-            )
+        lifeline = LifelineAddress.of_node(node)
         return cls(node.candidate, node.since_ms, lifeline, node.address)
 
 

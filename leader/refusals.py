@@ -17,9 +17,19 @@ Pure: no clock, no I/O.
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Protocol, Self
 
 STACKS_MAX: Final = 256
+
+
+class LifelineNode(Protocol):
+    """A message of the metadata store that names a lifeline: a candidate's, a gateway's."""
+
+    lifeline_host: str
+    lifeline_port: int
+    lifeline_secret: bytes
+    lifeline_network: str
+    lifeline_tls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,26 @@ class LifelineAddress:
     """Names the network stack it listens in, this boot of this machine; empty if unknown."""
     tls: bool = False
     """Whether it takes TLS only; else it takes plain connections only."""
+
+    @classmethod
+    def of_node(cls, node: LifelineNode) -> Self | None:
+        """Return the lifeline that *node* names; None if it names none."""
+        if not node.lifeline_port:
+            return None
+        return cls(
+            node.lifeline_host,
+            node.lifeline_port,
+            node.lifeline_secret,
+            node.lifeline_network,
+            node.lifeline_tls,
+        )
+
+    def write_to(self, node: LifelineNode) -> None:
+        node.lifeline_host = self.host
+        node.lifeline_port = self.port
+        node.lifeline_secret = self.secret
+        node.lifeline_network = self.network
+        node.lifeline_tls = self.tls
 
 
 class Refusals:

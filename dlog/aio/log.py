@@ -105,7 +105,7 @@ class Log:
                 now_ms=now_ms,
                 owner=process if owner is None else owner,
                 expected_epoch=expected_epoch,
-                from_gateways=take_over,
+                spares_gateways=not take_over,
             )
             with spans.span("dlog.open", log=name) as span:
                 opened = await driver.run()

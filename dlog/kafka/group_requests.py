@@ -15,6 +15,7 @@ from dlog.kafka.errors import KafkaRefusal
 from dlog.kafka.offsets_log import CoordinatorMoved, OffsetsLog
 from dlog.kafka.protocol.consumer_group import ConsumerGroup, GroupPhase
 from dlog.kafka.protocol.consumer_group_events import (
+    CONSUMER,
     Assignor,
     JoinReply,
     JoinRequested,
@@ -22,9 +23,9 @@ from dlog.kafka.protocol.consumer_group_events import (
     LeaveRequested,
     SyncReply,
     SyncRequested,
+    subscribed_topics,
 )
 from dlog.kafka.protocol.group_offsets import METADATA_BYTES_MAX, CommittedOffset, TopicPartition
-from dlog.kafka.protocol.subscription import CONSUMER, subscribed_topics
 from ledger.log_events import now_ms
 
 Values = Mapping[str, Any]

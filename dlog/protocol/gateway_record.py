@@ -46,11 +46,7 @@ class GatewayRecord:
             process=self.process,
         )
         if self.lifeline is not None:
-            node.lifeline_host = self.lifeline.host
-            node.lifeline_port = self.lifeline.port
-            node.lifeline_secret = self.lifeline.secret
-            node.lifeline_network = self.lifeline.network
-            node.lifeline_tls = self.lifeline.tls
+            self.lifeline.write_to(node)
         return node.SerializeToString(deterministic=True)
 
     @classmethod
@@ -58,15 +54,7 @@ class GatewayRecord:
         """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
         node = pb.GatewayNode()
         parse_node(node, value, path, version=FORMAT_VERSION)
-        lifeline = None
-        if node.lifeline_port:
-            lifeline = LifelineAddress(
-                node.lifeline_host,
-                node.lifeline_port,
-                node.lifeline_secret,
-                node.lifeline_network,
-                node.lifeline_tls,
-            )
+        lifeline = LifelineAddress.of_node(node)
         return cls(
             node_id=node_id_of(path),
             host=node.host,

@@ -40,6 +40,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.protocol.actions import DeleteLedger, RecoverSegment
 from dlog.protocol.edits import check_incarnation, check_writable
+from dlog.protocol.gateway_record import GATEWAY_OWNER
 from ledger.delays import Backoff
 from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import LedgerId
@@ -82,19 +83,28 @@ class CheckLeadership(Action[bool]):
     """Ask the election, if there is one. Answer: whether leadership is held."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckGateways(Action[None]):
+    """Raises `LedByGateway` if a gateway for Kafka's clients lives: whichever it is, one of them
+    leads the log."""
+
+
 def take_over(
     log: str,
     *,
     owner: str = "",
     expected_epoch: int | None = None,
     reopens: str | None = None,
+    spares_gateways: bool = False,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> Steps[tuple[Manifest, int]]:
     """Return the manifest, and the number of the segment to append to.
 
-    *reopens*: the incarnation of the log whose writer, of *expected_epoch*, reopens. Raises
-    `NoSuchLog`, `LogSealed`, `EpochChanged`, `LostOwnership`, `TakeoverFailed` if others were
-    faster each time, and the errors of actions that do not pass."""
+    *reopens*: the incarnation of the log whose writer, of *expected_epoch*, reopens.
+    *spares_gateways*: not if a gateway for Kafka's clients took the log over last, and one lives.
+    Raises `NoSuchLog`, `LedByGateway`, `LogSealed`, `EpochChanged`, `LostOwnership`,
+    `TakeoverFailed` if others were faster each time, and the errors of actions that do not
+    pass."""
     assert reopens is None or expected_epoch is not None, "a writer that reopens has an epoch"
     attempts = _Attempts(log, attempts_max)
     backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
@@ -103,6 +113,8 @@ def take_over(
             manifest, version = yield from ReadManifest()
             check_writable(manifest, log)
             _check_expected(manifest, log, expected_epoch, reopens)
+            if spares_gateways and manifest.owner.startswith(GATEWAY_OWNER):
+                yield from CheckGateways()
             manifest.check_room(log)
             manifest = yield from _recover(manifest)
             number = manifest.next_segment

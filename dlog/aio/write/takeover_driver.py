@@ -16,7 +16,7 @@ from dlog.errors import LedByGateway, LostOwnership
 from dlog.manifest import Manifest
 from dlog.protocol import takeover
 from dlog.protocol.actions import DeleteLedger, RecoverSegment
-from dlog.protocol.gateway_record import GATEWAY_OWNER, GATEWAYS_PATH, GatewayRecord
+from dlog.protocol.gateway_record import GATEWAYS_PATH, GatewayRecord
 from dlog.recordbatch import check_codec
 from leader.lifeline import is_gone
 from ledger.errors import DamagedMetadata, LogError, NoSuchNode
@@ -29,6 +29,7 @@ GATEWAYS_ASKED_MAX: Final = 16
 """The newest ones, whether one of them lives."""
 _PARTS: Final[dict[type[Action[Any]], str]] = {
     takeover.ReadManifest: "read_manifest",
+    takeover.CheckGateways: "read_manifest",
     RecoverSegment: "recover_segment",
     takeover.CreateLedger: "create_ledger",
     takeover.WriteManifest: "write_manifest",
@@ -66,15 +67,17 @@ class TakeoverDriver:
         owner: str = "",
         expected_epoch: int | None = None,
         reopens: str | None = None,
-        from_gateways: bool = False,
+        spares_gateways: bool = False,
     ) -> None:
-        """See `dlog.protocol.takeover.take_over`. *from_gateways*: also if a gateway for Kafka's
-        clients leads the log and lives."""
+        """See `dlog.protocol.takeover.take_over`."""
         self._steps = takeover.take_over(
-            node.log, owner=owner, expected_epoch=expected_epoch, reopens=reopens
+            node.log,
+            owner=owner,
+            expected_epoch=expected_epoch,
+            reopens=reopens,
+            spares_gateways=spares_gateways,
         )
         self._owner = owner
-        self._asks_gateways = reopens is None and not from_gateways
         self._why = "open" if reopens is None else "reopen"
         self._ledgers = ledgers
         self._node = node
@@ -117,8 +120,6 @@ class TakeoverDriver:
             case takeover.ReadManifest():
                 manifest, version = await self._node.read()
                 check_codec(manifest.settings.codec)  # before anybody is fenced
-                if self._asks_gateways and manifest.owner.startswith(GATEWAY_OWNER):
-                    await self._check_no_gateway()
                 self._data_key = await new_data_key(manifest.settings.encrypt_with)
                 return manifest, version
             case RecoverSegment(ledger_id, last_txid):
@@ -135,14 +136,15 @@ class TakeoverDriver:
                 return await self._node.write(manifest, version)
             case DeleteLedger(ledger_id):
                 await self._delete(ledger_id)
+            case takeover.CheckGateways():
+                await self._check_gateways()
             case takeover.CheckLeadership():
                 return self._term is None or await self._term.verify()
             case _:
                 raise AssertionError(f"no action of a takeover: {action}")
         return None
 
-    async def _check_no_gateway(self) -> None:
-        """Raise `LedByGateway` if a gateway lives: whichever it is, one of them leads the log."""
+    async def _check_gateways(self) -> None:
         store, security = self._ledgers.store, self._ledgers.security
         for name in (await children_of(store, GATEWAYS_PATH))[-GATEWAYS_ASKED_MAX:]:
             path = f"{GATEWAYS_PATH}/{name}"

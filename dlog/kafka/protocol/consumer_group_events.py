@@ -1,15 +1,20 @@
-"""What the coordinator of a consumer group is told, answers and has stored.
+"""Requests, answers and stored state of the coordinator of a consumer group.
 
 `dlog.kafka.protocol.consumer_group` has the rules.
 """
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 NO_GENERATION: Final = -1
+CONSUMER: Final = "consumer"
+"""The protocol type of groups of consumers; Connect has another one."""
+_HEAD: Final = struct.Struct(">hi")
+_SIZE: Final = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,27 @@ class Assignor:
 
     name: str
     metadata: bytes
+
+
+def subscribed_topics(assignors: Iterable[Assignor]) -> set[str] | None:
+    """Return the topics that the metadata for any of *assignors* names; None if it cannot be
+    read."""
+    topics: set[str] = set()
+    for assignor in assignors:
+        try:
+            _, count = _HEAD.unpack_from(assignor.metadata)
+            at = _HEAD.size
+            for _ in range(count):
+                [size] = _SIZE.unpack_from(assignor.metadata, at)
+                at += _SIZE.size
+                name = assignor.metadata[at : at + size]
+                if size < 0 or len(name) != size:
+                    return None
+                topics.add(name.decode())
+                at += size
+        except (struct.error, UnicodeDecodeError):
+            return None
+    return topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

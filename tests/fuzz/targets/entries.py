@@ -14,7 +14,7 @@ from dlog.columns import Columns
 from dlog.errors import BatchTooNew, DamagedBatch, MalformedObject
 from dlog.headers import decode_headers, encode_headers
 from dlog.kafka.errors import DamagedGroupRecord, GroupRecordTooNew
-from dlog.kafka.protocol.consumer_group_events import Assignor
+from dlog.kafka.protocol.consumer_group_events import Assignor, subscribed_topics
 from dlog.kafka.protocol.group_offsets import (
     GroupChange,
     GroupOffsets,
@@ -22,7 +22,6 @@ from dlog.kafka.protocol.group_offsets import (
     encode_change,
 )
 from dlog.kafka.protocol.producer_state import ProducerBatch, ProducerState
-from dlog.kafka.protocol.subscription import subscribed_topics
 from dlog.kafka_batch import KafkaCodec, KafkaColumns, decode_records, parse_kafka_header
 from dlog.manifest import Sealed
 from dlog.position import Place

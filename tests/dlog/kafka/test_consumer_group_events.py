@@ -2,8 +2,7 @@
 
 import pytest
 
-from dlog.kafka.protocol.consumer_group_events import Assignor
-from dlog.kafka.protocol.subscription import subscribed_topics
+from dlog.kafka.protocol.consumer_group_events import Assignor, subscribed_topics
 
 ONE = b"\0\1\0\0\0\1\0\6orders\xff\xff\xff\xff"
 TWO = b"\0\1\0\0\0\2\0\1a\0\2\xc3\xa9"
