@@ -1,4 +1,4 @@
-"""What a Kafka client is told instead of a result: a code of Kafka's, and a sentence for people.
+"""Refusals of requests: a code of Kafka's for the client, and a sentence for people.
 
 One table says which code an error of dlog has. A code decides what a client does: it tries again
 at once, looks for the leader again, or gives up. So an outcome that is unknown has a code on which

@@ -5,7 +5,7 @@ It listens, is one of the gateways of the namespace, and leads its share of the 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +76,8 @@ class Gateway:
         self.listener = KafkaListener(self, options.limits, security)
         self.host, self.port = "", 0
         self._handlers: Mapping[int, _Handler] = {}
-        self._offered = dict(OFFERED)
+        self._parts = AsyncExitStack()
+        """Closes what was started, the last first."""
 
     @property
     def ledgers(self) -> Ledgers:
@@ -91,7 +92,7 @@ class Gateway:
 
     @property
     def offered(self) -> dict[int, VersionRange]:
-        return self._offered
+        return OFFERED
 
     async def start(self) -> None:
         """Listen, register, serve. Raises `KafkaNotServed`, `LevelTooLow`, what the store does."""
@@ -166,6 +167,8 @@ class Gateway:
             wire.DESCRIBE_CONFIGS: requests.describe_configs,
             wire.INCREMENTAL_ALTER_CONFIGS: requests.incremental_alter_configs,
         }
+        for part in (self.access, self.topics, self.membership, self.led, self.coordinator):
+            self._parts.push_async_callback(part.close)
         await self.access.start()
         self.topics.start()
         await self.topics.table()
@@ -174,13 +177,7 @@ class Gateway:
     async def stop(self) -> None:
         """Answer what was taken, confirm and close all logs, and leave. Idempotent."""
         await self.listener.stop()
-        if not hasattr(self, "records"):
-            return
-        await self.coordinator.close()
-        await self.led.close()
-        await self.membership.close()
-        await self.topics.close()
-        await self.access.close()
+        await self._parts.aclose()
 
     async def submit_produce(
         self, request: WireRequest, session: ClientSession

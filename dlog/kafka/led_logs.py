@@ -38,7 +38,7 @@ class ProduceResult(Protocol):
 class LedPartition(Protocol):
     """One log that this gateway leads; `dlog.kafka.partition.Partition` is this.
 
-    What its calls raise is a `KafkaRefusal`."""
+    Its calls raise `KafkaRefusal`."""
 
     failed: asyncio.Event
     """Set once it was fenced, or cannot be used any more."""

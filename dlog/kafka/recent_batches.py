@@ -1,5 +1,5 @@
-"""What fetches are served from without a bookie, or without encoding: the newest batches of one led
-log, and native entries of all logs that were encoded for consumers of Kafka."""
+"""Caches of fetches: the newest batches of one led log, and native entries of all logs that were
+encoded for consumers of Kafka."""
 
 from bisect import bisect_right
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""What a gateway for Kafka's clients says of itself in the metadata store.
+"""The record of a gateway for Kafka's clients in the metadata store.
 
     /kafka/gateways/<sequence>     ephemeral, written by the gateway; its sequence is its node id
 
@@ -17,7 +17,7 @@ from ledger.nodes import parse_node
 FORMAT_VERSION: Final = 1
 GATEWAYS_PATH: Final = "/kafka/gateways"
 GATEWAY_OWNER: Final = "kafka gateway "
-"""What the owner of a log begins with that a gateway took over last."""
+"""The owner of a log that a gateway took over last begins with this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,9 +95,12 @@ class TlsListener:
                 oldest.cancel()
                 self._refused(str(address), f"{self._pending_max} handshakes are pending already")
             accepted.setblocking(False)
-            task = self._loop.create_task(self._let_in(accepted, str(address)))
+            arrival = _Arrival(accepted)
+            task = self._loop.create_task(self._let_in(arrival, str(address)))
             self._pending[task] = source
             self._of_source[source] += 1
+            # Not by the task itself: one that is cancelled before its first step runs no line.
+            task.add_done_callback(arrival.let_go)
             task.add_done_callback(self._gone)
 
     def _gone(self, task: asyncio.Task[None]) -> None:
@@ -107,14 +110,14 @@ class TlsListener:
             if not self._of_source[source]:
                 del self._of_source[source]
 
-    async def _let_in(self, accepted: socket.socket, address: str) -> None:
-        is_ours = True
+    async def _let_in(self, arrival: "_Arrival", address: str) -> None:
+        accepted = arrival.accepted
         try:
             async with asyncio.timeout(self._handshake_s_max):
                 first = await self._first_byte(accepted)
             if not first:
                 return
-            is_ours = False  # from here on a transport closes it
+            arrival.is_ours = False
             if first[0] != _TLS:
                 await self._loop.connect_accepted_socket(self._factory, accepted)
             else:
@@ -130,9 +133,6 @@ class TlsListener:
             self._refused(address, f"it said nothing within {self._handshake_s_max:g} s")
         except OSError as error:
             self._refused(address, why_failed(error))
-        finally:
-            if is_ours:
-                accepted.close()
 
     async def _first_byte(self, accepted: socket.socket) -> bytes:
         """Return the first byte of *accepted*, b"" if it went; the byte is read again later."""
@@ -146,6 +146,18 @@ class TlsListener:
                     await readable
                 finally:
                     self._loop.remove_reader(accepted)
+
+
+class _Arrival:
+    """A socket that was accepted, until a transport has it and closes it."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.accepted = accepted
+        self.is_ours = True
+
+    def let_go(self, _: object) -> None:
+        if self.is_ours:
+            self.accepted.close()
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

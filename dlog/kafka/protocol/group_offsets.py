@@ -1,4 +1,4 @@
-"""What an offsets log says: of each of its groups the last generation, and the committed offsets.
+"""The state in an offsets log: of each of its groups the last generation and committed offsets.
 
 A record states what is so from then on, for one group. Replay applies the records in order; a
 snapshot is the records that say everything, and what lies before it can be truncated. A record that
