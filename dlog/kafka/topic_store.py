@@ -8,6 +8,7 @@ that is being deleted, which the next creation or deletion of that name finishes
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
@@ -185,15 +186,15 @@ class TopicStore:
     async def delete(self, name: str) -> TopicRecord:
         """Delete the topic and its logs, with all of their records. Raises `NoSuchTopic`."""
         table = await self.table(fresh=True)
-        topic = table.find(name)
+        topic = table.find(name) or table.records.get(name)
         if topic is None:
-            dropped = table.records.get(name)
-            if dropped is None:
-                raise NoSuchTopic(name)
-            topic = dropped
-        if name in table.records:
-            await self._mark_dropped(name)
-        await self._finish_drop(topic, recorded=name in table.records)
+            raise NoSuchTopic(name)
+        recorded = name in table.records
+        if recorded:
+            topic = await self._mark_dropped(topic)
+        else:
+            topic = replace(topic, deleting=await self._incarnations(topic.logs))
+        await self._finish_drop(topic, recorded=recorded)
         return topic
 
     async def create_logs(self, topic: TopicRecord) -> None:
@@ -223,14 +224,7 @@ class TopicStore:
             try:
                 node = await self._store.get(_path(topic.name))
                 record = TopicRecord.decode(topic.name, node.value)
-                changed = TopicRecord(
-                    name=record.name,
-                    id=record.id,
-                    logs=record.logs,
-                    created_ms=record.created_ms,
-                    dropped=record.dropped,
-                    settings={**record.settings, **changes},
-                )
+                changed = replace(record, settings={**record.settings, **changes})
                 await self._store.set(_path(topic.name), changed.encode(), node.version)
                 await self._announce()
             except BadVersion:
@@ -286,35 +280,46 @@ class TopicStore:
                 raise TopicExists(record.name) from None
         self._stale = True
 
-    async def _mark_dropped(self, name: str) -> None:
+    async def _mark_dropped(self, topic: TopicRecord) -> TopicRecord:
+        """Record that *topic* is being deleted, and which logs those are; return the record."""
+        path = _path(topic.name)
         for _ in range(TRIES_MAX):
             try:
-                node = await self._store.get(_path(name))
-                record = TopicRecord.decode(name, node.value)
+                node = await self._store.get(path)
+                record = TopicRecord.decode(topic.name, node.value)
+                if record.id != topic.id:
+                    raise NoSuchTopic(topic.name)  # this is another one by now
                 if record.dropped:
-                    return
-                dropped = TopicRecord(
-                    name=name,
-                    id=record.id,
-                    logs=record.logs,
-                    created_ms=record.created_ms,
-                    dropped=True,
-                    settings=record.settings,
-                )
-                await self._store.set(_path(name), dropped.encode(), node.version)
+                    return record
+                dropped = replace(record, deleting=await self._incarnations(record.logs))
+                await self._store.set(path, dropped.encode(), node.version)
                 await self._announce()
             except BadVersion:
                 continue
             except NoSuchNode:
-                return
-            return
+                raise NoSuchTopic(topic.name) from None
+            return dropped
+        raise BadVersion(path, -1)
+
+    async def _incarnations(self, logs: Sequence[str]) -> tuple[str, ...]:
+        incarnations = dict.fromkeys(logs, "")
+
+        async def read(log: str) -> None:
+            with suppress(NoSuchLog):
+                manifest, _ = await ManifestNode(self._store, log).read()
+                incarnations[log] = manifest.incarnation
+
+        await for_each(logs, read, at_once=AT_ONCE)
+        return tuple(incarnations.values())
 
     async def _finish_drop(self, topic: TopicRecord, *, recorded: bool) -> None:
-        async def delete(log: str) -> None:
-            with suppress(NoSuchLog):
-                await drop(self._ledgers, ManifestNode(self._store, log))
+        async def delete(life: tuple[str, str]) -> None:
+            log, incarnation = life
+            with suppress(NoSuchLog):  # another log may have its name since
+                await drop(self._ledgers, ManifestNode(self._store, log), incarnation=incarnation)
 
-        await for_each(topic.logs, delete, at_once=AT_ONCE)
+        lives = zip(topic.logs, topic.deleting, strict=True)
+        await for_each([life for life in lives if life[1]], delete, at_once=AT_ONCE)
         if recorded:
             with suppress(NoSuchNode):
                 await self._store.delete(_path(topic.name))

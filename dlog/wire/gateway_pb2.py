@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64log/wire/gateway.proto\x12\x0f\x64log.gateway.v1\"\xd4\x01\n\x0bGatewayNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x10\n\x08since_ms\x18\x04 \x01(\x03\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x15\n\rlifeline_host\x18\x06 \x01(\t\x12\x15\n\rlifeline_port\x18\x07 \x01(\x05\x12\x17\n\x0flifeline_secret\x18\x08 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\t \x01(\t\x12\x14\n\x0clifeline_tls\x18\n \x01(\x08\"\x8c\x01\n\tTopicNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0c\n\x04logs\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x0f\n\x07\x64ropped\x18\x05 \x01(\x08\x12/\n\x08settings\x18\x06 \x03(\x0b\x32\x1d.dlog.gateway.v1.TopicSetting\"+\n\x0cTopicSetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"0\n\x0fProducerIdsNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64log/wire/gateway.proto\x12\x0f\x64log.gateway.v1\"\xd4\x01\n\x0bGatewayNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x10\n\x08since_ms\x18\x04 \x01(\x03\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x15\n\rlifeline_host\x18\x06 \x01(\t\x12\x15\n\rlifeline_port\x18\x07 \x01(\x05\x12\x17\n\x0flifeline_secret\x18\x08 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\t \x01(\t\x12\x14\n\x0clifeline_tls\x18\n \x01(\x08\"\x8d\x01\n\tTopicNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0c\n\x04logs\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64\x65leting\x18\x05 \x03(\t\x12/\n\x08settings\x18\x06 \x03(\x0b\x32\x1d.dlog.gateway.v1.TopicSetting\"+\n\x0cTopicSetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"0\n\x0fProducerIdsNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GATEWAYNODE']._serialized_start=45
   _globals['_GATEWAYNODE']._serialized_end=257
   _globals['_TOPICNODE']._serialized_start=260
-  _globals['_TOPICNODE']._serialized_end=400
-  _globals['_TOPICSETTING']._serialized_start=402
-  _globals['_TOPICSETTING']._serialized_end=445
-  _globals['_PRODUCERIDSNODE']._serialized_start=447
-  _globals['_PRODUCERIDSNODE']._serialized_end=495
+  _globals['_TOPICNODE']._serialized_end=401
+  _globals['_TOPICSETTING']._serialized_start=403
+  _globals['_TOPICSETTING']._serialized_end=446
+  _globals['_PRODUCERIDSNODE']._serialized_start=448
+  _globals['_PRODUCERIDSNODE']._serialized_end=496
 # @@protoc_insertion_point(module_scope)

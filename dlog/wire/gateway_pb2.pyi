@@ -79,16 +79,18 @@ class TopicNode(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
-    DROPPED_FIELD_NUMBER: _builtins.int
+    DELETING_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     id: _builtins.bytes
     """16 random bytes, made with the topic"""
     created_ms: _builtins.int
-    dropped: _builtins.bool
-    """being deleted, with its logs"""
     @_builtins.property
     def logs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def deleting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """being deleted: the incarnation of each log then, empty: it had none"""
+
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSetting]:
         """of its logs that are still to be created"""
@@ -100,12 +102,12 @@ class TopicNode(_message.Message):
         id: _builtins.bytes = ...,
         logs: _abc.Iterable[_builtins.str] | None = ...,
         created_ms: _builtins.int = ...,
-        dropped: _builtins.bool = ...,
+        deleting: _abc.Iterable[_builtins.str] | None = ...,
         settings: _abc.Iterable[Global___TopicSetting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "dropped", b"dropped", "id", b"id", "logs", b"logs", "settings", b"settings", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "deleting", b"deleting", "id", b"id", "logs", b"logs", "settings", b"settings", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -133,7 +133,7 @@ TOPIC: Final = TopicRecord(
     id=UUID(int=7),
     logs=("orders", "orders-1", "shop/orders"),
     created_ms=1_764_000_000_000,
-    dropped=True,
+    deleting=("a1", "", "b2"),
     settings={"retention_bytes": "1000"},
 )
 REPLICA: Final = ReplicaRecord(

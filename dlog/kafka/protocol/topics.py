@@ -84,10 +84,16 @@ class TopicRecord:
     logs: tuple[str, ...]
     """One for each partition."""
     created_ms: int = 0
-    dropped: bool = False
-    """It is being deleted, and its logs with it."""
+    deleting: tuple[str, ...] = ()
+    """While it is being deleted: the incarnation of each of its logs as that began, empty where
+    there was none. A log that gets a name of them later is another one, and stays."""
     settings: Mapping[str, str]
     """Of logs that are still to be created, by the names of `dlog.settings`."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it is being deleted, and its logs with it."""
+        return bool(self.deleting)
 
     @classmethod
     def new(
@@ -116,7 +122,7 @@ class TopicRecord:
             id=self.id.bytes,
             logs=self.logs,
             created_ms=self.created_ms,
-            dropped=self.dropped,
+            deleting=self.deleting,
         )
         for name, value in sorted(self.settings.items()):
             node.settings.add(name=name, value=value)
@@ -130,12 +136,14 @@ class TopicRecord:
         parse_node(node, value, path, version=FORMAT_VERSION)
         if len(node.id) != len(NO_ID.bytes) or not node.logs:
             raise DamagedMetadata(path, "a topic has an id of 16 bytes and a log at least")
+        if node.deleting and len(node.deleting) != len(node.logs):
+            raise DamagedMetadata(path, "a topic that is deleted names a life of each log")
         return cls(
             name=name,
             id=UUID(bytes=node.id),
             logs=tuple(node.logs),
             created_ms=node.created_ms,
-            dropped=node.dropped,
+            deleting=tuple(node.deleting),
             settings={each.name: each.value for each in node.settings},
         )
 

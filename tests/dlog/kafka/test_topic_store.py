@@ -8,7 +8,7 @@ import pytest
 
 import dlog.testing
 from dlog.aio import Log
-from dlog.aio.admin import create_log, list_logs, log_settings
+from dlog.aio.admin import create_log, delete_log, list_logs, log_settings
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.errors import InvalidSettings, NoSuchLog
@@ -108,12 +108,35 @@ async def test_a_topic_is_deleted_with_its_logs() -> None:
 async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_creation() -> None:
     async with ledgers() as connected:
         store = TopicStore(connected)
-        await store.create("orders", 2, {})
-        await store._mark_dropped("orders")  # and the process died
+        await store._mark_dropped(await store.create("orders", 2, {}))  # and the process died
         with pytest.raises(NoSuchTopic):
             await store.find("orders")
         created = await store.create("orders", 1, {})
         assert (await store.find("orders")).id == created.id
+        assert await list_logs(client=connected) == ["orders"]
+
+
+async def test_a_log_that_got_a_name_of_a_deleted_topic_meanwhile_stays() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await store._mark_dropped(await store.create("orders", 1, {}))
+        await delete_log("orders", client=connected)  # and the process died
+        async with await Log.open("orders", client=connected) as log:
+            await log.append(b"of a program")
+        with pytest.raises(TopicExists):
+            await store.create("orders", 1, {})
+        assert await list_logs(client=connected) == ["orders"]
+        assert (await store.find("orders")).logs == ("orders",), "it is a topic of its own"
+
+
+async def test_a_topic_that_was_created_again_is_not_deleted_for_the_one_before() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        before = await store.create("orders", 1, {})
+        await store.delete("orders")
+        await store.create("orders", 1, {})
+        with pytest.raises(NoSuchTopic):
+            await store._mark_dropped(before)
         assert await list_logs(client=connected) == ["orders"]
 
 
@@ -124,7 +147,7 @@ async def test_a_topic_whose_deletion_fails_half_way_is_gone_for_clients(
         store = TopicStore(connected)
         await store.create("orders", 2, {})
 
-        async def fails(*_: object) -> None:
+        async def fails(*_: object, **__: object) -> None:
             raise MetadataUnavailable("", "/logs", 0.0, "refused")
 
         with monkeypatch.context() as patch:

@@ -83,7 +83,7 @@ def test_a_log_without_a_record_is_a_topic_of_one_partition() -> None:
 
 def test_a_topic_that_is_being_deleted_is_not_found() -> None:
     table = TopicTable(
-        [TopicRecord(name="t", id=ID, logs=("t",), dropped=True, settings={})], ["t"]
+        [TopicRecord(name="t", id=ID, logs=("t",), deleting=("a1",), settings={})], ["t"]
     )
     assert table.find("t") is None
     assert table.names() == []
