@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.tiers import SPARK, marks
 
@@ -24,6 +25,20 @@ class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(super()._split_scope(nodeid))
         return _SPARK if _starts_spark(file) else str(file)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Hand on what *node* had left, without the test that ended it: a test that hangs until
+        its time-out ends its process, and would end a dozen of them, an hour in all."""
+        left = [
+            (unit, test)
+            for unit in self.assigned_work[node].values()
+            for test, has_ended in unit.items()
+            if not has_ended
+        ]
+        for unit, test in left[:1]:
+            unit[test] = True
+        super().remove_node(node)
+        return str(left[0][1]) if left else None
 
 
 @pytest.hookimpl(optionalhook=True)
