@@ -723,6 +723,8 @@ class Replica(Generic[M]):
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
             asyncio.create_task(term.ending.wait()),
+            # It may have been set already, while this was promoted.
+            asyncio.create_task(self._closing.wait()),
         }
         for ending in endings:
             ending.add_done_callback(lambda _: term.news.set())
@@ -901,8 +903,6 @@ class Replica(Generic[M]):
     async def _close(self) -> None:
         self._closing.set()
         metrics.REPLICAS.remove(self)
-        if self._term is not None:
-            self._term.ending.set()
         self._notify()
         if self._running is not None:
             await asyncio.wait({self._running})
