@@ -1,4 +1,4 @@
-"""What groups have committed, shown as consumers of dlog's logs: `dlog consumer list`, lag, and
+"""Committed offsets of groups, shown as consumers of dlog's logs: `dlog consumer list`, lag, and
 retention that waits for the slowest.
 
 The group `billing` is the consumer `kafka/billing` of each log of which it has committed an offset.
@@ -29,7 +29,8 @@ from ledger.tasks import Background
 
 MIRROR_S: Final = 2.0
 NOTES_MAX: Final = 100_000
-"""Commits that are not written yet; more are dropped, until the partition's next commit."""
+"""Commits that are not written yet; more are dropped until the partition's next commit, with a
+warning."""
 WRITES_MAX: Final = 200
 """How many are written each time, so that large groups do not keep the metadata store busy."""
 PREFIX: Final = "kafka/"
@@ -62,6 +63,8 @@ class GroupMirror(Background):
         self._store, self._log_of, self._owner, self._every_s = store, log_of, owner, every_s
         self._notes: dict[_Key, int | None] = {}
         """By offsets log, group and partition."""
+        self._is_full = False
+        """Since the last time that notes were written: told once."""
         self._handles: dict[_Key, ConsumerState] = {}
         """What was written last: a later state that it does not lead to is another gateway's."""
 
@@ -71,6 +74,9 @@ class GroupMirror(Background):
         key = (source, group, partition)
         if key in self._notes or len(self._notes) < NOTES_MAX:
             self._notes[key] = offset
+        elif not self._is_full:
+            self._is_full = True
+            _log.warning("group_mirror_full", notes=NOTES_MAX, group=group)
 
     def forget(self, source: str) -> None:
         """Another gateway has the offsets log *source*: write nothing more of it."""
@@ -86,6 +92,7 @@ class GroupMirror(Background):
     async def write(self) -> None:
         """Write what is noted, the oldest first. What fails waits for the next commit, or for the
         next time if the metadata store is unavailable."""
+        self._is_full = False
         for key in list(islice(self._notes, WRITES_MAX)):
             if key not in self._notes:  # forgotten meanwhile
                 continue

@@ -15,6 +15,7 @@ from dlog.aio import Log
 from dlog.aio.admin import list_consumers
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.store import ManifestNode
+from dlog.kafka import group_mirror
 from dlog.kafka import offsets_log as offsets_logs
 from dlog.kafka.coordinator import OFFSETS_LOGS, GroupCoordinator, offsets_log
 from dlog.kafka.errors import KafkaRefusal
@@ -515,3 +516,17 @@ async def test_a_consumer_waits_for_the_metadata_store() -> None:
             patch.setattr(mirror, "_write", unavailable)
             await mirror.write()
         assert await mirrored(gateway) == {"kafka/billing": 20}
+
+
+@asynchronous
+async def test_a_mirror_that_drops_commits_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_mirror, "NOTES_MAX", 2)
+    async with gateways() as [gateway]:
+        mirror = gateway.coordinator._mirror
+        for partition in range(4):
+            mirror.note(LOG, GROUP, ("orders", partition), 1)
+        mirror.note(LOG, GROUP, ("orders", 0), 2)
+        assert list(mirror._notes.values()) == [2, 1]
+    assert caplog.text.count("group_mirror_full") == 1
