@@ -31,6 +31,12 @@ from dlog.errors import (
     TakeoverFailed,
     Trimmed,
 )
+from dlog.kafka.protocol.topics import (
+    InvalidTopic,
+    InvalidTopicConfig,
+    NoSuchTopic,
+    TopicExists,
+)
 from ledger.errors import (
     AccessDenied,
     BookieUnavailable,
@@ -87,8 +93,10 @@ _CODES: Final[dict[type[LogError], ErrorCode]] = {
     LogClosed: ErrorCode.not_leader_or_follower,
     # Producers send the same batch again, with the same sequence: it is in the log at most once.
     AppendOutcomeUnknown: ErrorCode.not_leader_or_follower,
+    NoSuchTopic: ErrorCode.unknown_topic_or_partition,
     NoSuchLog: ErrorCode.unknown_topic_or_partition,
     LogRecreated: ErrorCode.unknown_topic_or_partition,
+    TopicExists: ErrorCode.topic_already_exists,
     LogExists: ErrorCode.topic_already_exists,
     LogSealed: ErrorCode.policy_violation,
     Trimmed: ErrorCode.offset_out_of_range,
@@ -98,6 +106,8 @@ _CODES: Final[dict[type[LogError], ErrorCode]] = {
     BatchTooLarge: ErrorCode.message_too_large,
     CodecMissing: ErrorCode.unsupported_compression_type,
     InvalidName: ErrorCode.invalid_topic_exception,
+    InvalidTopic: ErrorCode.invalid_topic_exception,
+    InvalidTopicConfig: ErrorCode.invalid_config,
     InvalidSettings: ErrorCode.invalid_config,
     InvalidQuorum: ErrorCode.invalid_replication_factor,
     InvalidValue: ErrorCode.invalid_request,

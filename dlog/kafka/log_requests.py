@@ -17,7 +17,7 @@ from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.led_logs import LedLogs, LedPartition
 from dlog.kafka.listener import ClientSession
 from dlog.kafka.protocol.topics import TopicRecord
-from dlog.kafka.topic_store import NoSuchTopic, TopicStore
+from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Entity, Values, WireRequest
 from ledger.errors import LogError
 from ledger.log_events import get_logger
@@ -317,8 +317,6 @@ class LogRequests:
     async def _find(self, name: str) -> TopicRecord:
         try:
             return await self._topics.find(name)
-        except NoSuchTopic as error:
-            raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, str(error)) from error
         except LogError as error:
             raise refusal_of(error) from error
 

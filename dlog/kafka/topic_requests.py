@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from dlog.errors import InvalidSettings, NoSuchLog
 from dlog.kafka.access import GatewayAccess
 from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.led_logs import LedLogs
@@ -17,14 +16,15 @@ from dlog.kafka.protocol.gateways import GatewayView
 from dlog.kafka.protocol.topics import (
     NO_ID,
     InvalidTopic,
-    InvalidTopicConfig,
+    NoSuchTopic,
+    TopicExists,
     TopicRecord,
     TopicTable,
     log_settings_of,
     quorum_of,
     topic_configs_of,
 )
-from dlog.kafka.topic_store import NoSuchTopic, TopicExists, TopicStore
+from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Entity, Values, WireRequest
 from dlog.protocol.gateway_record import GatewayRecord
 from ledger.errors import LogError
@@ -419,20 +419,7 @@ def _no_such_resource(resource: Entity) -> KafkaRefusal:
 
 
 def _refusal(error: KafkaRefusal | LogError) -> KafkaRefusal:
-    match error:
-        case KafkaRefusal():
-            return error
-        case NoSuchTopic() | NoSuchLog():
-            code = ErrorCode.unknown_topic_or_partition
-        case TopicExists():
-            code = ErrorCode.topic_already_exists
-        case InvalidTopic():
-            code = ErrorCode.invalid_topic_exception
-        case InvalidTopicConfig() | InvalidSettings():
-            code = ErrorCode.invalid_config
-        case _:
-            return refusal_of(error)
-    return KafkaRefusal(code, str(error))
+    return error if isinstance(error, KafkaRefusal) else refusal_of(error)
 
 
 def _failed(error: KafkaRefusal | LogError) -> Values:

@@ -6,7 +6,7 @@ that is being deleted, which the next creation or deletion of that name finishes
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
@@ -18,10 +18,13 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode, listed_names
 from dlog.errors import LogExists, NoSuchLog
 from dlog.kafka.protocol.topics import (
+    NO_ID,
     PRODUCER_ID_BLOCK,
     PRODUCER_IDS_PATH,
     TOPICS_PATH,
     InvalidTopic,
+    NoSuchTopic,
+    TopicExists,
     TopicRecord,
     TopicTable,
     check_partitions,
@@ -30,7 +33,7 @@ from dlog.kafka.protocol.topics import (
 )
 from dlog.names import LOGS_PATH, check_name
 from dlog.settings import LogSettings, parse_settings
-from ledger.errors import BadVersion, LogError, NodeExists, NoSuchNode, RemoteError
+from ledger.errors import BadVersion, LogError, NodeExists, NoSuchNode
 from ledger.log_events import get_logger, now_ms
 from ledger.metastore.port import MetadataStore, Watch, children_of, create_node
 from ledger.tasks import for_each, is_cancelled
@@ -40,19 +43,6 @@ TRIES_MAX: Final = 20
 AGE_S_MAX: Final = 30.0
 """All records are read again this often, whatever was watched."""
 _log = get_logger(__name__)
-
-
-class TopicExists(RemoteError):
-    def __init__(self, topic: str, log: str | None = None) -> None:
-        reason = "exists" if log is None else f"would have the log {log!r}, which exists"
-        super().__init__(f"topic {topic!r} {reason}; choose another name")
-        self.topic, self.log = topic, log
-
-
-class NoSuchTopic(RemoteError):
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"there is no topic {topic!r}; 'dlog kafka topic list' shows those there")
-        self.topic = topic
 
 
 class TopicStore:
@@ -198,15 +188,40 @@ class TopicStore:
         return topic
 
     async def create_logs(self, topic: TopicRecord) -> None:
-        """Create those logs of *topic* that do not exist."""
+        """Create those logs of *topic* that do not exist. Those of a topic without a record are
+        not dlog's to create. Raises `NoSuchTopic` if it was deleted meanwhile, without its logs."""
         settings = parse_settings(dict(topic.settings)) if topic.settings else None
+        created = dict[str, str]()
 
         async def make(log: str) -> None:
             with suppress(LogExists):
-                await create(self._ledgers, ManifestNode(self._store, log), settings)
+                manifest = await create(self._ledgers, ManifestNode(self._store, log), settings)
+                created[log] = manifest.incarnation
 
+        if topic.id == NO_ID:
+            return
         await for_each(topic.logs, make, at_once=AT_ONCE)
         self._stale = True
+        if created and not await self._confirm(topic):
+            await self._drop_logs(created.items())
+            raise NoSuchTopic(topic.name)
+
+    async def _confirm(self, topic: TopicRecord) -> bool:
+        """Write the record of *topic* once more, as it is. A deletion that has looked for logs
+        before they were there looks again; return False if it was faster."""
+        path = _path(topic.name)
+        for _ in range(TRIES_MAX):
+            with suppress(BadVersion):
+                try:
+                    node = await self._store.get(path)
+                    record = TopicRecord.decode(topic.name, node.value)
+                    if record.id != topic.id or record.dropped:
+                        return False
+                    await self._store.set(path, node.value, node.version)
+                except NoSuchNode:
+                    return False
+                return True
+        raise BadVersion(path, -1)
 
     async def settings_of(self, topic: TopicRecord) -> LogSettings:
         """Return the settings of the first log of *topic*; all of them have the same, unless
@@ -313,18 +328,23 @@ class TopicStore:
         return tuple(incarnations.values())
 
     async def _finish_drop(self, topic: TopicRecord, *, recorded: bool) -> None:
-        async def delete(life: tuple[str, str]) -> None:
-            log, incarnation = life
-            with suppress(NoSuchLog):  # another log may have its name since
-                await drop(self._ledgers, ManifestNode(self._store, log), incarnation=incarnation)
-
         lives = zip(topic.logs, topic.deleting, strict=True)
-        await for_each([life for life in lives if life[1]], delete, at_once=AT_ONCE)
+        await self._drop_logs([life for life in lives if life[1]])
         if recorded:
             with suppress(NoSuchNode):
                 await self._store.delete(_path(topic.name))
             await self._announce()
         self._stale = True
+
+    async def _drop_logs(self, lives: Iterable[tuple[str, str]]) -> None:
+        """Delete each log of that name and incarnation."""
+
+        async def delete(life: tuple[str, str]) -> None:
+            log, incarnation = life
+            with suppress(NoSuchLog):  # another log may have its name since
+                await drop(self._ledgers, ManifestNode(self._store, log), incarnation=incarnation)
+
+        await for_each(list(lives), delete, at_once=AT_ONCE)
 
     async def _announce(self) -> None:
         """Let all gateways read the records again: a watch of their parent sees its value alone."""

@@ -19,7 +19,7 @@ from uuid import UUID
 from dlog.names import is_own
 from dlog.settings import RECORD_BYTES_LIMIT, LogSettings
 from dlog.wire import gateway_pb2 as pb
-from ledger.errors import CallerError, DamagedMetadata
+from ledger.errors import CallerError, DamagedMetadata, RemoteError
 from ledger.nodes import parse_node
 
 FORMAT_VERSION: Final = 1
@@ -75,6 +75,19 @@ def check_partitions(name: str, partitions: int) -> int:
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidTopic(name, f"{partitions} partitions; use 1 to {PARTITIONS_MAX}")
     return partitions
+
+
+class TopicExists(RemoteError):
+    def __init__(self, topic: str, log: str | None = None) -> None:
+        reason = "exists" if log is None else f"would have the log {log!r}, which exists"
+        super().__init__(f"topic {topic!r} {reason}; choose another name")
+        self.topic, self.log = topic, log
+
+
+class NoSuchTopic(RemoteError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic!r}; 'dlog kafka topic list' shows those there")
+        self.topic = topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Topics in the metadata store: created, grown, adopted and deleted, by several gateways."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,8 +13,8 @@ from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.errors import InvalidSettings, NoSuchLog
 from dlog.kafka import topic_store
-from dlog.kafka.protocol.topics import TOPICS_PATH, InvalidTopic
-from dlog.kafka.topic_store import NoSuchTopic, TopicExists, TopicStore
+from dlog.kafka.protocol.topics import TOPICS_PATH, InvalidTopic, NoSuchTopic, TopicExists
+from dlog.kafka.topic_store import TopicStore
 from ledger.errors import MetadataUnavailable
 from tests.waiting import eventually
 
@@ -127,6 +127,50 @@ async def test_a_log_that_got_a_name_of_a_deleted_topic_meanwhile_stays() -> Non
             await store.create("orders", 1, {})
         assert await list_logs(client=connected) == ["orders"]
         assert (await store.find("orders")).logs == ("orders",), "it is a topic of its own"
+
+
+async def test_a_log_that_is_created_as_its_topic_is_deleted_goes_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ledgers() as connected:
+        store, deleting = TopicStore(connected), TopicStore(connected)
+        topic = await store.create("orders", 1, {})
+        await delete_log("orders", client=connected)
+        looked, created = asyncio.Event(), asyncio.Event()
+
+        async def slow(logs: Sequence[str]) -> tuple[str, ...]:
+            found = await TopicStore._incarnations(deleting, logs)
+            looked.set()
+            await created.wait()
+            return found
+
+        monkeypatch.setattr(deleting, "_incarnations", slow)
+        deletion = asyncio.create_task(deleting.delete("orders"))
+        await looked.wait()  # and it saw no log
+        await store.create_logs(topic)
+        created.set()
+        await deletion
+        assert await list_logs(client=connected) == []
+
+
+async def test_a_topic_that_is_deleted_gets_no_logs_from_who_does_not_know_it_yet() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        topic = await store.create("orders", 2, {})
+        await store.delete("orders")
+        with pytest.raises(NoSuchTopic):
+            await store.create_logs(topic)
+        assert await list_logs(client=connected) == []
+
+
+async def test_a_log_that_was_a_topic_by_itself_is_not_created_again() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        await create_log("orders", client=connected)
+        topic = await store.find("orders")
+        await delete_log("orders", client=connected)
+        await store.create_logs(topic)
+        assert await list_logs(client=connected) == []
 
 
 async def test_a_topic_that_was_created_again_is_not_deleted_for_the_one_before() -> None:
