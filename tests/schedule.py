@@ -26,19 +26,26 @@ class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]
         file = PurePosixPath(super()._split_scope(nodeid))
         return _SPARK if _starts_spark(file) else str(file)
 
+    def schedule(self) -> None:
+        """A process that takes the place of another may be given a file with one test left, and
+        begins none before it knows what comes next."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
     def remove_node(self, node: WorkerController) -> str | None:
-        """Hand on what *node* had left, without the test that ended it: a test that hangs until
-        its time-out ends its process, and would end a dozen of them, an hour in all."""
-        left = [
-            (unit, test)
-            for unit in self.assigned_work[node].values()
-            for test, has_ended in unit.items()
-            if not has_ended
-        ]
-        for unit, test in left[:1]:
-            unit[test] = True
+        """Hand on what *node* had left, without the test that ended it: one that hangs until its
+        time-out ends its process, and would end a dozen of them. Nor are files handed on that are
+        done, as xdist does: a process that is given one has nothing to run, and waits for ever."""
+        units: dict[str, dict[str, bool]] = self.assigned_work[node]
+        left = [test for unit in units.values() for test, is_done in unit.items() if not is_done]
+        for unit in units.values():
+            if left and left[0] in unit:
+                unit[left[0]] = True
+        for file in [file for file, unit in units.items() if all(unit.values())]:
+            del units[file]
         super().remove_node(node)
-        return str(left[0][1]) if left else None
+        return left[0] if left else None
 
 
 @pytest.hookimpl(optionalhook=True)
