@@ -13,6 +13,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
 from dlog.kafka import wire
 from dlog.kafka.access import GatewayAccess
+from dlog.kafka.authentication import Authenticator, InvalidSasl, SaslSettings
 from dlog.kafka.coordinator import GroupCoordinator, offsets_log
 from dlog.kafka.followed_partition import FollowedPartition, is_for_others
 from dlog.kafka.group_requests import GroupRequests
@@ -21,11 +22,11 @@ from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
 from dlog.kafka.log_requests import LogRequests
 from dlog.kafka.membership import Membership
 from dlog.kafka.partition import Partition
+from dlog.kafka.protocol.sasl import SaslConnection
 from dlog.kafka.protocol.topics import TopicRecord
 from dlog.kafka.topic_requests import TopicDefaults, TopicRequests
 from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Values, VersionRange, WireRequest
-from dlog.protocol.gateway_record import GATEWAY_OWNER
 from ledger.cluster import open_namespace
 from ledger.errors import LogError
 from ledger.feature_level import KAFKA_BATCHES
@@ -56,6 +57,7 @@ class GatewayOptions:
     advertised_port: int | None = None
     """None: the port that it listens on."""
     topics: TopicDefaults = field(default_factory=TopicDefaults)
+    sasl: SaslSettings = field(default_factory=SaslSettings)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
 
 
@@ -70,10 +72,19 @@ class Gateway:
         security: Security | None = None,
         open_partition: PartitionOpener | None = None,
     ) -> None:
-        """*open_partition* takes a log over; a test may have another one."""
+        """*open_partition* takes a log over; a test may have another one. Raises `InvalidSasl`."""
         self._ledgers, self._options, self._security = ledgers, options, security
         self._open = open_partition or self._open_partition
-        self.listener = KafkaListener(self, options.limits, security)
+        self.authenticator = Authenticator(ledgers.store, options.sasl, self._users_changed)
+        _check_sasl(options.sasl, security)
+        authenticates = self.authenticator.is_on
+        self.listener = KafkaListener(
+            self,
+            options.limits,
+            security,
+            tls_only=authenticates and not options.sasl.without_tls,
+            certificates=not authenticates,
+        )
         self.host, self.port = "", 0
         self._handlers: Mapping[int, _Handler] = {}
         self._parts = AsyncExitStack()
@@ -92,10 +103,14 @@ class Gateway:
 
     @property
     def offered(self) -> dict[int, VersionRange]:
-        return OFFERED
+        return OFFERED | OFFERED_WITH_SASL if self.authenticator.is_on else OFFERED
+
+    def sasl(self, identity: str) -> SaslConnection | None:
+        return self.authenticator.connection(identity) if self.authenticator.is_on else None
 
     async def start(self) -> None:
-        """Listen, register, serve. Raises `KafkaNotServed`, `LevelTooLow`, what the store does."""
+        """Listen, register, serve. Raises `KafkaNotServed`, `LevelTooLow`, `KeysUnavailable`, and
+        what the store does."""
         options = self._options
         port = self.listener.bind(options.host, options.port)
         self.host = options.advertised_host or _reachable(options.host)
@@ -114,6 +129,7 @@ class Gateway:
         namespace = await open_namespace(store)
         namespace.held.check_brings(KAFKA_BATCHES, "a gateway for Kafka's clients")
         required = security is not None and security.mode is TlsMode.REQUIRED
+        everybody_known = required or self.authenticator.is_on
         self.membership = Membership(
             store,
             host=self.host,
@@ -124,7 +140,7 @@ class Gateway:
         )
         self.topics = TopicStore(self._ledgers)
         self.led = LedLogs(self.membership, self._open)
-        self.access = GatewayAccess(store, required=required)
+        self.access = GatewayAccess(store, required=everybody_known)
         self.records = LogRequests(self.topics, self.led, self.access)
         requests = TopicRequests(
             self.topics,
@@ -139,7 +155,7 @@ class Gateway:
             self._ledgers,
             leads=self.membership.leads,
             log_of=self._log_of,
-            owner=f"{GATEWAY_OWNER}{this_process()}",
+            owner=_owner(),
         )
         groups = GroupRequests(self.coordinator, _LogAccess(self.access, self._log_of))
         self._handlers = {
@@ -167,8 +183,16 @@ class Gateway:
             wire.DESCRIBE_CONFIGS: requests.describe_configs,
             wire.INCREMENTAL_ALTER_CONFIGS: requests.incremental_alter_configs,
         }
-        for part in (self.access, self.topics, self.membership, self.led, self.coordinator):
+        for part in (
+            self.authenticator,
+            self.access,
+            self.topics,
+            self.membership,
+            self.led,
+            self.coordinator,
+        ):
             self._parts.push_async_callback(part.close)
+        await self.authenticator.start()
         await self.access.start()
         self.topics.start()
         await self.topics.table()
@@ -186,12 +210,29 @@ class Gateway:
 
     async def handle(self, request: WireRequest, session: ClientSession) -> Values | None:
         try:
+            if session.sasl is not None and request.api in OFFERED_WITH_SASL:
+                return await self._authenticate(request, session, session.sasl)
             return await self._handlers[request.api](request, session)
         except LogError as error:
             # The metadata store is unavailable, mostly: a client that is disconnected asks again,
             # here or elsewhere, as it does when a broker is gone.
             self.listener.tell(session.peer, f"API {request.api}: {error}")
             return None
+
+    async def _authenticate(
+        self, request: WireRequest, session: ClientSession, sasl: SaslConnection
+    ) -> Values:
+        if request.api == wire.SASL_HANDSHAKE:
+            return await self.authenticator.handshake(request, sasl)
+        values = await self.authenticator.authenticate(request, sasl)
+        session.identity = sasl.identity
+        return values
+
+    def _users_changed(self) -> None:
+        def is_over(session: ClientSession) -> bool:
+            return session.sasl is not None and self.authenticator.is_withdrawn(session.sasl)
+
+        self.listener.close_where(is_over, "its user was removed, or has another password")
 
     def _view_changed(self) -> None:
         self.led.view_changed()
@@ -208,7 +249,7 @@ class Gateway:
             manifest, _ = await ManifestNode(self._ledgers.store, log).read()
             if is_for_others(manifest):
                 return await FollowedPartition.open(log, self._ledgers)
-        return await Partition.open(log, self._ledgers, owner=f"{GATEWAY_OWNER}{this_process()}")
+        return await Partition.open(log, self._ledgers, owner=_owner())
 
 
 @asynccontextmanager
@@ -260,6 +301,12 @@ OFFERED: Final = {
     wire.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
     wire.DESCRIBE_CLUSTER: VersionRange(0, 1),
 }
+OFFERED_WITH_SASL: Final = {
+    wire.SASL_HANDSHAKE: VersionRange(1, 1),
+    wire.SASL_AUTHENTICATE: VersionRange(0, 2),
+}
+"""Also, where clients authenticate. A client of version 0 would send its messages without the
+header of a request."""
 
 
 class _LogAccess:
@@ -275,6 +322,24 @@ class _LogAccess:
     def may_read(self, identity: str, topic: str, partition: int) -> bool:
         log = self._log_of(topic, partition) or topic
         return self._access.may(identity, Permission.READ, log)
+
+
+def _owner() -> str:
+    """Return what people see as the owner of a log that is led here; nothing is decided by it."""
+    return f"kafka gateway {this_process()}"
+
+
+def _check_sasl(sasl: SaslSettings, security: Security | None) -> None:
+    """Raises `InvalidSasl`."""
+    if sasl.without_tls and not sasl.mechanisms:
+        raise InvalidSasl("clients without TLS are allowed to authenticate, but by no mechanism")
+    if sasl.without_tls and security is not None and security.mode is TlsMode.REQUIRED:
+        raise InvalidSasl("clients may authenticate without TLS, but DLOG_TLS=required refuses it")
+    if sasl.mechanisms and security is None and not sasl.without_tls:
+        raise InvalidSasl(
+            "without TLS whoever is on the network takes over connections, and sees tokens: set "
+            "DLOG_TLS, or allow it with --sasl-without-tls"
+        )
 
 
 def _reachable(host: str) -> str:

@@ -40,6 +40,7 @@ class LedPartition(Protocol):
 
     Its calls raise `KafkaRefusal`."""
 
+    log: str
     failed: asyncio.Event
     """Set once it was fenced, or cannot be used any more."""
 

@@ -7,6 +7,7 @@ answered before the next is read, as a broker of Kafka does it.
 
 What a client may take is bounded: connections, the bytes of a request and of all requests at once,
 the time for a request to arrive whole, the time for a response to be taken, the time of silence.
+Where clients authenticate, those that have not may take less of all of that, and ask for nothing.
 A frame that is no request closes its connection, with one line in the log for all of a second.
 """
 
@@ -14,14 +15,18 @@ import asyncio
 import errno
 import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from dlog.kafka.protocol.sasl import SaslConnection
 from dlog.kafka.wire import (
     API_VERSIONS,
     FRAME_HEADER_BYTES,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     BadRequest,
     Values,
     VersionRange,
@@ -31,7 +36,7 @@ from dlog.kafka.wire import (
     encode_versions,
 )
 from ledger.errors import CallerError
-from ledger.log_events import get_logger
+from ledger.log_events import get_logger, now_ms
 from ledger.security.certificates import Security, certificate_of_peer
 from ledger.security.names import source_of
 from ledger.security.settings import TlsMode
@@ -39,6 +44,8 @@ from ledger.security.tls_listener import TlsListener
 from ledger.tasks import stop_accepting
 
 PRODUCES_MAX: Final = 16
+UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
+"""Of a request of a client that is not known yet; a token is the largest that it sends."""
 READ_BYTES: Final = 64 * 1024
 """What is read ahead of each connection; twice as much at most."""
 STALLED_S: Final = 1.0
@@ -72,20 +79,34 @@ class ListenerLimits:
     """A client may take so long to read what it was sent."""
     idle_s: float = 600.0
     """A connection without a request for so long is closed, as Kafka does it."""
+    authenticate_s: float = 30.0
+    """Where clients authenticate: so long they have for it from their first byte on."""
+    unauthenticated_max: int = 256
+    """Connections of clients that are not known yet. One more ends the oldest of them, or is
+    closed if its own address has a quarter of them."""
 
 
 class ClientSession:
     """What is known of the client of one connection."""
 
-    __slots__ = ("client_id", "host", "identity", "peer")
+    __slots__ = ("client_id", "host", "identity", "peer", "sasl")
 
-    def __init__(self, peer: str, host: str, identity: str) -> None:
+    def __init__(
+        self, peer: str, host: str, identity: str, sasl: SaslConnection | None = None
+    ) -> None:
         self.peer = peer
         self.host = host
         self.identity = identity
-        """By its certificate, as ``kind:name``; empty without one."""
+        """By its certificate, password or token, as ``kind:name``; empty without any."""
         self.client_id = ""
         """As the client calls itself."""
+        self.sasl = sasl
+        """None: clients do not authenticate here."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it may ask for more than to authenticate."""
+        return self.sasl is None or self.sasl.is_known
 
 
 class Broker(Protocol):
@@ -93,6 +114,10 @@ class Broker(Protocol):
 
     @property
     def offered(self) -> dict[int, VersionRange]: ...
+
+    def sasl(self, identity: str) -> SaslConnection | None:
+        """Return what a new client has to do to be known; *identity*: by its certificate. None:
+        clients do not authenticate here."""
 
     async def submit_produce(
         self, request: WireRequest, session: ClientSession
@@ -133,11 +158,25 @@ class RequestBudget:
 class KafkaListener:
     """`bind`, `start`, then `stop`; all on one event loop."""
 
-    def __init__(self, broker: Broker, limits: ListenerLimits, security: Security | None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        limits: ListenerLimits,
+        security: Security | None,
+        *,
+        tls_only: bool = False,
+        certificates: bool = True,
+    ) -> None:
+        """*tls_only*: also where TLS is optional. *certificates*: clients have to show one where
+        they use TLS."""
         self.broker, self.limits, self.security = broker, limits, security
+        self.tls_only = tls_only or (security is not None and security.mode is TlsMode.REQUIRED)
+        self._certificates = certificates
         self.budget = RequestBudget(limits.requests_bytes_max)
         self.connections: dict[_ClientConnection, None] = {}
         self.sources = Counter[str]()
+        self.unauthenticated: dict[_ClientConnection, str] = {}
+        """With where they come from; the oldest first."""
         self.requests = Counter[int]()
         """Served, by API key."""
         self.refusals = 0
@@ -180,7 +219,11 @@ class KafkaListener:
             self._server = await loop.create_server(self._connection, sock=self._socket)
         else:
             self._tls = TlsListener(
-                self._socket, self._connection, self.security, refused=self.tell
+                self._socket,
+                self._connection,
+                self.security,
+                refused=self.tell,
+                open_to_all=not self._certificates,
             )
             self._tls.start()
 
@@ -238,7 +281,25 @@ class KafkaListener:
             connection.awaits_room = False
         budget.hold(size)
 
+    def close_where(self, is_over: Callable[[ClientSession], bool], reason: str) -> None:
+        """End the connections of clients for which *is_over*."""
+        for connection in tuple(self.connections):
+            if connection.session is not None and is_over(connection.session):
+                connection.refuse(reason)
+
+    def await_authentication(self, connection: "_ClientConnection", source: str) -> bool:
+        """Count a client that is not known yet; return whether there is room for it."""
+        most = self.limits.unauthenticated_max
+        waiting = self.unauthenticated
+        if sum(each == source for each in waiting.values()) >= max(1, most // 4):
+            return False
+        if len(waiting) >= most:
+            next(iter(waiting)).refuse("it has not authenticated, and others want to")
+        waiting[connection] = source
+        return True
+
     def gone(self, connection: "_ClientConnection") -> None:
+        self.unauthenticated.pop(connection, None)
         self.connections.pop(connection, None)
         if not self.connections:
             self._empty.set()
@@ -273,6 +334,7 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         self._source = ""
         self._peer = "?"
         self._reading: asyncio.Task[None] | None = None
+        self.session: ClientSession | None = None
         self.unfinished_bytes = 0
         """Of a request that is not whole."""
         self.grew_at = 0.0
@@ -292,18 +354,21 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         certificate = certificate_of_peer(transport.get_extra_info("ssl_object"))
         identity = None if listener.security is None else listener.security.identity(certificate)
         secured = transport.get_extra_info("ssl_object") is not None
-        must_be = listener.security is not None and listener.security.mode is TlsMode.REQUIRED
+        known = str(identity) if identity else ""
+        session = ClientSession(self._peer, self._source, known, listener.broker.sasl(known))
         if listener.is_stopping:
             self.refuse("the gateway stops")
         elif len(listener.connections) > limits.connections_max:
             self.refuse(f"there are {limits.connections_max} connections already")
         elif listener.sources[self._source] > limits.from_one_max:
             self.refuse(f"there are {limits.from_one_max} connections from there already")
-        elif must_be and not secured:
-            self.refuse("this gateway takes TLS only; set security.protocol=SSL")
+        elif listener.tls_only and not secured:
+            self.refuse("this gateway takes TLS only; set security.protocol=SSL or SASL_SSL")
+        elif not session.is_known and not listener.await_authentication(self, self._source):
+            self.refuse("too many connections from there are not authenticated")
         else:
             self._keep_alive()
-            session = ClientSession(self._peer, self._source, str(identity) if identity else "")
+            self.session = session
             self._work = asyncio.get_running_loop().create_task(self._serve(session))
             # Not the task itself: one that is cancelled before its first step runs no line.
             self._work.add_done_callback(lambda _: listener.gone(self))
@@ -366,8 +431,9 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
     async def _read(self, session: ClientSession) -> None:
         """Read and begin requests until the connection or the gateway ends."""
         try:
-            while await self._request(session):
-                pass
+            if await self._authenticated(session):
+                while await self._request(session):
+                    pass
         except asyncio.CancelledError:
             if self._transport is None or self._transport.is_closing():
                 raise
@@ -380,14 +446,33 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         with suppress(asyncio.CancelledError):
             await self._answers.put(None)
 
+    async def _authenticated(self, session: ClientSession) -> bool:
+        """Serve requests until the client is known; return False if it will never be."""
+        if session.is_known:
+            return True
+        limits, more = self._listener.limits, True
+        try:
+            async with asyncio.timeout(limits.authenticate_s):
+                while more and not session.is_known:
+                    more = await self._request(session)
+        except TimeoutError:
+            raise BadRequest(f"it did not authenticate in {limits.authenticate_s:g} s") from None
+        self._listener.unauthenticated.pop(self, None)
+        return more
+
     async def _request(self, session: ClientSession) -> bool:
         """Read one request and begin it; return whether another one may follow."""
         listener, broker = self._listener, self._listener.broker
-        frame = await self._frame()
+        limits, sasl = listener.limits, session.sasl
+        frame = await self._frame(
+            limits.request_bytes_max if session.is_known else UNAUTHENTICATED_BYTES_MAX
+        )
         size, held = len(frame), True
         try:
             request = decode_request(frame, broker.offered)
             del frame
+            if sasl is not None and (reason := _why_not(sasl, request.api)):
+                raise BadRequest(reason)
             session.client_id = request.client_id or session.client_id
             listener.requests[request.api] += 1
             if request.api == API_VERSIONS:
@@ -404,18 +489,20 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
             if held:
                 listener.budget.give_back(size)
         await self._answers.put(answer)
+        if sasl is not None and sasl.has_failed:
+            listener.tell(self._peer, sasl.failure)
+            return False
         return True
 
-    async def _frame(self) -> bytes:
+    async def _frame(self, bytes_max: int) -> bytes:
         """Return the next request. Its bytes are held when this returns, and only then."""
         limits, loop = self._listener.limits, asyncio.get_running_loop()
         async with asyncio.timeout(limits.idle_s):
             head = await self._reader.readexactly(FRAME_HEADER_BYTES)
         size = int.from_bytes(head, "big", signed=True)
-        if not 0 < size <= limits.request_bytes_max:
+        if not 0 < size <= bytes_max:
             raise BadRequest(
-                f"its first bytes are {head!r}: no size of a request up to "
-                f"{limits.request_bytes_max} bytes"
+                f"its first bytes are {head!r}: no size of a request up to {bytes_max} bytes"
             )
         pieces: list[bytes] = []
         try:
@@ -477,6 +564,15 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         """An error that no handler expected: a bug of ours. The client sees a closed connection."""
         _log.exception("kafka_request_failed", peer=self._peer, error=repr(error))
         self.abort()
+
+
+def _why_not(sasl: SaslConnection, api: int) -> str:
+    """Return why a request ends the connection, nothing if it does not."""
+    return sasl.check_request(
+        authenticates=api in (SASL_HANDSHAKE, SASL_AUTHENTICATE),
+        is_open=api == API_VERSIONS,
+        now_ms=now_ms(),
+    )
 
 
 def _check_came(piece: bytes) -> None:

@@ -28,6 +28,23 @@ METRICS.counter(
     "Connections that were refused, or closed for what they sent or did not take.",
     lambda gateway: gateway.listener.refusals,
 )
+METRICS.gauge(
+    "dlog_kafka_unauthenticated_connections",
+    "Connections of clients that have not authenticated yet; 0 where none has to.",
+    lambda gateway: len(gateway.listener.unauthenticated),
+)
+METRICS.counter(
+    "dlog_kafka_authentications_total",
+    "Authentications by SASL that came to an end, by mechanism and by outcome: done or failed.",
+    lambda gateway: dict[tuple[str, ...], int | float](gateway.authenticator.outcomes),
+    "mechanism",
+    "outcome",
+)
+METRICS.counter(
+    "dlog_kafka_token_key_failures_total",
+    "How often the public keys of the OpenID provider could not be read.",
+    lambda gateway: gateway.authenticator.key_failures,
+)
 METRICS.counter(
     "dlog_kafka_errors_total",
     "Partitions of Produce, Fetch and other requests for records that were answered with an "

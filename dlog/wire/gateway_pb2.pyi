@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,23 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ScramMechanism:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScramMechanismEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScramMechanism.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCRAM_MECHANISM_UNSPECIFIED: _ScramMechanism.ValueType  # 0
+    SCRAM_SHA_256: _ScramMechanism.ValueType  # 1
+    SCRAM_SHA_512: _ScramMechanism.ValueType  # 2
+
+class ScramMechanism(_ScramMechanism, metaclass=_ScramMechanismEnumTypeWrapper): ...
+
+SCRAM_MECHANISM_UNSPECIFIED: ScramMechanism.ValueType  # 0
+SCRAM_SHA_256: ScramMechanism.ValueType  # 1
+SCRAM_SHA_512: ScramMechanism.ValueType  # 2
+Global___ScramMechanism: _TypeAlias = ScramMechanism  # noqa: Y015
 
 @_typing.final
 class GatewayNode(_message.Message):
@@ -159,3 +177,95 @@ class ProducerIdsNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProducerIdsNode: _TypeAlias = ProducerIdsNode  # noqa: Y015
+
+@_typing.final
+class UsersNode(_message.Message):
+    """/users: clients of gateways that show a password (SCRAM: RFC 5802 and 7677). No password is here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    DECOY_KEY_FIELD_NUMBER: _builtins.int
+    CHANGED_BY_FIELD_NUMBER: _builtins.int
+    CHANGED_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    decoy_key: _builtins.bytes
+    """32 random bytes: makes salts for names that are no user's"""
+    changed_by: _builtins.str
+    """who made the last change, as he says himself"""
+    changed_ms: _builtins.int
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserNode]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        users: _abc.Iterable[Global___UserNode] | None = ...,
+        decoy_key: _builtins.bytes = ...,
+        changed_by: _builtins.str = ...,
+        changed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_by", b"changed_by", "changed_ms", b"changed_ms", "decoy_key", b"decoy_key", "users", b"users", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsersNode: _TypeAlias = UsersNode  # noqa: Y015
+
+@_typing.final
+class UserNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    iterations: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScramNode]:
+        """of each mechanism, in the order of their numbers"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        iterations: _builtins.int = ...,
+        keys: _abc.Iterable[Global___ScramNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iterations", b"iterations", "keys", b"keys", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserNode: _TypeAlias = UserNode  # noqa: Y015
+
+@_typing.final
+class ScramNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MECHANISM_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    STORED_KEY_FIELD_NUMBER: _builtins.int
+    SERVER_KEY_FIELD_NUMBER: _builtins.int
+    mechanism: Global___ScramMechanism.ValueType
+    salt: _builtins.bytes
+    stored_key: _builtins.bytes
+    server_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        mechanism: Global___ScramMechanism.ValueType = ...,
+        salt: _builtins.bytes = ...,
+        stored_key: _builtins.bytes = ...,
+        server_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mechanism", b"mechanism", "salt", b"salt", "server_key", b"server_key", "stored_key", b"stored_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScramNode: _TypeAlias = ScramNode  # noqa: Y015

@@ -55,6 +55,8 @@ _MASKED: Final = "x"
 COOKIES: Final = "/cookies"
 OWNERS: Final = "/owners"
 LOGS: Final = "/logs"
+USERS: Final = "/users"
+"""Salted hashes of passwords, for gateways alone: whoever reads them can try out passwords."""
 WITNESSES: Final = (INSTANCE, COOKIES, LOGS)
 """Their ACLs show who has which role."""
 _READ: Final = Permissions.READ
@@ -70,6 +72,7 @@ NODES: Final[Mapping[str, tuple[int, int]]] = {
     "/layout": (_READ, _READ),
     "/access": (_READ, _READ),
     "/quotas": (_READ, _READ),
+    USERS: (0, _READ),
     "/renamed": (_READ, _READ),
     COOKIES: (_ADD, _READ),
     OWNERS: (_READ, _ADD),
@@ -251,8 +254,9 @@ class AclRoles:
         rights = [(each, Permissions.ALL) for each in self.operators]
         rights += [(each, bookies) for each in self.bookies]
         rights += [(each, clients) for each in self.clients]
-        rights += [(each, _READ) for each in self.readers]
-        return merged(rights)
+        if not self.keep_rights or nearest(path) != USERS:
+            rights += [(each, _READ) for each in self.readers]
+        return merged((who, perms) for who, perms in rights if perms)
 
 
 def roles_of(

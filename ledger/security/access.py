@@ -16,6 +16,9 @@ Logs of dlog's own have names that begin with an underscore. Operators append to
 their changes is written down there; a writer only by a grant that names them, not by `*`.
 
 A certificate that names a bookie (`dlog:bookie:NAME`) is one: repair needs no grant for it.
+
+Clients of a gateway for Kafka may also be known by a password (`user:NAME`) or a token of an OpenID
+provider (`oidc:SUBJECT`). To bookies nobody is known so.
 """
 
 from collections.abc import Iterable
@@ -37,6 +40,7 @@ GRANTS_MAX: Final = 4096
 GRANTS_BYTES_MAX: Final = 512 * 1024
 """Of all grants, encoded: every bookie reads them with each change."""
 NAME_BYTES_MAX: Final = 1024
+WHO_KINDS: Final = (*map(str, NAME_KINDS), "user", "oidc")
 
 
 class Role(StrEnum):
@@ -101,8 +105,8 @@ class Grant:
 
     def __post_init__(self) -> None:
         kind, colon, name = self.who.partition(":")
-        kinds = ", ".join(NAME_KINDS)
-        if self.who != ANYTHING and not (colon and name and kind in list(NAME_KINDS)):
+        kinds = ", ".join(WHO_KINDS)
+        if self.who != ANYTHING and not (colon and name and kind in WHO_KINDS):
             raise InvalidGrant(
                 self.who, f"say who as KIND:NAME, with a KIND of {kinds}; '*' is everybody"
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
@@ -39,8 +40,10 @@ from dlog.aio.store import ManifestNode
 from dlog.console import metrics as console_metrics
 from dlog.console.http_server import ConsoleOptions, console
 from dlog.kafka import metrics as kafka_metrics
+from dlog.kafka.authentication import SaslSettings
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
-from dlog.kafka.wire import FETCH
+from dlog.kafka.tokens import KeysUnavailable, TokenSettings
+from dlog.kafka.wire import FETCH, SASL_HANDSHAKE
 from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.errors import DamagedMetadata, LogError, NodeExists
@@ -62,6 +65,7 @@ from ledger.transport.handshake import Purpose
 from ledger.transport.messages import read_request
 from tests.certificates import certificate, put
 from tests.dlog.kafka.clients import CONFLUENT
+from tests.dlog.kafka.test_sasl import KEYS as TOKEN_KEYS
 from tests.dlog.kafka.test_wire import request_frame
 from tests.ledger.by_hand import greeted
 from tests.metering.rig import WholeCluster, repair_of
@@ -576,6 +580,39 @@ async def a_kafka_client_produces_and_a_gateway_dies(
             writer.close()
             await reader.read()
         await dying.stop()
+
+
+@happening
+async def a_client_fails_to_authenticate_at_a_gateway(
+    cluster: WholeCluster, _: pytest.MonkeyPatch
+) -> None:
+    async with dlog.testing.cluster() as made, AsyncExitStack() as stack:
+        client = await LedgerClient.connect(made.uri, PATIENT)
+        stack.push_async_callback(client.close)
+        with TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys.json"
+            keys.write_text(json.dumps(TOKEN_KEYS))
+            provider = TokenSettings("https://id", "kafka", str(keys))
+            sasl = SaslSettings(tokens=provider, without_tls=True)
+            async with gateway(client, GatewayOptions(port=0, sasl=sasl)) as running:
+                exposed = Exposed()
+                exposed.add(kafka_metrics.METRICS, running)
+                cluster.seen.watch(exposed)
+                cluster.seen.look()
+                reader, writer = await asyncio.open_connection(running.host, running.port)
+                await reached(
+                    cluster, lambda: bool(running.listener.unauthenticated), "it is not known"
+                )
+                keys.unlink()
+                verifier = running.authenticator._verifier
+                assert verifier is not None
+                with suppress(KeysUnavailable):
+                    await verifier._refresh()
+                frame = request_frame(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+                writer.write(len(frame).to_bytes(4, "big") + frame)
+                await reader.read()
+                writer.close()
+                cluster.seen.look()
 
 
 @happening

@@ -36,6 +36,7 @@ ARGUMENTS: Final = {
     "replica verify": "flights",
     "kafka topic list": "",
     "kafka topic describe": "flights",
+    "kafka user list": "",
     "ledger list": "",
     "ledger show": "{ledger}",
     "ledger read": "{ledger}",

@@ -1,6 +1,7 @@
 """``dlog kafka``: topics at the shell, and what `start` refuses."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,74 @@ def test_a_log_with_a_name_of_a_topic_is_one(shell: CliShell) -> None:
     assert row == {"topic": "flights", "partitions": 1, "logs": ["flights"]}
 
 
+def test_a_user_is_added_listed_given_another_password_and_removed(
+    shell: CliShell, tmp_path: Path
+) -> None:
+    assert shell.json("kafka", "user", "list")["users"] == []
+    said = shell.invoke("kafka", "user", "add", "alice", stdin="wonderland\nignored\n")
+    assert "added user alice" in said.stderr
+    (tmp_path / "password").write_text("looking-glass\r\n")
+    file = str(tmp_path / "password")
+    assert shell.json("kafka", "user", "add", "alice", "--password-file", file) == {
+        "user": "alice",
+        "replaced": True,
+    }
+    found = shell.json("kafka", "user", "list")
+    assert found["users"] == ["alice"]
+    assert found["changed_ms"] > 0
+    assert "user:alice" in shell.run("kafka", "user", "list")
+    shell.run("access", "grant", "user:alice", "writer", "orders*")
+    assert shell.json("kafka", "user", "remove", "alice") == {"user": "alice", "removed": True}
+    assert shell.json("kafka", "user", "list")["users"] == []
+    assert "there is none of that name" in shell.refused("kafka", "user", "remove", "alice")
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "reason"),
+    [
+        ("alice", "short", "8 characters or more"),
+        ("alice", "", "8 characters or more"),
+        ("a*", "wonderland", "a trailing '*'"),
+        ("alice", "wonder\u2168land", "in two ways"),
+    ],
+)
+def test_a_user_that_cannot_be_is_refused_and_its_password_not_shown(
+    shell: CliShell, name: str, password: str, reason: str
+) -> None:
+    said = shell.invoke("kafka", "user", "add", name, stdin=f"{password}\n")
+    assert said.exit_code == 1
+    assert reason in said.stderr
+    assert not password or password not in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("start", "--port0", "--scram"), "--sasl-without-tls"),
+        (("start", "--port0", "--sasl-without-tls"), "by no mechanism"),
+        (
+            (
+                *("start", "--port0", "--sasl-without-tls", "--oidc-issuer", "https://id"),
+                *("--oidc-audience", "kafka", "--oidc-keys", "http://id.example.org/keys"),
+            ),
+            "use https",
+        ),
+        (
+            (
+                *("start", "--port0", "--sasl-without-tls", "--oidc-issuer", "https://id"),
+                *("--oidc-audience", "kafka", "--oidc-keys", "/nothing/keys.json"),
+            ),
+            "No such file",
+        ),
+    ],
+)
+def test_a_gateway_that_cannot_authenticate_as_told_does_not_start(
+    shell: CliShell, arguments: tuple[str, ...], reason: str
+) -> None:
+    given = ["--listen=127.0.0.1:0" if each == "--port0" else each for each in arguments]
+    assert reason in shell.refused("kafka", *given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -65,6 +134,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     [
         (("start", "--listen", "9092"), "'9092' is not HOST:PORT"),
         (("start", "--advertise", "host:70000"), "'host:70000' is not HOST:PORT"),
+        (("start", "--oidc-issuer", "https://id"), "--oidc-audience and --oidc-keys together"),
         (("topic", "create", "t", "--config", "retention.ms"), "is not NAME=VALUE"),
         (("topic", "create", "t", "--log", "a", "--partitions", "2"), "without --partitions"),
     ],

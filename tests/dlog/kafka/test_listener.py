@@ -20,6 +20,7 @@ from dlog.kafka.listener import (
     ListenerLimits,
     RequestBudget,
 )
+from dlog.kafka.protocol.sasl import SaslConnection
 from dlog.kafka.wire import (
     API_VERSIONS,
     FETCH,
@@ -47,6 +48,9 @@ class StubBroker:
     @property
     def offered(self) -> dict[int, VersionRange]:
         return dict(OFFERED)
+
+    def sasl(self, identity: str) -> SaslConnection | None:
+        return None
 
     async def submit_produce(
         self, request: WireRequest, session: ClientSession

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from bookie.identity.cookie import Cookie
 from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
+from dlog.kafka.protocol.users import KafkaUsers
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol import consumer_steps
 from dlog.protocol.consumer_steps import ConsumerState
@@ -24,6 +25,7 @@ from ledger.mark import MissingReplica, Reason, UnderreplicatedLedger
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2
+from tests.dlog.kafka.test_sasl import USERS
 from tests.fuzz.target import Target
 from tests.fuzz.targets.samples import KEY
 
@@ -139,6 +141,13 @@ STORE: Final = (
         lambda data: GatewayRecord.decode(data, path="/kafka/gateways/0000000001"),
         (GatewayRecord(node_id=1, host="h", port=9092, lifeline=LIFELINE).encode(),),
         refuses=DamagedMetadata,
+    ),
+    Target(
+        "node-users",
+        KafkaUsers.decode,
+        (USERS.encode(), USERS.without("alice").encode()),
+        refuses=DamagedMetadata,
+        use=lambda users: users.encode(),
     ),
     Target(
         "node-topic",

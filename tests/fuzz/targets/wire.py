@@ -1,5 +1,6 @@
 """Messages and frames between clients and bookies."""
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -7,7 +8,10 @@ from google.protobuf.message import DecodeError, Message
 from google_crc32c import extend as crc32c_extend
 
 from dlog.errors import NotLeader
-from dlog.kafka.gateway import OFFERED
+from dlog.kafka.gateway import OFFERED, OFFERED_WITH_SASL
+from dlog.kafka.protocol.sasl import CheckToken, SaslConnection, SaslRefusal
+from dlog.kafka.protocol.scram import ScramFailed
+from dlog.kafka.tokens import TokenRefused, check_token, parse_keys
 from dlog.kafka.wire import BadRequest, decode_request
 from dlog.protocol import forward_message
 from dlog.protocol.command import RequestId
@@ -40,6 +44,7 @@ from ledger.transport.handshake import (
     encode_hello,
 )
 from ledger.wire import bookie_pb2 as pb
+from tests.dlog.kafka.test_sasl import EC, EVERY, KEYS, NOW, SETTINGS, USERS, token
 from tests.dlog.kafka.test_wire import request_frame
 from tests.fuzz.target import Target, crc, sealed_at_end
 from tests.fuzz.targets.samples import FRAMES, KEY
@@ -114,17 +119,55 @@ def _sealed_at_start(data: bytes) -> bytes:
     return crc(data[4:]) + data[4:]
 
 
+TOKEN_KEYS: Final = parse_keys(json.dumps(KEYS).encode())
+
+
+def authenticated(data: bytes) -> SaslConnection:
+    """Take a mechanism and messages, with NUL between them, as a connection does; no proof of them
+    is one. Refused is what does not get as far as a last message."""
+    connection = SaslConnection(EVERY)
+    mechanism, *messages = data.split(b"\0")
+    result: object = connection.handshake(mechanism.decode(errors="replace"))
+    for number, message in enumerate(messages):
+        if not isinstance(result, SaslRefusal | CheckToken):
+            result = connection.message(message, find=USERS.find, nonce="MORE")
+        if isinstance(result, SaslRefusal) and number == 0:
+            raise ScramFailed(result.reason)
+    assert not connection.identity, "without a proof"
+    return connection
+
+
 REPLICAS: Final = (
     Target(
         "kafka-request",
-        lambda data: decode_request(data, OFFERED),
+        lambda data: decode_request(data, OFFERED | OFFERED_WITH_SASL),
         tuple(
             request_frame(api, version, {})
-            for api, versions in sorted(OFFERED.items())
+            for api, versions in sorted((OFFERED | OFFERED_WITH_SASL).items())
             for version in versions
         ),
         refuses=BadRequest,
     ),
+    Target(
+        "kafka-sasl",
+        authenticated,
+        tuple(
+            b"\0".join((mechanism.encode(), *messages))
+            for mechanism, messages in (
+                ("SCRAM-SHA-256", (b"n,a=alice,n=alice,r=nonce", b"c=biws,r=nonceMORE,p=AAAA")),
+                ("SCRAM-SHA-512", (b"y,,n=b=2Cb,r=nonce", b"c=eSws,r=nonceMORE,x=y,p=AAAA")),
+                ("OAUTHBEARER", (b"n,,\x01host=h\x01auth=Bearer a.b.c\x01\x01",)),
+            )
+        ),
+        refuses=ScramFailed,
+    ),
+    Target(
+        "kafka-token",
+        lambda data: check_token(data.decode(errors="replace"), TOKEN_KEYS, SETTINGS, NOW),
+        (token().encode(), token(EC, "ES256").encode()),
+        refuses=TokenRefused,
+    ),
+    Target("kafka-token-keys", parse_keys, (json.dumps(KEYS).encode(),), refuses=ValueError),
     Target(
         "forward-hello",
         forward_message.decode_hello,

@@ -4,6 +4,7 @@ import pytest
 from kazoo.security import Permissions
 
 from bookie.autorecovery.marks import DELAY, DISABLE, URGENT
+from dlog.kafka.protocol.users import USERS_PATH
 from dlog.names import LOGS_PATH
 from leader.election import LEADERS_PATH
 from ledger.cluster import LAYOUT
@@ -80,7 +81,13 @@ def test_each_does_its_work() -> None:
         assert rights(path, BOOKIE) == rights(path, APP) == change
     assert (rights(LOGS_PATH, BOOKIE), rights(LOGS_PATH, APP)) == (Permissions.READ, change)
     for path in NODES:
-        assert rights(path, REPORT) == Permissions.READ
+        assert rights(path, REPORT) == (0 if path == USERS_PATH else Permissions.READ)
+
+
+def test_hashes_of_passwords_are_for_gateways_alone() -> None:
+    assert rights(USERS_PATH, APP) == Permissions.READ
+    assert rights(USERS_PATH, BOOKIE) == rights(USERS_PATH, REPORT) == 0
+    assert {each.split(" ")[0] for each in ROLES.ids_at(USERS_PATH)} == {OP, APP}
 
 
 def test_nobody_but_operators_changes_acls_or_what_is_at_the_top() -> None:
