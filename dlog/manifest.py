@@ -147,6 +147,8 @@ class Manifest:
     """Number of the segment that the last takeover began with; 0: nobody ever wrote the log."""
     owner: str = ""
     """Who took the log over last: for people to read, nothing is decided by it."""
+    gateway: bool = False
+    """Whether that was a gateway for Kafka's clients, as it said itself when it took over."""
     receipts: Receipts = field(default_factory=Receipts)
     """Of units up to `sealed_end`."""
 
@@ -245,10 +247,18 @@ class Manifest:
         segment = Segment(number, ledger_id, created_ms, first)
         return replace(self, segments=(*self.segments, segment), next_segment=number + 1)
 
-    def taken_over(self, number: int, ledger_id: LedgerId, created_ms: int, owner: str) -> Self:
+    def taken_over(
+        self,
+        number: int,
+        ledger_id: LedgerId,
+        created_ms: int,
+        owner: str,
+        *,
+        gateway: bool = False,
+    ) -> Self:
         """Return the manifest with a new last segment that begins a new epoch."""
         manifest = self.with_segment(number, ledger_id, created_ms)
-        return replace(manifest, epoch=number, owner=owner)
+        return replace(manifest, epoch=number, owner=owner, gateway=gateway)
 
     def with_sealed(self, number: int, sealed: Sealed) -> Self:
         """Return the manifest with segment *number* sealed. Requires all before it to be."""
@@ -440,6 +450,7 @@ class Manifest:
             renames=self.renames,
             epoch=self.epoch,
             owner=self.owner,
+            gateway=self.gateway,
             receipts=(
                 pb.ReceiptNode(origin=receipt.origin, number=receipt.number)
                 for receipt in self.receipts
@@ -495,6 +506,7 @@ class Manifest:
                 renames=node.renames,
                 epoch=epoch,
                 owner=node.owner,
+                gateway=node.gateway,
                 receipts=Receipts(tuple(Receipt(x.origin, x.number) for x in node.receipts)),
             )
         except (AssertionError, ValueError, CallerError) as error:

@@ -378,6 +378,20 @@ class Log:
             await self.close()
 
 
+async def open_as_gateway(name: str, ledgers: Ledgers, *, owner: str) -> Log:
+    """Take *name*, which must exist, over for a gateway for Kafka's clients: `Log.open` of others
+    is refused from then on while one lives. *ledgers* is left open. Raises as `Log.open`."""
+    node = ManifestNode(ledgers.store, name)
+    driver = TakeoverDriver(ledgers, node, term=None, now_ms=now_ms, owner=owner, is_gateway=True)
+    with spans.span("dlog.open", log=name) as span:
+        opened = await driver.run()
+        spans.describe(span, epoch=opened.manifest.epoch)
+    writer = LogWriter(
+        ledgers, node, opened, now_ms=now_ms, term=None, reopen_timeout_s=REOPEN_TIMEOUT_S
+    )
+    return Log(writer, ledgers, owns_ledgers=False)
+
+
 def _wake(waiter: "asyncio.Future[None]") -> None:
     if not waiter.done():  # else its task was cancelled
         waiter.set_result(None)

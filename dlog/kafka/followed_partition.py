@@ -17,7 +17,6 @@ from dlog.kafka.consumer_reads import ConsumerReads, Movements, check_offset
 from dlog.kafka.errors import KafkaRefusal
 from dlog.kafka.partition import Produced
 from dlog.manifest import Manifest
-from dlog.protocol.gateway_record import GATEWAY_OWNER
 from ledger.delays import Backoff
 from ledger.errors import LogError
 from ledger.log_events import get_logger
@@ -32,8 +31,7 @@ _log = get_logger(__name__)
 def is_for_others(manifest: Manifest) -> bool:
     """Return whether a log is followed rather than led: a program that is no gateway wrote it last,
     or nobody ever will."""
-    owned = bool(manifest.owner) and not manifest.owner.startswith(GATEWAY_OWNER)
-    return manifest.sealed or owned
+    return manifest.sealed or (manifest.epoch > 0 and not manifest.gateway)
 
 
 class FollowedPartition:

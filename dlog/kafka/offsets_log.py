@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from dlog.aio.log import Log
+from dlog.aio.log import Log, open_as_gateway
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
@@ -125,7 +125,7 @@ class OffsetsLog:
         """Take *name* over, creating it if need be, and replay it. Raises what `Log.open` and
         reading raise, `DamagedGroupRecord`, `GroupRecordTooNew`."""
         await ensure_log(ledgers, ManifestNode(ledgers.store, name), None, own=True)
-        log = await Log.open(name, create=False, owner=owner, take_over=True, client=ledgers)
+        log = await open_as_gateway(name, ledgers, owner=owner)
         try:
             led = cls(log, mirror, initial_delay_ms=initial_delay_ms)
             await led._replay(ledgers)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from dlog.aio.log import Log
+from dlog.aio.log import Log, open_as_gateway
 from dlog.aio.port import Ledgers
 from dlog.aio.write.append_future import AppendFuture
 from dlog.errors import DamagedBatch, LostOwnership, NoSuchLog
@@ -149,7 +149,7 @@ class Partition:
         """Take *log* over, which must exist: whoever led or wrote it cannot any more.
 
         Raises what `dlog.aio.Log.open` and reading raise."""
-        own = await Log.open(log, client=ledgers, create=False, owner=owner, take_over=True)
+        own = await open_as_gateway(log, ledgers, owner=owner)
         try:
             manifest, _ = await own.writer.node.read()
             recovery = ProducerRecovery(ledgers, log, manifest, now_ms=now_ms())

@@ -16,8 +16,6 @@ from ledger.nodes import parse_node
 
 FORMAT_VERSION: Final = 1
 GATEWAYS_PATH: Final = "/kafka/gateways"
-GATEWAY_OWNER: Final = "kafka gateway "
-"""The owner of a log that a gateway took over last begins with this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

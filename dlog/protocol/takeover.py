@@ -40,7 +40,6 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.protocol.actions import DeleteLedger, RecoverSegment
 from dlog.protocol.edits import check_incarnation, check_writable
-from dlog.protocol.gateway_record import GATEWAY_OWNER
 from ledger.delays import Backoff
 from ledger.errors import BadVersion, LogError, NoSuchLedger
 from ledger.ids import LedgerId
@@ -96,12 +95,14 @@ def take_over(
     expected_epoch: int | None = None,
     reopens: str | None = None,
     spares_gateways: bool = False,
+    is_gateway: bool = False,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> Steps[tuple[Manifest, int]]:
     """Return the manifest, and the number of the segment to append to.
 
     *reopens*: the incarnation of the log whose writer, of *expected_epoch*, reopens.
     *spares_gateways*: not if a gateway for Kafka's clients took the log over last, and one lives.
+    *is_gateway*: one does now.
     Raises `NoSuchLog`, `LedByGateway`, `LogSealed`, `EpochChanged`, `LostOwnership`,
     `TakeoverFailed` if others were faster each time, and the errors of actions that do not
     pass."""
@@ -113,7 +114,7 @@ def take_over(
             manifest, version = yield from ReadManifest()
             check_writable(manifest, log)
             _check_expected(manifest, log, expected_epoch, reopens)
-            if spares_gateways and manifest.owner.startswith(GATEWAY_OWNER):
+            if spares_gateways and manifest.gateway:
                 yield from CheckGateways()
             manifest.check_room(log)
             manifest = yield from _recover(manifest)
@@ -124,7 +125,7 @@ def take_over(
         else:
             segment = (number, ledger_id, created_ms)
             wanted = (
-                manifest.taken_over(*segment, owner)
+                manifest.taken_over(*segment, owner, gateway=is_gateway)
                 if reopens is None
                 else manifest.with_segment(*segment)
             )

@@ -53,6 +53,7 @@ class ManifestNode(_message.Message):
     LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     ELSEWHERE_FIELD_NUMBER: _builtins.int
     DELETING_OBJECTS_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     incarnation: _builtins.str
     """random, made with the log"""
@@ -71,6 +72,8 @@ class ManifestNode(_message.Message):
     """who took it over last, for people to read"""
     renames: _builtins.int
     """how often the log got another name"""
+    gateway: _builtins.bool
+    """a gateway for Kafka's clients took it over last"""
     @_builtins.property
     def settings(self) -> Global___SettingsNode: ...
     @_builtins.property
@@ -150,10 +153,11 @@ class ManifestNode(_message.Message):
         last_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
         elsewhere: _abc.Iterable[Global___LocationNode] | None = ...,
         deleting_objects: _abc.Iterable[Global___ObjectNode] | None = ...,
+        gateway: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "gateway", b"gateway", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

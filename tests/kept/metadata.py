@@ -14,7 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from bookie.identity.cookie import Cookie
+from dlog.kafka.protocol.scram import ScramCredential, ScramKeys, ScramMechanism
 from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
+from dlog.kafka.protocol.users import KafkaUsers
 from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
 from dlog.position import NO_TXID
 from dlog.protocol.gateway_record import GatewayRecord
@@ -111,6 +113,7 @@ ARCHIVED: Final = replace(
     epoch=1,
     deleting_objects=(StoredObject("0-77c10000", 1024, _STORAGE),),
 )
+LED: Final = MANIFEST.taken_over(1, LedgerId(7), 5, "kafka gateway h:1", gateway=True)
 ENCRYPTED: Final = replace(MANIFEST, settings=LogSettings(encrypt_with="one"))
 QUOTAS: Final = Quotas((Quota(Subject.LOGS, "billing/*", 100_000, 100, 200_000, 200),))
 LEVEL_2: Final = ClusterLevel(2, needs="0.1.0")
@@ -135,6 +138,18 @@ TOPIC: Final = TopicRecord(
     created_ms=1_764_000_000_000,
     deleting=("a1", "", "b2"),
     settings={"retention_bytes": "1000"},
+)
+USERS: Final = KafkaUsers(
+    {
+        "orders": ScramCredential(
+            16_384,
+            {
+                ScramMechanism.SHA_256: ScramKeys(b"salt", b"s" * 32, b"k" * 32),
+                ScramMechanism.SHA_512: ScramKeys(b"pepper", b"S" * 64, b"K" * 64),
+            },
+        )
+    },
+    bytes(range(32)),
 )
 REPLICA: Final = ReplicaRecord(
     log="orders",
@@ -169,6 +184,7 @@ def values() -> Mapping[str, bytes]:
         "cookie": COOKIE.encode(),
         "manifest": MANIFEST.encode("orders"),
         "manifest, encrypted": ENCRYPTED.encode("orders"),
+        "manifest, led by a gateway": LED.encode("orders"),
         "manifest, with objects": ELSEWHERE.encode("orders"),
         "manifest, archived": ARCHIVED.encode("orders"),
         "quotas": QUOTAS.encode(),
@@ -183,6 +199,7 @@ def values() -> Mapping[str, bytes]:
         "gateway": GATEWAY.encode(),
         "topic": TOPIC.encode(),
         "producer ids": next_producer_ids(None)[1],
+        "users": USERS.encode(),
     }
 
 
@@ -198,6 +215,9 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "cookie": Cookie.decode(kept["cookie"]),
         "manifest": Manifest.decode(kept["manifest"], path="/kept"),
         "manifest, encrypted": Manifest.decode(kept["manifest, encrypted"], path="/kept"),
+        "manifest, led by a gateway": Manifest.decode(
+            kept["manifest, led by a gateway"], path="/kept"
+        ),
         "manifest, with objects": Manifest.decode(kept["manifest, with objects"], path="/kept"),
         "manifest, archived": Manifest.decode(kept["manifest, archived"], path="/kept"),
         "quotas": Quotas.decode(kept["quotas"]),
@@ -214,6 +234,7 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "gateway": GatewayRecord.decode(kept["gateway"], path="/kafka/gateways/0000000017"),
         "topic": TopicRecord.decode("orders", kept["topic"]),
         "producer ids": next_producer_ids(kept["producer ids"])[0],
+        "users": KafkaUsers.decode(kept["users"]),
     }
 
 

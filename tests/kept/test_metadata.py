@@ -10,6 +10,7 @@ from tests.kept.metadata import (
     ENCRYPTED,
     GATEWAY,
     KEPT,
+    LED,
     LEVEL_2,
     MANIFEST,
     MARK,
@@ -22,6 +23,7 @@ from tests.kept.metadata import (
     RULES,
     SNAPSHOT_REQUEST,
     TOPIC,
+    USERS,
     WITH_PASSWORD,
     read,
     values,
@@ -38,6 +40,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "cookie": COOKIE,
         "manifest": MANIFEST,
         "manifest, encrypted": ENCRYPTED,
+        "manifest, led by a gateway": LED,
         "manifest, with objects": ELSEWHERE,
         "manifest, archived": ARCHIVED,
         "quotas": QUOTAS,
@@ -52,6 +55,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "gateway": GATEWAY,
         "topic": TOPIC,
         "producer ids": 1001,
+        "users": USERS,
     }
 
 

@@ -68,6 +68,7 @@ class TakeoverDriver:
         expected_epoch: int | None = None,
         reopens: str | None = None,
         spares_gateways: bool = False,
+        is_gateway: bool = False,
     ) -> None:
         """See `dlog.protocol.takeover.take_over`."""
         self._steps = takeover.take_over(
@@ -76,6 +77,7 @@ class TakeoverDriver:
             expected_epoch=expected_epoch,
             reopens=reopens,
             spares_gateways=spares_gateways,
+            is_gateway=is_gateway,
         )
         self._owner = owner
         self._why = "open" if reopens is None else "reopen"

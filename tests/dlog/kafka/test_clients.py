@@ -122,6 +122,18 @@ async def test_clients_consume_from_a_native_writer_and_do_not_disturb_it(
             assert log.last_offset == 2
 
 
+async def test_a_program_that_is_called_like_a_gateway_is_a_program() -> None:
+    async with serving() as served:
+        named = Log.open("t", client=served.ledgers, owner="kafka gateway of mine")
+        async with await named as log:
+            await log.append(b"1")
+            (record,) = await asyncio.to_thread(CONFLUENT.consume, served.address, "t", 0, 1)
+            assert record.value == b"1"
+            assert not log.lost.is_set(), "a consumer follows it"
+        async with Log.open("t", client=served.ledgers) as log:  # though a gateway lives
+            assert log.last_offset == 0
+
+
 async def test_a_producer_takes_a_log_over_from_its_native_writer() -> None:
     async with serving() as served:
         log = await Log.open("flights", client=served.ledgers)

@@ -12,6 +12,7 @@ from dlog.protocol.actions import DeleteLedger, RecoverSegment
 from dlog.protocol.takeover import (
     ATTEMPTS_MAX,
     TROUBLES_MAX,
+    CheckGateways,
     CheckLeadership,
     CreateLedger,
     ReadManifest,
@@ -399,3 +400,28 @@ def test_a_writer_does_not_reopen_into_a_log_that_was_made_anew() -> None:
     takeover.begin()
     anew = NEW.taken_over(1, LedgerId(11), 0, "me")
     assert isinstance(error_of(takeover.answer((anew, 7))), NoSuchLog)
+
+
+def test_a_log_that_says_that_a_gateway_leads_it_is_asked_about_and_no_name_is() -> None:
+    led = NEW.taken_over(1, LedgerId(11), 0, "anybody", gateway=True)
+    takeover = taking("log", spares_gateways=True)
+    takeover.begin()
+    assert takeover.answer((led, 7)) == CheckGateways()
+    named = NEW.taken_over(1, LedgerId(11), 0, "kafka gateway host:1")
+    takeover = taking("log", spares_gateways=True)
+    takeover.begin()
+    assert isinstance(takeover.answer((named, 7)), RecoverSegment)
+
+
+@pytest.mark.parametrize("is_gateway", [True, False])
+def test_a_takeover_writes_whether_a_gateway_did_it(is_gateway: bool) -> None:
+    led = NEW.taken_over(1, LedgerId(11), 0, "x", gateway=not is_gateway)
+    takeover = taking("log", is_gateway=is_gateway)
+    takeover.begin()
+    takeover.answer((led, 7))
+    takeover.answer(FIVE)
+    effect = takeover.answer((OWN, 0))
+    assert isinstance(effect, WriteManifest)
+    assert effect.manifest.gateway is is_gateway
+    kept = Manifest.decode(effect.manifest.encode("log"), path="/logs/log")
+    assert kept.gateway is is_gateway
