@@ -4,13 +4,7 @@ Quotas are read when they change. While the store is out of reach, or holds what
 not understand, the last that were read stay in force, and ledgers of which nothing is known yet
 cost nothing: a quota must not stop what it is to slow down.
 
-What is counted is pure: times are given, in nanoseconds. A bucket is filled at its rate, up to what
-fits in `BURST_NS`. What came is drawn from it in any case, also more than is there; who drew waits
-until the debt is paid, and whoever draws later waits longer. All arithmetic is with integers, so
-nothing is lost.
-
-Invariant: of what is drawn in any T seconds by those who wait as they are told, all but the last
-drawing fit into the rate, times T and the burst.
+What is counted is pure (`ledger.security.quotas`): times are given, in nanoseconds.
 
 A bookie sees of a log what its share of the write sets makes. So what is appended counts as what
 the log's ensemble gets for it together: E/Qw of its size (`docs/decisions.md`).
@@ -18,9 +12,7 @@ the log's ensemble gets for it together: E/Qw of its size (`docs/decisions.md`).
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from bookie.server.authorizer import ConnectionAuthorizer
@@ -34,10 +26,8 @@ from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun
 from ledger.security.documents import read_quotas
 from ledger.security.names import Identity
-from ledger.security.quotas import QUOTAS, Quota, Quotas
+from ledger.security.quotas import NS, QUOTAS, QuotaBuckets, QuotaTable
 
-NS: Final = 1_000_000_000
-BURST_NS: Final = NS
 LEDGERS_MAX: Final = 65_536
 """Of which it is remembered what counts for them."""
 PLACES_MAX: Final = 4096
@@ -50,72 +40,14 @@ on a silent bookie. Then it is told to ask again later."""
 _log = get_logger(__name__)
 
 
-class Bucket:
-    __slots__ = ("_due", "rate")
-
-    def __init__(self, rate: int) -> None:
-        """*rate*: units a second, not 0."""
-        self.rate = rate
-        self._due = -BURST_NS * rate
-        """When all is paid, in nanoseconds times rate; at `BURST_NS` ago or before: it is full."""
-
-    def draw(self, amount: int, now_ns: int) -> None:
-        full = (now_ns - BURST_NS) * self.rate
-        self._due = max(self._due, full) + amount * NS
-
-    def wait_ns(self, now_ns: int) -> int:
-        """Return how long it takes until the debt is paid; 0: there is none."""
-        return max(0, -(-self._due // self.rate) - now_ns)
-
-    def at_rate(self, rate: int) -> "Bucket":
-        """Return a bucket of another rate, that is in debt for as long."""
-        other = Bucket(rate)
-        other._due = self._due * rate // self.rate
-        return other
-
-
-@dataclass(slots=True)
-class QuotaBuckets:
-    """The buckets of one quota; None: no limit."""
-
-    quota: Quota
-    append_bytes: Bucket | None
-    append_entries: Bucket | None
-    read_bytes: Bucket | None
-    read_requests: Bucket | None
-
-    @classmethod
-    def of(cls, quota: Quota, before: "QuotaBuckets | None") -> "QuotaBuckets":
-        old = (None,) * 4 if before is None else before.buckets
-        return cls(quota, *(_bucket(rate, was) for rate, was in zip(quota.rates, old, strict=True)))
-
-    @property
-    def buckets(self) -> tuple[Bucket | None, ...]:
-        return self.append_bytes, self.append_entries, self.read_bytes, self.read_requests
-
-
-class QuotaManager:
-    """All quotas that are in force here, and what is drawn from them."""
+class QuotaManager(QuotaTable):
+    """The quotas of a bookie, and which log each ledger belongs to."""
 
     def __init__(self) -> None:
-        self.is_on = False
-        """Whether there is any quota: all that is looked at if there is none."""
-        self.quotas = Quotas()
-        self.generation = 0
-        """Counts changes of quotas and names."""
+        super().__init__()
         self.names = 0
         """Counts how often logs may have got other names."""
-        self.delayed_ns = Counter[str]()
-        """By quota: for how long clients were held up."""
-        self._purses: list[QuotaBuckets] = []
         self._owned: dict[int, Owned] = {}
-
-    def learn_quotas(self, quotas: Quotas) -> None:
-        before = {each.quota.of: each for each in self._purses}
-        self._purses = [QuotaBuckets.of(each, before.get(each.of)) for each in quotas.quotas]
-        self.quotas, self.is_on = quotas, bool(quotas.quotas)
-        self.delayed_ns = Counter({str(one): self.delayed_ns[str(one)] for one in quotas.quotas})
-        self.generation += 1
 
     def learn_names(self) -> None:
         """Take note that a log may have another name."""
@@ -133,9 +65,6 @@ class QuotaManager:
 
     def owned(self, ledger_id: int) -> Owned | None:
         return self._owned.get(ledger_id)
-
-    def purses(self, identity: str, log: str | None) -> tuple[QuotaBuckets, ...]:
-        return tuple(each for each in self._purses if each.quota.is_for(identity, log))
 
 
 class QuotaSession:
@@ -213,12 +142,6 @@ class QuotaSession:
                 self._places.clear()
             place = self._places[ledger_id] = owned, treasury.purses(self._identity, owned.log)
         return place
-
-
-def _bucket(rate: int, before: Bucket | None) -> Bucket | None:
-    if not rate:
-        return None
-    return Bucket(rate) if before is None else before.at_rate(rate)
 
 
 class QuotaThrottle:

@@ -31,8 +31,8 @@ Who = Annotated[
     str,
     typer.Argument(
         metavar="WHO",
-        help="KIND:NAME as in the certificate: uri, dns or cn. A trailing '*' matches anything, "
-        "alone everybody who has a certificate.",
+        help="KIND:NAME as in the certificate: uri, dns or cn; user or oidc for Kafka's clients. "
+        "A trailing '*' matches anything, alone everybody who is known.",
     ),
 ]
 RoleName = Annotated[
@@ -264,8 +264,8 @@ QuotaName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="An identity, as KIND:NAME with a KIND of uri, dns or cn; or a log. A trailing '*' "
-        "matches anything.",
+        help="An identity, as KIND:NAME with a KIND of uri, dns or cn, for Kafka's clients also "
+        "user, oidc or client; or a log. A trailing '*' matches anything.",
     ),
 ]
 _BYTES = typer.Option(

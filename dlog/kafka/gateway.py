@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
 from dlog.kafka import wire
-from dlog.kafka.access import GatewayAccess
+from dlog.kafka.access import DocumentFollower, GatewayAccess
 from dlog.kafka.authentication import Authenticator, InvalidSasl, SaslSettings
 from dlog.kafka.coordinator import GroupCoordinator, offsets_log
 from dlog.kafka.followed_partition import FollowedPartition, is_for_others
@@ -24,6 +24,7 @@ from dlog.kafka.membership import Membership
 from dlog.kafka.partition import Partition
 from dlog.kafka.protocol.sasl import SaslConnection
 from dlog.kafka.protocol.topics import TopicRecord
+from dlog.kafka.quotas import ClientThrottle
 from dlog.kafka.topic_requests import TopicDefaults, TopicRequests
 from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Values, VersionRange, WireRequest
@@ -34,6 +35,7 @@ from ledger.log_events import get_logger
 from ledger.process import this_process
 from ledger.security.access import Permission
 from ledger.security.certificates import Security
+from ledger.security.quotas import QUOTAS, Quotas
 from ledger.security.settings import TlsMode
 
 if TYPE_CHECKING:
@@ -141,7 +143,9 @@ class Gateway:
         self.topics = TopicStore(self._ledgers)
         self.led = LedLogs(self.membership, self._open)
         self.access = GatewayAccess(store, required=everybody_known)
-        self.records = LogRequests(self.topics, self.led, self.access)
+        self.throttle = ClientThrottle()
+        self._quotas = DocumentFollower(store, QUOTAS, Quotas, self._quotas_changed)
+        self.records = LogRequests(self.topics, self.led, self.access, self.throttle)
         requests = TopicRequests(
             self.topics,
             self.led,
@@ -186,6 +190,7 @@ class Gateway:
         for part in (
             self.authenticator,
             self.access,
+            self._quotas,
             self.topics,
             self.membership,
             self.led,
@@ -194,6 +199,7 @@ class Gateway:
             self._parts.push_async_callback(part.close)
         await self.authenticator.start()
         await self.access.start()
+        await self._quotas.start()
         self.topics.start()
         await self.topics.table()
         await self.coordinator.start()
@@ -233,6 +239,9 @@ class Gateway:
             return session.sasl is not None and self.authenticator.is_withdrawn(session.sasl)
 
         self.listener.close_where(is_over, "its user was removed, or has another password")
+
+    def _quotas_changed(self) -> None:
+        self.throttle.learn(self._quotas.value)
 
     def _view_changed(self) -> None:
         self.led.view_changed()

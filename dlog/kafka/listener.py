@@ -54,6 +54,7 @@ TELL_S: Final = 1.0
 DRAIN_S: Final = 5.0
 """So long requests that were taken have for their answers when the gateway stops."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+_MS: Final = 1000
 _log = get_logger(__name__)
 
 
@@ -89,7 +90,7 @@ class ListenerLimits:
 class ClientSession:
     """What is known of the client of one connection."""
 
-    __slots__ = ("client_id", "host", "identity", "peer", "sasl")
+    __slots__ = ("client_id", "draws", "host", "identity", "muted_until", "peer", "sasl")
 
     def __init__(
         self, peer: str, host: str, identity: str, sasl: SaslConnection | None = None
@@ -102,6 +103,16 @@ class ClientSession:
         """As the client calls itself."""
         self.sasl = sasl
         """None: clients do not authenticate here."""
+        self.draws = False
+        """Whether it has drawn on a quota."""
+        self.muted_until = 0.0
+        """Nothing is read from it before, by the clock of the event loop."""
+
+    def mute(self, milliseconds: int) -> None:
+        """Read nothing from the connection for so long, counted from now."""
+        if milliseconds:
+            until = asyncio.get_running_loop().time() + milliseconds / _MS
+            self.muted_until = max(self.muted_until, until)
 
     @property
     def is_known(self) -> bool:
@@ -464,6 +475,9 @@ class _ClientConnection(asyncio.StreamReaderProtocol):
         """Read one request and begin it; return whether another one may follow."""
         listener, broker = self._listener, self._listener.broker
         limits, sasl = listener.limits, session.sasl
+        if session.muted_until:
+            await asyncio.sleep(session.muted_until - asyncio.get_running_loop().time())
+            session.muted_until = 0.0
         frame = await self._frame(
             limits.request_bytes_max if session.is_known else UNAUTHENTICATED_BYTES_MAX
         )

@@ -17,6 +17,7 @@ from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.led_logs import LedLogs, LedPartition
 from dlog.kafka.listener import ClientSession
 from dlog.kafka.protocol.topics import TopicRecord
+from dlog.kafka.quotas import ClientThrottle
 from dlog.kafka.topic_store import TopicStore
 from dlog.kafka.wire import Entity, Values, WireRequest
 from ledger.errors import LogError
@@ -52,8 +53,10 @@ class _Wanted:
 
 
 class LogRequests:
-    def __init__(self, topics: TopicStore, led: LedLogs, access: GatewayAccess) -> None:
-        self._topics, self._led, self._access = topics, led, access
+    def __init__(
+        self, topics: TopicStore, led: LedLogs, access: GatewayAccess, throttle: ClientThrottle
+    ) -> None:
+        self._topics, self._led, self._access, self._throttle = topics, led, access, throttle
         self._producing: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self.errors = Counter[str]()
@@ -66,32 +69,36 @@ class LogRequests:
     ) -> "asyncio.Future[Values | None]":
         """Begin the appends in the order of the partitions; return what awaits their end."""
         body = request.body
-        acks = int(body.acks)
+        acks, throttle_ms = int(body.acks), 0
+        await self._admitted(session)
         pending: list[tuple[str, int, asyncio.Future[Values]]] = []
         for topic in body.topic_data:
             for part in topic.partition_data:
-                work = await self._begin_produce(body, topic.name, part, session)
+                work, wait_ms = await self._begin_produce(body, topic.name, part, session)
                 pending.append((topic.name, part.index, work))
+                throttle_ms = max(throttle_ms, wait_ms)
+        session.mute(throttle_ms)
         timeout_s = min(body.timeout.total_seconds(), PRODUCE_WAIT_S_MAX)
-        done = self._loop.create_task(self._produced(pending, acks, timeout_s))
+        done = self._loop.create_task(self._produced(pending, acks, timeout_s, throttle_ms))
         self._keep(done)
         return done
 
     async def _begin_produce(
         self, body: Entity, name: str, part: Entity, session: ClientSession
-    ) -> "asyncio.Future[Values]":
+    ) -> tuple["asyncio.Future[Values]", int]:
+        """Return the end of the append, and for how long the client is throttled."""
         try:
             _check_produce(body)
             partition = await self._partition(name, part.index, session, Permission.ADD)
         except KafkaRefusal as refusal:
             done: asyncio.Future[Values] = self._loop.create_future()
             done.set_result(_refused(refusal))
-            return done
+            return done, 0
         records = part.records or b""
         self.produced_bytes += len(records)
         task = self._loop.create_task(self._produce(partition, records, int(body.acks)))
         self._keep(task)
-        return task
+        return task, self._throttle.produced(session, partition.log, len(records))
 
     async def _produce(self, partition: LedPartition, records: bytes, acks: int) -> Values:
         try:
@@ -112,7 +119,11 @@ class LogRequests:
         }
 
     async def _produced(
-        self, pending: list[tuple[str, int, "asyncio.Future[Values]"]], acks: int, timeout_s: float
+        self,
+        pending: list[tuple[str, int, "asyncio.Future[Values]"]],
+        acks: int,
+        timeout_s: float,
+        throttle_ms: int,
     ) -> Values | None:
         """Return the response once all of *pending* are done, or the client's time is over."""
         if acks == 0:
@@ -130,16 +141,18 @@ class LogRequests:
             self._count(result["error_code"])
             results_by_topic.setdefault(name, []).append({"index": index, **result})
         return {
+            "throttle_time": throttle_ms,
             "responses": [
                 {"name": name, "partition_responses": results}
                 for name, results in results_by_topic.items()
-            ]
+            ],
         }
 
     async def fetch(self, request: WireRequest, session: ClientSession) -> Values:
         """Return records as soon as there are enough, or the client's time is over."""
         body = request.body
         wait_s = min(body.max_wait.total_seconds(), FETCH_WAIT_S_MAX)
+        await self._admitted(session)
         deadline = self._loop.time() + wait_s
         most = min(int(getattr(body, "max_bytes", FETCH_BYTES_MAX)), FETCH_BYTES_MAX)
         topics, wanted = await self._wanted(body, session)
@@ -156,11 +169,26 @@ class LogRequests:
             if not await _moved(watched, deadline - self._loop.time()):
                 break
         self.fetched_bytes += size
+        throttle_ms = max((self._draw(each, session) for each in wanted), default=0)
+        session.mute(throttle_ms)
         if failed or refused:
             for topic in topics:
                 for part in topic["partitions"]:
                     self._count(part["error_code"])
-        return {"error_code": ErrorCode.none, "session_id": 0, "responses": topics}
+        return {
+            "throttle_time": throttle_ms,
+            "error_code": ErrorCode.none,
+            "session_id": 0,
+            "responses": topics,
+        }
+
+    async def _admitted(self, session: ClientSession) -> None:
+        if owed_s := self._throttle.owed_s(session):
+            await asyncio.sleep(owed_s)
+
+    def _draw(self, fetched: _Wanted, session: ClientSession) -> int:
+        size = len(fetched.place["records"])
+        return self._throttle.fetched(session, fetched.partition.log, size) if size else 0
 
     async def _wanted(
         self, body: Entity, session: ClientSession

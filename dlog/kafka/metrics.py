@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from dlog.kafka.wire import API_NAMES
 from ledger.metering.declaration import MetricRegistry
+from ledger.security.quotas import NS
 
 if TYPE_CHECKING:
     from dlog.kafka.gateway import Gateway
@@ -66,6 +67,14 @@ METRICS.counter(
     "dlog_kafka_fetched_bytes_total",
     "Bytes of batches that clients were sent.",
     lambda gateway: gateway.records.fetched_bytes,
+)
+METRICS.counter(
+    "dlog_kafka_throttled_seconds_total",
+    "Time for which clients were throttled, by the quota that caused it.",
+    lambda gateway: {
+        quota: ns / NS for quota, ns in tuple(gateway.throttle.table.delayed_ns.items())
+    },
+    "quota",
 )
 METRICS.gauge(
     "dlog_kafka_led_logs",

@@ -2,9 +2,17 @@
 
 A quota is for one identity or for one log, or for all whose names begin alike, if its name ends in
 an asterisk; all whom it is for share it. Of several that fit, each counts. What goes beyond is
-delayed by bookies, not refused.
+delayed by bookies, and by gateways for Kafka's clients, not refused.
+
+Each quota is a few buckets. A bucket is filled at its rate, up to what fits in `BURST_NS`. What
+came is drawn from it in any case, also more than is there; who drew waits until the debt is paid,
+and whoever draws later waits longer. All arithmetic is with integers, so nothing is lost.
+
+Invariant: of what is drawn in any T seconds by those who wait as they are told, all but the last
+drawing fit into the rate, times T and the burst.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Self
@@ -16,16 +24,28 @@ from ledger.wire import metadata_pb2 as pb
 
 QUOTAS: Final = "/quotas"
 FORMAT_VERSION: Final = 1
+CLIENT_KIND: Final = "client:"
+"""Of an identity that only quotas know: the name by which a client of Kafka's calls itself, where
+nobody is known."""
 QUOTAS_MAX: Final = 256
 """Each is a label of metrics."""
 BYTES_S_MIN: Final = 64 * 1024
 """Less would hold a client up for minutes with a single entry."""
 RATE_MAX: Final = 1 << 50
+NS: Final = 1_000_000_000
+BURST_NS: Final = NS
 
 
 class Subject(StrEnum):
     IDENTITY = "identity"
     LOGS = "logs"
+
+
+def _as_granted(name: str) -> str:
+    """Return a name that grants take if quotas take *name*."""
+    if name.startswith(CLIENT_KIND):
+        return "user:" + name.removeprefix(CLIENT_KIND)
+    return name
 
 
 _NUMBERS: Final = {Subject.IDENTITY: pb.QUOTA_IDENTITY, Subject.LOGS: pb.QUOTA_LOGS}
@@ -48,7 +68,7 @@ class Quota:
     def __post_init__(self) -> None:
         try:
             if self.subject is Subject.IDENTITY:
-                Grant(self.name, Role.READER, ANYTHING)
+                Grant(_as_granted(self.name), Role.READER, ANYTHING)
             else:
                 Grant(ANYTHING, Role.READER, self.name)
         except InvalidGrant as error:
@@ -153,3 +173,77 @@ class Quotas:
             return cls(tuple(sorted(found.values())), node.changed_by, node.changed_ms)
         except (KeyError, InvalidQuota) as error:
             raise DamagedMetadata(QUOTAS, f"it has a quota that means nothing: {error}") from error
+
+
+class Bucket:
+    __slots__ = ("_due", "rate")
+
+    def __init__(self, rate: int) -> None:
+        """*rate*: units a second, not 0."""
+        self.rate = rate
+        self._due = -BURST_NS * rate
+        """When all is paid, in nanoseconds times rate; at `BURST_NS` ago or before: it is full."""
+
+    def draw(self, amount: int, now_ns: int) -> None:
+        full = (now_ns - BURST_NS) * self.rate
+        self._due = max(self._due, full) + amount * NS
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Return how long it takes until the debt is paid; 0: there is none."""
+        return max(0, -(-self._due // self.rate) - now_ns)
+
+    def at_rate(self, rate: int) -> "Bucket":
+        """Return a bucket of another rate, that is in debt for as long."""
+        other = Bucket(rate)
+        other._due = self._due * rate // self.rate
+        return other
+
+
+@dataclass(slots=True)
+class QuotaBuckets:
+    """The buckets of one quota; None: no limit."""
+
+    quota: Quota
+    append_bytes: Bucket | None
+    append_entries: Bucket | None
+    read_bytes: Bucket | None
+    read_requests: Bucket | None
+
+    @classmethod
+    def of(cls, quota: Quota, before: "QuotaBuckets | None") -> "QuotaBuckets":
+        old = (None,) * 4 if before is None else before.buckets
+        return cls(quota, *(_bucket(rate, was) for rate, was in zip(quota.rates, old, strict=True)))
+
+    @property
+    def buckets(self) -> tuple[Bucket | None, ...]:
+        return self.append_bytes, self.append_entries, self.read_bytes, self.read_requests
+
+
+def _bucket(rate: int, before: Bucket | None) -> Bucket | None:
+    if not rate:
+        return None
+    return Bucket(rate) if before is None else before.at_rate(rate)
+
+
+class QuotaTable:
+    """All quotas that are in force in a process, and what is drawn from them."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        """Whether there is any quota: all that is looked at if there is none."""
+        self.quotas = Quotas()
+        self.generation = 0
+        """Counts changes of quotas, and of what else they depend on."""
+        self.delayed_ns = Counter[str]()
+        """By quota: for how long clients were held up."""
+        self._purses: list[QuotaBuckets] = []
+
+    def learn_quotas(self, quotas: Quotas) -> None:
+        before = {each.quota.of: each for each in self._purses}
+        self._purses = [QuotaBuckets.of(each, before.get(each.of)) for each in quotas.quotas]
+        self.quotas, self.is_on = quotas, bool(quotas.quotas)
+        self.delayed_ns = Counter({str(one): self.delayed_ns[str(one)] for one in quotas.quotas})
+        self.generation += 1
+
+    def purses(self, identity: str, log: str | None) -> tuple[QuotaBuckets, ...]:
+        return tuple(each for each in self._purses if each.quota.is_for(identity, log))

@@ -42,6 +42,7 @@ from dlog.console.http_server import ConsoleOptions, console
 from dlog.kafka import metrics as kafka_metrics
 from dlog.kafka.authentication import SaslSettings
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
+from dlog.kafka.listener import ClientSession
 from dlog.kafka.tokens import KeysUnavailable, TokenSettings
 from dlog.kafka.wire import FETCH, SASL_HANDSHAKE
 from dlog.settings import LogSettings
@@ -608,6 +609,10 @@ async def a_client_fails_to_authenticate_at_a_gateway(
                 assert verifier is not None
                 with suppress(KeysUnavailable):
                     await verifier._refresh()
+                quota = Quota(Subject.IDENTITY, "client:*", append_entries_s=1)
+                running.throttle.learn(Quotas((quota,)))
+                for size in (1, 1, 1):
+                    running.throttle.produced(ClientSession("", "", ""), "log", size)
                 frame = request_frame(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
                 writer.write(len(frame).to_bytes(4, "big") + frame)
                 await reader.read()

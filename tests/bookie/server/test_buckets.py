@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.server.metadata_lookups import Owned
-from bookie.server.quota import BURST_NS, NS, Bucket, QuotaManager, QuotaSession
-from ledger.security.quotas import Quota, Quotas, Subject
+from bookie.server.quota import QuotaManager, QuotaSession
+from ledger.security.quotas import BURST_NS, NS, Bucket, Quota, Quotas, Subject
 from tests.bookie.runs import run_of
 
 RATES = st.integers(1, 1 << 40)
