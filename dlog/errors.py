@@ -42,6 +42,7 @@
     |  |- NotThereYet             a bounded read found no more records in time
     |  |- ObjectStorageUnavailable  it does not answer, or too slowly
     |  |- ObjectStorageRefused    it answers, and refuses: rights, bucket, configuration
+    |  |- ObjectsOwnedElsewhere   another copy of the namespace may delete a log's objects
     |  |- KeyCommandFailed        the command that provides the keys failed
     |  |- BarrierNotReached       it was not known in time whether the last records are committed
     |  |- NotLeader               a command was submitted to a replica that does not lead
@@ -705,6 +706,19 @@ class ObjectStorageRefused(RemoteError):
             "name, the rights of this process and its credentials (docs/archive.md)"
         )
         self.storage, self.operation, self.reason = storage, operation, reason
+
+
+class ObjectsOwnedElsewhere(RemoteError):
+    """Nothing was deleted or archived. Records are read as before."""
+
+    def __init__(self, log: str, storage: str, places: tuple[str, ...]) -> None:
+        owner = f"a namespace at {', '.join(places)}" if places else "no namespace, any more"
+        super().__init__(
+            f"log {log!r}: its objects in {storage} belong to {owner}, of which this one is a copy "
+            "or an older state; nothing was changed. If this is the one to keep, stop the other "
+            f"one, then: dlog log archive {log} --claim"
+        )
+        self.log, self.storage, self.places = log, storage, places
 
 
 class ArchiveMissing(CallerError):

@@ -10,13 +10,19 @@ Invariants (asserted when a value is made):
     no ledger on which a segment rests waits for deletion; nor does any object, which has one size
     all objects are in the log's own folder
     only sealed segments lie elsewhere than on bookies alone
+    runs join each other and, unless they are trimmed whole, the first segment that is listed; there
+        is one that is listed behind them, until the log is deleted
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
 drops them, and leave it when their ledgers are gone. A crash between leaks nothing. Objects wait in
 `deleting_objects` in the same way.
+
+What is in object storage alone does not change any more. So the lines of such segments can be moved
+to an index there, a run of them, and the manifest stays small however old the log is. A run that is
+trimmed whole stays in front until its objects are deleted (`dlog.protocol.segment_index`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final, Self
@@ -78,12 +84,16 @@ class StoredObject:
     name: str
     """Relative to *storage*; never empty."""
     bytes: int
+    """Of the segment in it."""
     storage: str = ""
     """URI of the log's folder, `Manifest.storage`; not kept with each object."""
+    start: int = 0
+    """Where the segment begins in it: small segments share an object."""
 
     def __post_init__(self) -> None:
         assert self.name, "an object has a name"
         assert self.bytes > 0, "an object that holds a segment has bytes"
+        assert self.start >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +136,39 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRun:
+    """Archived segments in a row, whose lines are in the object *index*."""
+
+    index: StoredObject
+    first_number: int
+    last_number: int
+    segments: int
+    first_offset: int
+    records: int
+    bytes: int
+    """Payload bytes."""
+    last_txid: int
+    newest_ms: int
+    """The latest time of a record, as applications gave it."""
+    aged_ms: int
+    """The same, as far as it is believed (`Manifest.newest_ms`)."""
+    deleted_to: int = 0
+    """Objects that end at this offset or before were deleted."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segments <= self.last_number - self.first_number + 1, "each has a number"
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     incarnation: str
     settings: LogSettings = field(default_factory=LogSettings)
+    runs: tuple[SegmentRun, ...] = ()
+    """Of segments before those in `segments`, oldest first."""
     segments: tuple[Segment, ...] = ()
     next_segment: int = 1
     trim_offset: int = 0
@@ -151,6 +191,9 @@ class Manifest:
     """Whether that was a gateway for Kafka's clients, as it said itself when it took over."""
     receipts: Receipts = field(default_factory=Receipts)
     """Of units up to `sealed_end`."""
+    owners: tuple[str, ...] = ()
+    """Tokens of marks in object storage: the first one was there, others were about to replace it
+    (`dlog.protocol.object_owner`)."""
 
     def __post_init__(self) -> None:
         numbers = [segment.number for segment in self.segments]
@@ -176,6 +219,7 @@ class Manifest:
         if self.deleting:
             held = {s.ledger_id for s in self.segments if s.location.on_bookies}
             assert held.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+        self._check_runs()
         objects = _objects_of(self.segments)
         if objects or self.deleting_objects:
             names = {stored.name for stored in objects}
@@ -184,7 +228,29 @@ class Manifest:
             )
             known = objects.union(self.deleting_objects)
             assert {each.storage for each in known} == {self.storage}, "an object is elsewhere"
-            assert len({each.name for each in known}) == len(known), "an object has two sizes"
+            parts = {(each.name, each.start) for each in known}
+            assert len(parts) == len(known), "an object has two sizes"
+
+    def _check_runs(self) -> None:
+        if not self.runs:
+            return
+        assert {run.index.storage for run in self.runs} == {self.storage}, "an index is elsewhere"
+        for before, run in pairwise(self.runs):
+            assert before.last_number < run.first_number, "numbers ascend"
+            joins = before.end_offset == run.first_offset
+            assert joins or before.end_offset <= self.trim_offset, "runs join"
+        names = {run.index.name for run in self.runs}
+        assert len(names) == len(self.runs), "an index is listed twice"
+        assert names.isdisjoint(each.name for each in self.deleting_objects), (
+            "a listed index waits for deletion"
+        )
+        last = self.runs[-1]
+        if self.segments:
+            assert last.last_number < self.segments[0].number, "numbers ascend"
+            joins = last.end_offset == self.segments[0].first_offset
+            assert joins or last.end_offset <= self.trim_offset, "a run joins the first segment"
+        else:
+            assert self.dropped, "the last one stays listed"
 
     @property
     def life(self) -> str:
@@ -200,7 +266,24 @@ class Manifest:
     @property
     def has_objects(self) -> bool:
         """Whether object storage holds anything of the log, as far as the manifest knows."""
-        return bool(self.deleting_objects) or any(s.location.object for s in self.segments)
+        waiting = bool(self.deleting_objects or self.runs)
+        return waiting or any(s.location.object for s in self.segments)
+
+    @property
+    def living_runs(self) -> tuple[SegmentRun, ...]:
+        """Those that hold records which can be read."""
+        return tuple(run for run in self.runs if run.end_offset > self.trim_offset)
+
+    @property
+    def segment_count(self) -> int:
+        """Also of those in runs."""
+        return len(self.segments) + sum(run.segments for run in self.living_runs)
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Payload bytes of all sealed segments that can be read."""
+        listed = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+        return listed + sum(run.bytes for run in self.living_runs)
 
     @property
     def last(self) -> Segment | None:
@@ -225,7 +308,7 @@ class Manifest:
         for segment in reversed(self.segments):
             if segment.sealed is not None:
                 return segment.sealed.last_txid
-        return self.trimmed_txid  # the only one listed is open
+        return self.runs[-1].last_txid if self.runs else self.trimmed_txid  # the only one is open
 
     def find(self, number: int) -> Segment | None:
         """Return the segment *number*, or None if it is not listed (any more)."""
@@ -297,6 +380,9 @@ class Manifest:
         kept = list(self.segments)
         gone: list[Segment] = []
         last_txid = self.trimmed_txid
+        for run in self.runs:
+            if run.end_offset <= trim:
+                last_txid = max(last_txid, run.last_txid)
         while len(kept) > 1:
             first, end = kept[0], kept[0].end_offset
             if first.sealed is None or end is None or end > trim:
@@ -319,11 +405,11 @@ class Manifest:
         """Return what waits to be deleted once *kept* alone are listed, *gone* not any more.
 
         An object that holds one of *kept* too stays."""
-        objects = dict.fromkeys(s.location.object for s in gone if s.location.object)
+        objects = {s.location.object.name: s.location.object for s in gone if s.location.object}
         listed = {stored.name for stored in _objects_of(kept)} if objects else set()
         return (
             (*self.deleting, *(s.ledger_id for s in gone if s.location.on_bookies)),
-            (*self.deleting_objects, *(each for each in objects if each.name not in listed)),
+            (*self.deleting_objects, *(objects[name] for name in objects if name not in listed)),
         )
 
     def retained_from(self, now_ms: int, *, processed: int | None = None) -> int:
@@ -337,22 +423,34 @@ class Manifest:
             return trim
         if not (settings.retention_age_s or settings.retention_bytes):
             return trim
-        held = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+        held = self.sealed_bytes
+        for run in self.living_runs:
+            held -= run.bytes
+            if not self._gives_up(now_ms, run.aged_ms, held):
+                return trim
+            if settings.retention_waits_for_consumers and run.end_offset > (processed or 0):
+                return trim
+            trim = max(trim, run.end_offset)
         for index, segment in enumerate(self.segments):
             end = segment.end_offset
             if segment.sealed is None or end is None:
                 break
             held -= segment.sealed.bytes
-            age_s = (now_ms - self.newest_ms(index, segment.sealed, now_ms)) / 1000
-            too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
-            too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
+            newest_ms = self.newest_ms(index, segment.sealed, now_ms)
             # Nobody misses an empty one; by a wrong clock it may be younger than those behind it.
-            if segment.sealed.records and not (too_old or too_much):
+            if segment.sealed.records and not self._gives_up(now_ms, newest_ms, held):
                 break
             if settings.retention_waits_for_consumers and end > (processed or 0):
                 break
             trim = max(trim, end)
         return trim
+
+    def _gives_up(self, now_ms: int, newest_ms: int, held: int) -> bool:
+        """Whether retention gives up what ends at *newest_ms* and has *held* bytes behind it."""
+        settings = self.settings
+        age_s = (now_ms - newest_ms) / 1000
+        too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
+        return too_old or (bool(settings.retention_bytes) and held >= settings.retention_bytes)
 
     def newest_ms(self, index: int, sealed: Sealed, now_ms: int) -> int:
         """Return when the last record of sealed segment *index* was written, for its age.
@@ -365,23 +463,29 @@ class Manifest:
         ended_ms = now_ms if is_last else self.segments[index + 1].created_ms
         return max(created_ms, min(sealed.last_timestamp_ms, ended_ms))
 
-    def with_object(self, number: int, stored: StoredObject) -> Self:
-        """Return the manifest with segment *number*, which is sealed, in *stored* as well."""
-        return self._moved(number, Location(object=stored), self.deleting)
+    def with_objects(self, parts: Mapping[int, StoredObject]) -> Self:
+        """Return the manifest with segments, which are sealed, in objects as well, by number."""
+        return self._moved({n: Location(object=stored) for n, stored in parts.items()})
+
+    def bytes_behind(self) -> list[int]:
+        """Return for each listed segment how many payload bytes are sealed behind it."""
+        sizes = [segment.sealed.bytes if segment.sealed else 0 for segment in self.segments]
+        total = sum(sizes)
+        return [total - done for done in accumulate(sizes)]
 
     def without_ledger(self, number: int) -> Self:
         """Return the manifest with segment *number* in its object alone: its ledger is to go."""
         segment = self.find(number)
         assert segment is not None, "the segment is listed"
         location = replace(segment.location, on_bookies=False)
-        return self._moved(number, location, (*self.deleting, segment.ledger_id))
+        return self._moved({number: location}, segment.ledger_id)
 
-    def _moved(self, number: int, location: Location, deleting: tuple[LedgerId, ...]) -> Self:
+    def _moved(self, locations: Mapping[int, Location], *gone: LedgerId) -> Self:
         segments = (
-            replace(segment, location=location) if segment.number == number else segment
+            replace(segment, location=locations.get(segment.number, segment.location))
             for segment in self.segments
         )
-        return replace(self, segments=tuple(segments), deleting=deleting)
+        return replace(self, segments=tuple(segments), deleting=(*self.deleting, *gone))
 
     def deleted(self, ledgers: Iterable[LedgerId], objects: Iterable[StoredObject] = ()) -> Self:
         """Return the manifest without *ledgers* and *objects* in its lists: they are gone."""
@@ -429,7 +533,7 @@ class Manifest:
 
     def _version(self) -> int:
         """Return the oldest version whose programs drop nothing of this."""
-        if self.settings.archive or self.has_objects:
+        if self.settings.archive or self.has_objects or self.owners:
             return FORMAT_VERSION
         if self.settings.encrypt_with:
             return ENCRYPTED_VERSION
@@ -469,6 +573,8 @@ class Manifest:
             last_timestamp_ms=_differences(s.last_timestamp_ms for s in seals),
             elsewhere=_encode_locations(segments),
             deleting_objects=map(_encode_object, self.deleting_objects),
+            owners=self.owners,
+            runs=map(_encode_run, self.runs),
         )
         return node.SerializeToString(deterministic=True)
 
@@ -485,7 +591,7 @@ class Manifest:
             )
         settings = node.settings
         if node.version < FORMAT_VERSION and (
-            node.elsewhere or node.deleting_objects or settings.archive
+            node.elsewhere or node.deleting_objects or settings.archive or node.owners or node.runs
         ):
             raise DamagedMetadata(path, f"format version {node.version} has no objects")
         storage = f"{settings.archive}/{node.incarnation}" if settings.archive else ""
@@ -508,6 +614,8 @@ class Manifest:
                 owner=node.owner,
                 gateway=node.gateway,
                 receipts=Receipts(tuple(Receipt(x.origin, x.number) for x in node.receipts)),
+                owners=tuple(node.owners),
+                runs=tuple(_decode_run(x, storage) for x in node.runs),
             )
         except (AssertionError, ValueError, CallerError) as error:
             raise DamagedMetadata(path, str(error)) from error
@@ -581,11 +689,43 @@ def _encode_locations(segments: Iterable[Segment]) -> Iterator[pb.LocationNode]:
 
 
 def _encode_object(stored: StoredObject) -> pb.ObjectNode:
-    return pb.ObjectNode(name=stored.name, bytes=stored.bytes)
+    return pb.ObjectNode(name=stored.name, bytes=stored.bytes, start=stored.start)
 
 
 def _decode_object(node: pb.ObjectNode, storage: str) -> StoredObject:
-    return StoredObject(node.name, node.bytes, storage)
+    return StoredObject(node.name, node.bytes, storage, node.start)
+
+
+def _encode_run(run: SegmentRun) -> pb.RunNode:
+    return pb.RunNode(
+        index=_encode_object(run.index),
+        first_number=run.first_number,
+        last_number=run.last_number,
+        segments=run.segments,
+        first_offset=run.first_offset,
+        records=run.records,
+        bytes=run.bytes,
+        last_txid=run.last_txid,
+        newest_ms=run.newest_ms,
+        aged_ms=run.aged_ms,
+        deleted_to=run.deleted_to,
+    )
+
+
+def _decode_run(node: pb.RunNode, storage: str) -> SegmentRun:
+    return SegmentRun(
+        index=_decode_object(node.index, storage),
+        first_number=node.first_number,
+        last_number=node.last_number,
+        segments=node.segments,
+        first_offset=node.first_offset,
+        records=node.records,
+        bytes=node.bytes,
+        last_txid=node.last_txid,
+        newest_ms=node.newest_ms,
+        aged_ms=node.aged_ms,
+        deleted_to=node.deleted_to,
+    )
 
 
 def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
@@ -609,6 +749,8 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         archive=settings.archive,
         archive_after_ms=round(settings.archive_after_s * 1000),
         local_keep_ms=round(settings.local_keep_s * 1000),
+        archive_after_bytes=settings.archive_after_bytes,
+        local_keep_bytes=settings.local_keep_bytes,
     )
 
 
@@ -631,4 +773,6 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         archive=node.archive,
         archive_after_s=node.archive_after_ms / 1000,
         local_keep_s=node.local_keep_ms / 1000,
+        archive_after_bytes=node.archive_after_bytes,
+        local_keep_bytes=node.local_keep_bytes,
     )

@@ -37,7 +37,8 @@ CODECS_ALLOWED: Final = f"{', '.join(_CODECS[:-1])}, or {_CODECS[-1]}"
 
 _ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))
 _KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
-_COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
+_SIZES: Final = ("roll_bytes", "retention_bytes", "archive_after_bytes", "local_keep_bytes")
+_COUNTS: Final = (*_SIZES, "roll_records")
 _SECONDS: Final = (
     "roll_age_s",
     "roll_idle_s",
@@ -45,7 +46,7 @@ _SECONDS: Final = (
     "archive_after_s",
     "local_keep_s",
 )
-_WITH_UNITS: Final = ("record_bytes_max", "roll_bytes", "retention_bytes", *_SECONDS)
+_WITH_UNITS: Final = ("record_bytes_max", *_SIZES, *_SECONDS)
 _SWITCHES: Final = ("retention_waits_for_consumers", "degraded_writes")
 _SECOND_MIN: Final = 0.001
 _STORAGE: Final = re.compile(r"(?:(?:s3|gs|az)://[A-Za-z0-9._-]+|file://)(?:/[A-Za-z0-9._+= -]+)+")
@@ -95,10 +96,17 @@ class LogSettings:
     """URI of the object storage that sealed segments are copied to: s3://BUCKET/PREFIX, gs://, az://
     or file:///DIRECTORY. Empty: none. It stays as long as the log has objects there."""
     archive_after_s: float = 0.0
-    """Copy a sealed segment once its last record is older. 0: at the archiver's next pass."""
+    """Copy a sealed segment once its last record is older. 0 here and in `archive_after_bytes`: at
+    the archiver's next pass."""
     local_keep_s: float = 0.0
-    """Keep a copied segment on bookies until its last record is older. 0: delete it there once its
-    object is verified."""
+    """Keep a copied segment on bookies until its last record is older. 0 here and in
+    `local_keep_bytes`: delete it there once its object is verified."""
+    archive_after_bytes: int = 0
+    """Copy a sealed segment once so many payload bytes are sealed behind it, or it is as old as
+    `archive_after_s` says."""
+    local_keep_bytes: int = 0
+    """Keep copied segments on bookies up to so many payload bytes, the newest, unless they are
+    older than `local_keep_s` says."""
 
     def __post_init__(self) -> None:
         for name in (name for name in _WITH_UNITS if isinstance(getattr(self, name), str)):
@@ -277,5 +285,7 @@ _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "archive": _storage,
     "archive_after_s": _settled(duration_s),
     "local_keep_s": _settled(duration_s),
+    "archive_after_bytes": _settled(size_bytes),
+    "local_keep_bytes": _settled(size_bytes),
 }
 SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

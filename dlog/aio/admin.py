@@ -349,6 +349,7 @@ async def archive_log(
     name: str,
     *,
     at_once: bool = False,
+    claim: bool = False,
     on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
     uri: str | None = None,
     client: Ledgers | None = None,
@@ -359,14 +360,18 @@ async def archive_log(
     Each object is read back before the log refers to it, and again before the segment's ledger is
     deleted. *at_once*: all that is sealed is copied, however young; ledgers go as the settings say.
     May run beside everything else, several times at once: one of them archives a segment. A segment
-    that fails is in the report, with the reason, and stays where it is. *on_progress* is called
-    from this task after each part of an object. Raises `InvalidName`, `NoSuchLog`,
-    `InvalidSettings` if the log has no `archive`, `ArchiveMissing`, `ObjectStorageRefused` if its
-    storage cannot be opened, and `MetadataUnavailable`."""
+    that fails is in the report, with the reason, and stays where it is. *claim*: the log's objects
+    belong to this namespace from now on, if it was copied and another copy has them.
+    *on_progress* is called from this task after each part of an object. Raises `InvalidName`,
+    `NoSuchLog`, `InvalidSettings` if the log has no `archive`, `ArchiveMissing`,
+    `ObjectsOwnedElsewhere`, `ObjectStorageRefused` if its storage cannot be opened,
+    `ObjectStorageUnavailable`, and `MetadataUnavailable`."""
     check_name(name)
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
-        return await archive(ledgers, node, now_ms=now_ms, at_once=at_once, on_progress=on_progress)
+        return await archive(
+            ledgers, node, now_ms=now_ms, at_once=at_once, claim=claim, on_progress=on_progress
+        )
 
 
 async def audit_namespace(

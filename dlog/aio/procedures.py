@@ -1,15 +1,23 @@
 """Does the actions of the procedures of logs (`dlog.protocol.actions`) on a metadata store and on
 ledgers."""
 
-from typing import Any, TypeVar
+import secrets
+from typing import Any, Final, TypeVar
 
 from dlog.aio.port import Ledgers
-from dlog.archive import object_store
-from dlog.protocol import actions
+from dlog.archive import object_store, segment_index
+from dlog.archive.object_format import encode_owner, parse_owner
+from dlog.archive.object_store import ObjectFolder
+from dlog.protocol import actions, object_owner
+from dlog.protocol.object_owner import ObjectOwner
+from dlog.protocol.segment_index import ReadIndex, WriteIndex
+from ledger.metastore import uri
 from ledger.metastore.port import MetadataStore
 from ledger.procedures import Perform, run
 from ledger.protocol.procedure import Action, Steps
 
+OWNER_BYTES: Final = 8
+"""Random, in each token of an owner's mark."""
 R = TypeVar("R")
 
 
@@ -62,6 +70,18 @@ def on_ledgers(ledgers: Ledgers) -> Perform:
                 await ledgers.delete(ledger_id)
             case actions.DeleteObject(storage, name):
                 await object_store.open_folder(storage).delete(name)
+            case object_owner.DrawOwner():
+                return ObjectOwner(secrets.token_hex(OWNER_BYTES), uri.places_of(ledgers.store.uri))
+            case object_owner.ReadOwner(storage):
+                return _parsed(await object_store.open_folder(storage).read_mark())
+            case object_owner.SwapOwner(storage, seen, owner):
+                return await _swap_owner(object_store.open_folder(storage), seen, owner)
+            case object_owner.DeleteOwner(storage):
+                await object_store.open_folder(storage).delete_mark()
+            case ReadIndex(log, run):
+                return await segment_index.read_run(log, run)
+            case WriteIndex():
+                return await segment_index.write_index(action)
             case actions.ListObjects(storage):
                 return await object_store.open_folder(storage).names()
             case _:
@@ -69,3 +89,14 @@ def on_ledgers(ledgers: Ledgers) -> Perform:
         return None
 
     return perform
+
+
+def _parsed(mark: bytes | None) -> ObjectOwner | None:
+    return None if mark is None else parse_owner(mark)
+
+
+async def _swap_owner(
+    folder: ObjectFolder, seen: ObjectOwner | None, owner: ObjectOwner
+) -> ObjectOwner | None:
+    expected = None if seen is None else encode_owner(seen)
+    return _parsed(await folder.swap_mark(expected, encode_owner(owner)))

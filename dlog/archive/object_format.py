@@ -27,6 +27,7 @@ from google_crc32c import value
 
 from dlog.errors import MalformedObject
 from dlog.manifest import Sealed, Segment
+from dlog.protocol.object_owner import ObjectOwner
 from dlog.wire import archive_pb2 as pb
 from ledger.entry import HEADER_BYTES, Digest, Header, parse_header, payload_of, verify_whole
 from ledger.errors import DamagedEntry
@@ -91,7 +92,7 @@ class ObjectEncoder:
     """Encodes the object of *segment* from its entries, given in order from the first one on."""
 
     def __init__(self, segment: ArchivedSegment) -> None:
-        self._segment = segment
+        self.segment = segment
         self._open: list[bytes | memoryview] = []
         self._open_bytes = 0
         self._block_bytes: list[int] = []
@@ -100,11 +101,6 @@ class ObjectEncoder:
         self._entries = 0
         self.bytes = 0
         """Encoded so far, as returned by `begin`, `add` and `end`."""
-
-    @property
-    def entries(self) -> int:
-        """How many the segment has."""
-        return self._segment.entries
 
     def begin(self) -> bytes:
         """Return the bytes before the first entry."""
@@ -122,11 +118,11 @@ class ObjectEncoder:
 
         Raises `MalformedObject` if there are fewer or more than the segment has, or so many blocks
         that no reader would take the footer."""
-        if self._entries != self._segment.entries:
-            raise MalformedObject(f"{self._entries} entries instead of {self._segment.entries}")
+        if self._entries != self.segment.entries:
+            raise MalformedObject(f"{self._entries} entries instead of {self.segment.entries}")
         rest = self._close() if self._open else b""
         footer = _encode_footer(
-            self._segment, self._block_bytes, self._block_entries, self._block_crcs
+            self.segment, self._block_bytes, self._block_entries, self._block_crcs
         )
         if len(footer) > FOOTER_BYTES_MAX:
             raise MalformedObject(f"a footer of {len(footer)} bytes is over {FOOTER_BYTES_MAX}")
@@ -136,7 +132,7 @@ class ObjectEncoder:
     def index(self) -> "ObjectIndex":
         """Return the index of what was encoded. Requires that `end` was called."""
         return ObjectIndex.of(
-            self._segment, self._block_bytes, self._block_entries, self._block_crcs
+            self.segment, self._block_bytes, self._block_entries, self._block_crcs
         )
 
     def _close(self) -> bytes:
@@ -271,6 +267,25 @@ def parse_footer(footer: bytes, end: bytes, object_bytes: int) -> ObjectIndex:
     except ValueError:
         raise MalformedObject(f"unknown digest {node.digest}") from None
     return ObjectIndex.of(_segment_of(node, digest), *columns)
+
+
+def encode_owner(owner: ObjectOwner) -> bytes:
+    """Return the bytes of a mark; the same ones for the same mark."""
+    node = pb.ObjectOwner(version=FORMAT_VERSION, token=owner.token, places=owner.places)
+    return node.SerializeToString(deterministic=True)
+
+
+def parse_owner(data: bytes) -> ObjectOwner:
+    """Return what a mark says. Raises `MalformedObject`."""
+    try:
+        node = pb.ObjectOwner.FromString(data)
+    except DecodeError as error:
+        raise MalformedObject(f"the mark of its owner: {error}") from error
+    if node.version != FORMAT_VERSION or not node.token:
+        raise MalformedObject(
+            f"the mark of its owner has version {node.version}; this dlog reads {FORMAT_VERSION}"
+        )
+    return ObjectOwner(node.token, tuple(node.places))
 
 
 def _crc(data: bytes) -> int:

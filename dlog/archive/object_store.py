@@ -9,18 +9,21 @@ A directory is on disk once an upload returns: file and folders are synced.
 """
 
 import asyncio
+import fcntl
 import os
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 from dlog.errors import ArchiveMissing, ObjectStorageRefused, ObjectStorageUnavailable
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import ObjectStore
 
 RETRY_S: Final = 30.0
@@ -34,6 +37,10 @@ PARTS_AT_ONCE: Final = 2
 ABORT_S: Final = 5.0
 """How long an upload that is given up may take to say so."""
 STORES_MAX: Final = 16
+MARK: Final = ".owner"
+"""Ends the name of the mark beside a log's folder."""
+_swapping: Final = threading.Lock()
+"""Locks of files keep out other processes only."""
 
 
 class ObjectFolder(Protocol):
@@ -61,6 +68,17 @@ class ObjectFolder(Protocol):
 
     async def names(self) -> list[str]:
         """Return the names of all objects, sorted; the storage may not list the newest yet."""
+
+    async def read_mark(self) -> bytes | None:
+        """Return the mark beside the folder, as it is now; None: there is none."""
+
+    async def swap_mark(self, seen: bytes | None, mark: bytes) -> bytes | None:
+        """Write *mark* if *seen* is there (None: no mark); return what is there then.
+
+        After an error it was written, or not, or is written later if *seen* is there still."""
+
+    async def delete_mark(self) -> None:
+        """Delete the mark; no error if there is none."""
 
 
 def open_folder(storage: str) -> ObjectFolder:
@@ -156,6 +174,55 @@ class _Folder:
             raise self._failure("listing", error) from error
         return sorted(names)
 
+    async def read_mark(self) -> bytes | None:
+        return (await self._mark())[0]
+
+    async def _mark(self) -> tuple[bytes | None, "UpdateVersion"]:
+        from obstore import get_async
+
+        try:
+            answer = await get_async(self._store, self._folder + MARK)
+            data = bytes(await answer.bytes_async())
+        except FileNotFoundError:
+            return None, {}
+        except Exception as error:
+            raise self._failure("reading its owner", error) from error
+        version: UpdateVersion = {"e_tag": answer.meta["e_tag"]}
+        if answer.meta["version"] is not None:  # the library takes no None here
+            version["version"] = answer.meta["version"]
+        return data, version
+
+    async def swap_mark(self, seen: bytes | None, mark: bytes) -> bytes | None:
+        from obstore import exceptions, put_async
+
+        if self._directory is not None:
+            path = self._directory.with_name(self._folder + MARK)
+            try:
+                return await asyncio.to_thread(_swap_file, path, seen, mark)
+            except OSError as error:
+                raise self._failure("writing its owner", error) from error
+        there, version = await self._mark()
+        if there != seen:
+            return there
+        mode: Literal["create"] | UpdateVersion = "create" if there is None else version
+        try:
+            await put_async(self._store, self._folder + MARK, mark, mode=mode, use_multipart=False)
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError):
+            return await self.read_mark()
+        except Exception as error:
+            raise self._failure("writing its owner", error) from error
+        return mark
+
+    async def delete_mark(self) -> None:
+        from obstore import delete_async
+
+        try:
+            await delete_async(self._store, self._folder + MARK)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failure("deleting its owner", error) from error
+
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
@@ -247,3 +314,25 @@ def _sync(directory: Path, name: str) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def _swap_file(path: Path, seen: bytes | None, mark: bytes) -> bytes | None:
+    """Do `swap_mark` in a directory: under a lock, which NFS has too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _swapping, path.with_name(path.name + ".lock").open("a+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        there = path.read_bytes() if path.exists() else None
+        if there != seen:
+            return there
+        written = path.with_name(path.name + ".new")
+        with written.open("wb") as file:
+            file.write(mark)
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(path)
+        opened = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    return mark

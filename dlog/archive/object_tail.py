@@ -173,7 +173,7 @@ class ObjectTail:
 
     async def _fetched(self, block: int) -> list[ObjectEntry]:
         wanted = self.index.range_of(block)
-        data = await self._folder.read(self._stored.name, wanted)
+        data = await _read(self._folder, self._stored, wanted)
         segment, stored = self.segment, self._stored
         offsets = f"{segment.first_offset}..{segment.first_offset + segment.sealed.records - 1}"
         where = f"{stored.storage}/{stored.name}"
@@ -185,12 +185,18 @@ class ObjectTail:
             raise DamagedObject(self._log, offsets, where, error.reason) from error
 
 
+async def _read(folder: ObjectFolder, stored: StoredObject, within: range) -> bytes | None:
+    """Return bytes of a segment, which may share its object; None: there is no object."""
+    start = stored.start
+    return await folder.read(stored.name, range(start + within.start, start + within.stop))
+
+
 async def read_index(folder: ObjectFolder, stored: StoredObject) -> ObjectIndex | None:
     """Return the index of an object; None: there is no such object.
 
     Raises `MalformedObject`, and what the storage raises."""
     begin = max(0, stored.bytes - END_BYTES)
-    end = await folder.read(stored.name, range(begin, stored.bytes))
+    end = await _read(folder, stored, range(begin, stored.bytes))
     if end is None:
         return None
     if len(end) != stored.bytes - begin:
@@ -199,7 +205,7 @@ async def read_index(folder: ObjectFolder, stored: StoredObject) -> ObjectIndex 
     footer = footer_range(trailer, stored.bytes)
     head = b""
     if footer.start < begin:
-        head = await folder.read(stored.name, range(footer.start, begin)) or b""
+        head = await _read(folder, stored, range(footer.start, begin)) or b""
     else:
         end = end[footer.start - begin :]
     return parse_footer(head + end[: len(end) - TRAILER_BYTES], trailer, stored.bytes)
@@ -237,10 +243,11 @@ async def _verify_ends(
 ) -> None:
     if expected is not None and index != expected:
         raise MalformedObject("its index is not what was written")
-    if await folder.read(stored.name, range(len(MAGIC))) != MAGIC:
+    if await _read(folder, stored, range(len(MAGIC))) != MAGIC:
         raise MalformedObject("it does not begin as a segment does")
-    if await folder.size(stored.name) != stored.bytes:
-        raise MalformedObject(f"it does not have {stored.bytes} bytes")
+    end = stored.start + stored.bytes
+    if (await folder.size(stored.name) or 0) < end:
+        raise MalformedObject(f"it does not have {end} bytes")
 
 
 def _damaged(

@@ -224,7 +224,7 @@ def _order_verify(gatherer: Gatherer, given: Given) -> Ordered:
     async def make(say: Say) -> str:
         manifest = await _living(gatherer, log)
         check_incarnation(manifest, log, life)
-        total = sum(segment.sealed.bytes for segment in manifest.segments if segment.sealed) or 1
+        total = manifest.sealed_bytes or 1
 
         def on_progress(at: VerifyProgress) -> None:
             words = f"{at.segments_done} of {counted(at.segments, 'segment')}, {size(at.bytes)}"

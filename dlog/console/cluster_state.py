@@ -79,7 +79,7 @@ class LogLook:
         if self.manifest is None or self.next_offset is None:
             return None
         sealed = [each for each in self.manifest.segments if each.sealed is not None]
-        stored = sum(each.sealed.bytes for each in sealed if each.sealed is not None)
+        stored = self.manifest.sealed_bytes
         ends = [end for each in sealed if (end := each.end_offset) is not None]
         begun = max(ends, default=self.first_offset)
         return stored + round(max(0, self.next_offset - begun) * self.record_bytes)

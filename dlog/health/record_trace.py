@@ -18,6 +18,7 @@ from dlog.aio.read.segments import (
     opened_whole,
 )
 from dlog.aio.store import ManifestNode, read_consumers
+from dlog.archive.segment_index import view_at, view_with
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
 from dlog.health.survey import operator_of
 from dlog.manifest import Manifest, Segment
@@ -150,6 +151,7 @@ class _Found:
 async def _at_offset(client: LedgerClient, log: str, manifest: Manifest, offset: int) -> _Found:
     if offset < manifest.trim_offset:
         raise Trimmed(log, offset, manifest.trim_offset)
+    manifest = await view_at(log, manifest, offset)
     for segment in reversed(manifest.segments):
         first = await first_offset_of(client, log, manifest, segment)
         if first > offset:
@@ -170,6 +172,7 @@ async def _at_offset(client: LedgerClient, log: str, manifest: Manifest, offset:
 
 
 async def _at_dlsn(client: LedgerClient, log: str, manifest: Manifest, dlsn: DLSN) -> _Found:
+    manifest = await view_with(log, manifest, dlsn.segment)
     segment = manifest.find(dlsn.segment)
     if segment is None:
         if manifest.segments and dlsn.segment < manifest.segments[0].number:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read.segments import opened_segment
+from dlog.archive.segment_index import all_segments
 from dlog.encryption.ledgers import Opener
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.kafka.protocol.producer_state import EXPIRY_MS, ProducerBatch, ProducerState
@@ -51,7 +52,7 @@ class ProducerRecovery:
     async def run(self) -> ProducerState:
         """Return the state. Raises `DamagedLog`, and what reading a ledger raises."""
         newer_ms: int | None = None
-        for segment in reversed(self._manifest.segments):
+        async for segment in all_segments(self._log, self._manifest, newest_first=True):
             if newer_ms is not None and newer_ms < self._oldest_ms:
                 break  # nothing was appended to it since that one was made
             newer_ms = segment.created_ms

@@ -75,13 +75,13 @@ class RecoverSegment(Action[Sealed]):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyToObject(Action[StoredObject]):
-    """Write the ledger of a sealed segment to a new object, then read that back, all of it: the
-    answer is what holds it for certain. *name* is of this attempt alone. Raises `NoSuchLedger`,
-    `DamagedObject`, `ObjectLost`, and what bookies and storage raise: there may be an object
-    then, or not."""
+class CopyToObject(Action[tuple[StoredObject, ...]]):
+    """Write the ledgers of sealed segments to a new object, one after the other, then read that
+    back, all of it: the answer is what holds each of them for certain. *name* is of this attempt
+    alone. Raises `NoSuchLedger`, `DamagedObject`, `ObjectLost`, and what bookies and storage
+    raise: there may be an object then, or not."""
 
-    segment: Segment
+    segments: tuple[Segment, ...]
     storage: str
     name: str
 

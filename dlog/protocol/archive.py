@@ -6,93 +6,153 @@
                lists the ledger for deletion; delete the ledger
 
 A crash leaves the ledger, or both. Story of why an object that no manifest lists can be judged by
-one look: (A) an object names its segment. It becomes the segment's by a swap that demands that the
-segment is listed and has no object. (B) Numbers of segments are never used twice. So once a
-manifest, however old, was seen without the segment, or with another object in it, this one is
+one look: (A) an object names its segments, the first and the last. It becomes that of each of them
+which is listed and has no object, by one swap. (B) Numbers of segments are never used twice. So
+once a manifest, however old, was seen without them, or with other objects in them, this one is
 listed by no later manifest. (C) A list of objects may be stale: what it lacks is found by a later
 one, and what it names in excess is deleted once more, which does nothing.
 
 An object whose segment is listed and has none yet belongs to an attempt that may still succeed.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from dlog.errors import DamagedObject, ObjectLost
-from dlog.manifest import Manifest, StoredObject
+from dlog.manifest import Manifest, Segment, StoredObject
 from dlog.protocol.actions import CopyToObject, DeleteObject, ListObjects, VerifyObject
-from dlog.protocol.edits import add_object, check_incarnation, check_living, leave_bookies
+from dlog.protocol.edits import add_objects, check_incarnation, check_living, leave_bookies
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
+from dlog.protocol.object_owner import DeleteOwner, ReadOwner, hold_objects
+from dlog.protocol.segment_index import LISTED_MAX, ReadIndex, is_orphan_index
 from ledger.errors import NoSuchLedger
 from ledger.protocol.procedure import Steps
 
 TOKEN_BYTES: Final = 4
 """Random, in the name of each attempt's object."""
+SMALL_BYTES: Final = 1 << 20
+"""Segments of at most as many payload bytes share an object with their neighbors."""
+MERGED_BYTES: Final = 8 << 20
+"""Of segments that share an object, together."""
+MERGED_MAX: Final = 64
+assert MERGED_MAX <= LISTED_MAX, "segments that share an object find room in one run"
 
 
-def object_name(number: int, token: str) -> str:
-    """Return the name of the object of an attempt to archive segment *number*."""
-    return f"{number}-{token}"
+def object_name(numbers: Sequence[int], token: str) -> str:
+    """Return the name of the object of an attempt to archive the segments *numbers*."""
+    first, last = numbers[0], numbers[-1]
+    return f"{first}-{token}" if first == last else f"{first}-{last}-{token}"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """What the settings of a log ask for now, by the numbers of segments, oldest first."""
 
-    archive: tuple[int, ...]
+    archive: tuple[tuple[int, ...], ...]
+    """Those that go to one object, together."""
     release: tuple[int, ...]
     """Of those that are in an object and on bookies; what is archived now may follow."""
+
+    @property
+    def segments(self) -> int:
+        """How many are to be archived."""
+        return sum(map(len, self.archive))
 
 
 def plan_archive(manifest: Manifest, now_ms: int, *, at_once: bool = False) -> ArchivePlan:
     """Return what is due. *at_once*: all sealed segments are archived, however young."""
     settings = manifest.settings
-    archive, release = list[int](), list[int]()
+    archive, release = list[Segment](), list[int]()
+    behind = manifest.bytes_behind()
     for index, segment in enumerate(manifest.segments):
         if segment.sealed is None or not settings.archive:
             break
         age_s = (now_ms - manifest.newest_ms(index, segment.sealed, now_ms)) / 1000
         if segment.location.object is None:
-            if at_once or age_s >= settings.archive_after_s:
-                archive.append(segment.number)
-        elif segment.location.on_bookies and age_s >= settings.local_keep_s:
+            after = settings.archive_after_s, settings.archive_after_bytes
+            if at_once or _is_due(age_s, behind[index], *after):
+                archive.append(segment)
+        elif segment.location.on_bookies and _is_due(
+            age_s, behind[index], settings.local_keep_s, settings.local_keep_bytes
+        ):
             release.append(segment.number)
-    return ArchivePlan(tuple(archive), tuple(release))
+    return ArchivePlan(_groups(archive), tuple(release))
 
 
-def archive_segment(
-    node: ManifestSteps, number: int, *, incarnation: str, token: str
-) -> Steps[StoredObject | None]:
-    """Archive segment *number*; return its object, or None if there was nothing to do: it is
-    archived or trimmed, or another attempt was faster.
+def _is_due(age_s: float, behind: int, after_s: float, after_bytes: int) -> bool:
+    """Whether a segment of this age, with *behind* bytes behind it, is beyond one of the limits
+    that are set; if none is, it is due at once."""
+    too_old = age_s >= after_s and (after_s > 0 or not after_bytes)
+    return too_old or 0 < after_bytes <= behind
+
+
+def _groups(segments: Sequence[Segment]) -> tuple[tuple[int, ...], ...]:
+    """Return which of the segments, in order, go to one object: small ones that are neighbors."""
+    groups: list[list[Segment]] = []
+    size = 0
+    for segment in segments:
+        assert segment.sealed is not None, "only sealed segments are archived"
+        last = groups[-1] if groups else []
+        size += segment.sealed.bytes
+        joins = (
+            bool(last)
+            and last[-1].number + 1 == segment.number
+            and _is_small(last[-1])
+            and _is_small(segment)
+            and size <= MERGED_BYTES
+            and len(last) < MERGED_MAX
+        )
+        if joins:
+            last.append(segment)
+        else:
+            groups.append([segment])
+            size = segment.sealed.bytes
+    return tuple(tuple(each.number for each in group) for group in groups)
+
+
+def _is_small(segment: Segment) -> bool:
+    return segment.sealed is not None and segment.sealed.bytes <= SMALL_BYTES
+
+
+def archive_segments(
+    node: ManifestSteps, numbers: Sequence[int], *, incarnation: str, token: str
+) -> Steps[tuple[StoredObject, ...]]:
+    """Archive the segments *numbers* in one object; return where each of them is in it that is
+    there now. None: there was nothing to do, as they are archived or trimmed, or another attempt
+    was faster.
 
     *token*: random, of this attempt. Raises `NoSuchLog`, `ManifestTooLarge`, and what bookies and
     storage raise: then it may be tried again, with another token."""
     manifest, _ = yield from node.read()
     check_incarnation(manifest, node.log, incarnation)
     check_living(manifest, node.log)
-    segment = manifest.find(number)
-    if segment is None or segment.sealed is None or segment.location.object is not None:
-        return None
+    found = (manifest.find(number) for number in numbers)
+    segments = tuple(s for s in found if s and s.sealed and s.location.object is None)
+    if not segments:
+        return ()
     manifest.check_room(node.log)
-    name = object_name(number, token)
+    numbers = [segment.number for segment in segments]
+    name = object_name(numbers, token)
     try:
-        stored = yield from CopyToObject(segment, manifest.storage, name)
+        parts = yield from CopyToObject(segments, manifest.storage, name)
     except NoSuchLedger:
         yield from DeleteObject(manifest.storage, name)
         now, _ = yield from node.read()
-        if segment in now.segments:
+        if set(segments) <= set(now.segments):
             raise
-        return None
+        return ()
     except (DamagedObject, ObjectLost):
         yield from DeleteObject(manifest.storage, name)
         raise
-    now = yield from node.edit(add_object(node.log, number, stored, incarnation=incarnation))
-    listed = now.find(number)
-    if listed is not None and listed.location.object == stored:
-        return stored
-    yield from DeleteObject(manifest.storage, name)  # see (A) and (B)
-    return None
+    wanted = dict(zip(numbers, parts, strict=True))
+    now = yield from node.edit(add_objects(node.log, wanted, incarnation=incarnation))
+    listed = {s.number: s.location.object for s in now.segments}
+    there = tuple(part for number, part in wanted.items() if listed.get(number) == part)
+    if not there:
+        yield from DeleteObject(manifest.storage, name)  # see (A) and (B)
+    return there
 
 
 def release_segment(node: ManifestSteps, number: int, *, incarnation: str) -> Steps[bool]:
@@ -113,22 +173,6 @@ def release_segment(node: ManifestSteps, number: int, *, incarnation: str) -> St
     return True
 
 
-def is_orphan(manifest: Manifest, name: str) -> bool:
-    """Whether the object *name* in the log's folder is, for certain, of no use to it: see (A), (B).
-
-    What does not look like an object of dlog is none."""
-    digits, dash, token = name.partition("-")
-    if not (digits.isdecimal() and dash and token and int(digits) < manifest.next_segment):
-        return False
-    if any(stored.name == name for stored in manifest.deleting_objects):
-        return False  # it is deleted with those
-    segment = manifest.find(int(digits))
-    if segment is None:
-        return True
-    stored_there = segment.location.object
-    return stored_there is not None and stored_there.name != name
-
-
 def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> Steps[list[str]]:
     """Return the names of the objects that earlier attempts left; *delete* them. Raises
     `NoSuchLog`, and what the storage raises."""
@@ -139,18 +183,67 @@ def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> St
     names = yield from ListObjects(manifest.storage)
     manifest, _ = yield from node.read()
     check_incarnation(manifest, node.log, incarnation)
-    orphans = [name for name in names if is_orphan(manifest, name)]
-    if delete:
+    orphans = list[str]()
+    for name in names:
+        if is_orphan_index(manifest, name):
+            orphans.append(name)
+        elif is_orphan(manifest, name):
+            with suppress(ObjectLost, DamagedObject):  # then nothing is known of it
+                if not (yield from _is_indexed(node, manifest, name)):
+                    orphans.append(name)
+    if delete and orphans:
+        yield from hold_objects(node, incarnation)
         for name in orphans:
             yield from DeleteObject(manifest.storage, name)
     return orphans
 
 
-def delete_all_objects(manifest: Manifest) -> Steps[None]:
+def _is_indexed(node: ManifestSteps, manifest: Manifest, name: str) -> Steps[bool]:
+    """Return whether the object *name* holds a segment of a run."""
+    numbers = numbers_of(name)
+    for run in manifest.runs:
+        if run.first_number <= numbers[-1] and numbers[0] <= run.last_number:
+            segments = yield from ReadIndex(node.log, run)
+            if any(s.location.object and s.location.object.name == name for s in segments):
+                return True
+    return False
+
+
+def numbers_of(name: str) -> range:
+    """Return the segments that the object *name* was written for; none: it is no object of dlog."""
+    match name.split("-"):
+        case [first, token] if first.isdecimal() and token:
+            return range(int(first), int(first) + 1)
+        case [first, last, token] if first.isdecimal() and last.isdecimal() and token:
+            return range(int(first), int(last) + 1)
+        case _:
+            return range(0)
+
+
+def is_orphan(manifest: Manifest, name: str) -> bool:
+    """Whether the object *name* in the log's folder is, for certain, of no use to the segments that
+    are listed: see (A), (B). Those in runs have objects of which their indexes tell.
+
+    What does not look like an object of dlog is none."""
+    numbers = numbers_of(name)
+    if not numbers or numbers[-1] >= manifest.next_segment:
+        return False
+    if any(stored.name == name for stored in manifest.deleting_objects):
+        return False  # it is deleted with those
+    objects = [s.location.object for s in manifest.segments if s.number in numbers]
+    return all(stored is not None and stored.name != name for stored in objects)
+
+
+def delete_all_objects(node: ManifestSteps, manifest: Manifest) -> Steps[None]:
     """Delete what a log that is being deleted has in its folder: no object is listed any more.
 
-    An upload that ends afterwards leaves an object that nobody looks for."""
+    The mark of the owner goes last. Where there is none nothing is deleted: a deletion had come to
+    its end, or nothing was ever archived. An upload that ends afterwards leaves an object that
+    nobody looks for. Raises `ObjectsOwnedElsewhere`, and what the storage raises."""
     assert manifest.dropped, "the log is being deleted"
-    if manifest.storage:
-        for name in (yield from ListObjects(manifest.storage)):
-            yield from DeleteObject(manifest.storage, name)
+    if not manifest.storage or (yield from ReadOwner(manifest.storage)) is None:
+        return
+    yield from hold_objects(node, manifest.incarnation)
+    for name in (yield from ListObjects(manifest.storage)):
+        yield from DeleteObject(manifest.storage, name)
+    yield from DeleteOwner(manifest.storage)

@@ -213,7 +213,8 @@ def change_settings(
         if settings.archive != manifest.settings.archive and manifest.has_objects:
             reason = f"log {log!r} has objects in {manifest.settings.archive}, where they stay"
             raise InvalidSettings("archive", settings.archive, reason)
-        return replace(manifest, settings=settings)
+        owners = manifest.owners if settings.archive == manifest.settings.archive else ()
+        return replace(manifest, settings=settings, owners=owners)
 
     return edit
 
@@ -235,20 +236,21 @@ def retain(log: str, *, seen: Manifest, now_ms: int, processed: int | None) -> E
     return edit
 
 
-def add_object(log: str, number: int, stored: StoredObject, *, incarnation: str) -> Edit:
-    """Record that segment *number* is in *stored* as well, which holds all of it for certain.
+def add_objects(log: str, parts: Mapping[int, StoredObject], *, incarnation: str) -> Edit:
+    """Record that segments are in an object as well, which holds all of them for certain: by their
+    numbers.
 
-    Nothing is left to do if the segment was trimmed, or is in another object: *stored* is then
-    never listed again, by nobody. Raises `NoSuchLog`, `ManifestTooLarge`."""
+    Nothing is done for those that were trimmed, or are in another object: they are then never
+    listed with this one, by nobody. Raises `NoSuchLog`, `ManifestTooLarge`."""
 
     def edit(manifest: Manifest) -> Manifest:
         check_incarnation(manifest, log, incarnation)
         check_living(manifest, log)
-        segment = manifest.find(number)
-        if segment is None or segment.location.object is not None:
+        free = {s.number for s in manifest.segments if s.location.object is None}
+        if free.isdisjoint(parts):
             return manifest
         manifest.check_room(log)
-        return manifest.with_object(number, stored)
+        return manifest.with_objects({n: parts[n] for n in parts if n in free})
 
     return edit
 

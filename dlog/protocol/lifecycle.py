@@ -41,6 +41,7 @@ from dlog.errors import (
     LogExists,
     LostOwnership,
     NoSuchLog,
+    ObjectsOwnedElsewhere,
     TakeoverFailed,
 )
 from dlog.manifest import Manifest, Sealed
@@ -151,7 +152,10 @@ def finish_drop(node: ManifestSteps) -> Steps[None]:
         found, version = yield from node.read()
         if found.incarnation == manifest.incarnation:
             assert not found.deleting_objects, "the manifest alone knows their names"
-            yield from delete_all_objects(found)
+            with suppress(ObjectsOwnedElsewhere):  # they stay, and the log goes
+                yield from delete_all_objects(node, found)
+            found, version = yield from node.read()
+            check_incarnation(found, node.log, manifest.incarnation)
             yield from node.check_mark(found.life, version)
             own = CheckOp(node.mark_of(found.life))
             yield from delete_consumers(node.log, own)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from dlog.errors import LogExists, NoSuchLog
+from dlog.errors import LogExists, NoSuchLog, ObjectsOwnedElsewhere
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, path_of
 from dlog.protocol.actions import (
@@ -34,6 +34,8 @@ from dlog.protocol.actions import (
     Transact,
 )
 from dlog.protocol.edits import Edit, forget_deleted
+from dlog.protocol.object_owner import hold_objects
+from dlog.protocol.segment_index import sweep_runs
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
@@ -254,9 +256,12 @@ def delete_listed(
     """Second step of a deletion: delete what is listed for it, ledgers first, then clear the lists.
 
     A crash between repeats the first, which is no error for what is gone. Of a log that is being
-    deleted itself only who has *fenced* the last ledgers deletes any: a writer may have them."""
+    deleted itself only who has *fenced* the last ledgers deletes any: a writer may have them.
+    Objects that another namespace owns (`dlog.protocol.object_owner`) are forgotten and stay."""
     if manifest.dropped and not fenced:
         return manifest
+    with suppress(ObjectsOwnedElsewhere):
+        manifest = yield from sweep_runs(node, manifest)
     doomed, objects = manifest.deleting, manifest.deleting_objects
     if doomed:
         for ledger_id in doomed:
@@ -264,7 +269,9 @@ def delete_listed(
                 yield from DeleteLedger(ledger_id)
         manifest = yield from node.edit(forget_deleted(doomed))
     if objects:
-        for stored in objects:
-            yield from DeleteObject(stored.storage, stored.name)
+        with suppress(ObjectsOwnedElsewhere):  # they stay, and none of them is listed any more
+            yield from hold_objects(node, manifest.incarnation)
+            for stored in objects:
+                yield from DeleteObject(stored.storage, stored.name)
         manifest = yield from node.edit(forget_deleted((), objects))
     return manifest

@@ -11,7 +11,7 @@ what goes, unless the log changes in between.
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.manifest import Manifest, Segment, StoredObject
+from dlog.manifest import Manifest, Segment, SegmentRun, StoredObject
 from ledger.ids import LedgerId
 
 
@@ -27,6 +27,8 @@ class TrimPlan:
     """The first one that can be read after it."""
     segments: tuple[Segment, ...]
     """They go whole; so do their ledgers and objects."""
+    runs: tuple[SegmentRun, ...]
+    """Of archived segments before those; they go whole, too."""
     waiting: tuple[LedgerId, ...]
     """Ledgers that an earlier truncation left to be deleted; they go too."""
     inside: Segment | None
@@ -45,13 +47,14 @@ class TrimPlan:
 
     @property
     def objects(self) -> tuple[StoredObject, ...]:
-        """What is deleted in object storage."""
+        """What is deleted in object storage, beside the objects of runs."""
         return tuple(s.location.object for s in self.segments if s.location.object)
 
     @property
     def bytes(self) -> int:
         """Payload bytes of the segments that go; each is stored as often as its write quorum."""
-        return sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+        listed = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+        return listed + sum(run.bytes for run in self.runs)
 
 
 def plan_trim(log: str, manifest: Manifest, before: int) -> TrimPlan:
@@ -66,6 +69,7 @@ def plan_trim(log: str, manifest: Manifest, before: int) -> TrimPlan:
         first_offset=manifest.trim_offset,
         trim_offset=after.trim_offset,
         segments=tuple(s for s in manifest.segments if s.number not in kept),
+        runs=tuple(run for run in manifest.living_runs if run.end_offset <= after.trim_offset),
         waiting=manifest.deleting,
         inside=first if begins else None,
     )
@@ -74,9 +78,15 @@ def plan_trim(log: str, manifest: Manifest, before: int) -> TrimPlan:
 def offset_keeping_bytes(manifest: Manifest, bytes_min: int, *, open_bytes: int = 0) -> int:
     """Return where to trim so that at least *bytes_min* payload bytes stay, if there are as many.
 
-    Whole segments go or stay. *open_bytes*: what is known to be in segments not sealed yet."""
-    held = open_bytes + sum(s.sealed.bytes for s in manifest.segments if s.sealed)
+    Whole segments go or stay, and whole runs of them. *open_bytes*: what is known to be
+    in segments not sealed yet."""
+    held = open_bytes + manifest.sealed_bytes
     trim = manifest.trim_offset
+    for run in manifest.living_runs:
+        held -= run.bytes
+        if held < bytes_min:
+            return trim
+        trim = max(trim, run.end_offset)
     for segment in manifest.segments:
         end = segment.end_offset
         if segment.sealed is None or end is None:

@@ -19,6 +19,39 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ObjectOwner(_message.Message):
+    """Beside the folder of a log's objects: which metadata store may delete them. It is replaced by
+    conditional writes only, and each token is in the log's manifest before it is here.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    token: _builtins.str
+    """random, never used twice"""
+    @_builtins.property
+    def places(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """where the metadata store was found, sorted"""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        token: _builtins.str = ...,
+        places: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["places", b"places", "token", b"token", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObjectOwner: _TypeAlias = ObjectOwner  # noqa: Y015
+
+@_typing.final
 class ObjectFooter(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -53,6 +53,8 @@ class ManifestNode(_message.Message):
     LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     ELSEWHERE_FIELD_NUMBER: _builtins.int
     DELETING_OBJECTS_FIELD_NUMBER: _builtins.int
+    OWNERS_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     GATEWAY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     incarnation: _builtins.str
@@ -124,6 +126,14 @@ class ManifestNode(_message.Message):
     def deleting_objects(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObjectNode]:
         """of segments not listed any more"""
 
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tokens of the mark beside the objects: ObjectOwner"""
+
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunNode]:
+        """of segments before those that are listed above"""
+
     def __init__(
         self,
         *,
@@ -153,11 +163,13 @@ class ManifestNode(_message.Message):
         last_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
         elsewhere: _abc.Iterable[Global___LocationNode] | None = ...,
         deleting_objects: _abc.Iterable[Global___ObjectNode] | None = ...,
+        owners: _abc.Iterable[_builtins.str] | None = ...,
+        runs: _abc.Iterable[Global___RunNode] | None = ...,
         gateway: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "gateway", b"gateway", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "gateway", b"gateway", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "owners", b"owners", "receipts", b"receipts", "records", b"records", "renames", b"renames", "runs", b"runs", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -169,6 +181,62 @@ class ManifestNode(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
 
 Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+
+@_typing.final
+class RunNode(_message.Message):
+    """Archived segments whose lines are in an index: an object with a ManifestNode of these alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    FIRST_NUMBER_FIELD_NUMBER: _builtins.int
+    LAST_NUMBER_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LAST_TXID_FIELD_NUMBER: _builtins.int
+    NEWEST_MS_FIELD_NUMBER: _builtins.int
+    AGED_MS_FIELD_NUMBER: _builtins.int
+    DELETED_TO_FIELD_NUMBER: _builtins.int
+    first_number: _builtins.int
+    last_number: _builtins.int
+    segments: _builtins.int
+    first_offset: _builtins.int
+    records: _builtins.int
+    bytes: _builtins.int
+    """payload"""
+    last_txid: _builtins.int
+    newest_ms: _builtins.int
+    """the latest time of a record"""
+    aged_ms: _builtins.int
+    """the same, as far as it is believed: for its age"""
+    deleted_to: _builtins.int
+    """objects that end at this offset or before were deleted"""
+    @_builtins.property
+    def index(self) -> Global___ObjectNode: ...
+    def __init__(
+        self,
+        *,
+        index: Global___ObjectNode | None = ...,
+        first_number: _builtins.int = ...,
+        last_number: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        last_txid: _builtins.int = ...,
+        newest_ms: _builtins.int = ...,
+        aged_ms: _builtins.int = ...,
+        deleted_to: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aged_ms", b"aged_ms", "bytes", b"bytes", "deleted_to", b"deleted_to", "first_number", b"first_number", "first_offset", b"first_offset", "index", b"index", "last_number", b"last_number", "last_txid", b"last_txid", "newest_ms", b"newest_ms", "records", b"records", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunNode: _TypeAlias = RunNode  # noqa: Y015
 
 @_typing.final
 class LocationNode(_message.Message):
@@ -206,18 +274,23 @@ class ObjectNode(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """relative to settings.archive/incarnation, never empty"""
     bytes: _builtins.int
+    """of the segment"""
+    start: _builtins.int
+    """where the segment begins: an object may hold several"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         bytes: _builtins.int = ...,
+        start: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -271,6 +344,8 @@ class SettingsNode(_message.Message):
     ARCHIVE_FIELD_NUMBER: _builtins.int
     ARCHIVE_AFTER_MS_FIELD_NUMBER: _builtins.int
     LOCAL_KEEP_MS_FIELD_NUMBER: _builtins.int
+    ARCHIVE_AFTER_BYTES_FIELD_NUMBER: _builtins.int
+    LOCAL_KEEP_BYTES_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
@@ -297,6 +372,8 @@ class SettingsNode(_message.Message):
     """URI of object storage; then the manifest's version is 4"""
     archive_after_ms: _builtins.int
     local_keep_ms: _builtins.int
+    archive_after_bytes: _builtins.int
+    local_keep_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -319,10 +396,12 @@ class SettingsNode(_message.Message):
         archive: _builtins.str = ...,
         archive_after_ms: _builtins.int = ...,
         local_keep_ms: _builtins.int = ...,
+        archive_after_bytes: _builtins.int = ...,
+        local_keep_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "archive", b"archive", "archive_after_ms", b"archive_after_ms", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "local_keep_ms", b"local_keep_ms", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "archive", b"archive", "archive_after_bytes", b"archive_after_bytes", "archive_after_ms", b"archive_after_ms", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "local_keep_bytes", b"local_keep_bytes", "local_keep_ms", b"local_keep_ms", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,6 +95,20 @@ def without_secrets(uri: str) -> str:
     return f"{scheme}{slashes}{rest}"
 
 
+def places_of(uri: str) -> tuple[str, ...]:
+    """Return what tells the store at *uri* from a copy of it elsewhere, sorted: its servers with
+    the root, or its directory, which is another one wherever it is copied to.
+
+    A store may be reached by other names as well. Raises `InvalidUri`, `OSError`."""
+    match parse_uri(uri):
+        case FileUri(directory):
+            return (f"directory {directory.stat().st_ino}",)
+        case MemoryUri(name):
+            return (f"memory {name}",)
+        case ZooKeeperUri(hosts=hosts, root=root):
+            return tuple(sorted(f"{host}{root}" for host in hosts.split(",")))
+
+
 def secured(parsed: ZooKeeperUri, tls: TlsSettings) -> ZooKeeperUri:
     """Return *parsed* with the files of *tls* if that is required, or if the URI asks for TLS and
     names no files."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,6 +20,9 @@ from dlog.manifest import Location, Segment, StoredObject
 from dlog.protocol import archive as protocol
 from dlog.protocol.actions import CopyToObject, VerifyObject
 from dlog.protocol.edits import check_living
+from dlog.protocol.manifest_steps import delete_listed
+from dlog.protocol.object_owner import hold_objects
+from dlog.protocol.segment_index import due_for_index, index_segments
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.procedures import Perform, run
@@ -58,6 +61,8 @@ class ArchiveReport:
     """Segments whose ledgers were deleted."""
     orphans: int = 0
     """Objects of earlier attempts that were deleted."""
+    indexed: int = 0
+    """Segments whose lines went from the manifest to an index object."""
     failures: list[ArchiveFailure] = field(default_factory=list)
     waiting: int = 0
     """Segments that are due and were not tried, after failures."""
@@ -77,14 +82,17 @@ async def archive_log(
     *,
     now_ms: Callable[[], int],
     at_once: bool = False,
+    claim: bool = False,
     on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
     paced: Paced | None = None,
 ) -> ArchiveReport:
     """Archive and release what the settings of the log ask for; *at_once*: archive all that is
-    sealed. *paced* is awaited with the bytes of each part of an object before it is written.
+    sealed. *claim*: take the log's objects from another copy of the namespace, which deletes none
+    from then on. *paced* is awaited with the bytes of each part of an object before it is written.
 
     A segment that fails is reported, and the next one tried. Raises `InvalidSettings` if the log
-    has no object storage, `NoSuchLog`, `ArchiveMissing`, and what the metadata store raises."""
+    has no object storage, `ObjectsOwnedElsewhere` if there is something to do, `NoSuchLog`,
+    `ArchiveMissing`, and what metadata store and storage raise."""
     manifest, _ = await node.read()
     check_living(manifest, node.log)
     node.follow(manifest.incarnation)
@@ -95,35 +103,56 @@ async def archive_log(
     incarnation = manifest.incarnation
     plan = protocol.plan_archive(manifest, now_ms(), at_once=at_once)
     report = ArchiveReport(node.log)
-    copier = _Copier(ledgers, node, len(plan.archive), on_progress, paced)
+    copier = _Copier(ledgers, node, plan.segments, on_progress, paced)
     perform = copier.perform
-    in_a_row = 0
-    for done, number in enumerate(plan.archive):
+    if claim or plan.archive or plan.release:
+        await run(hold_objects(node.steps, incarnation, claim=claim), perform)
+    in_a_row = done = 0
+    for numbers in plan.archive:
         if in_a_row >= FAILURES_MAX:
-            report.waiting = len(plan.archive) - done
+            report.waiting = plan.segments - done
             break
+        done += len(numbers)
         token = secrets.token_hex(protocol.TOKEN_BYTES)
-        steps = protocol.archive_segment(node.steps, number, incarnation=incarnation, token=token)
+        steps = protocol.archive_segments(node.steps, numbers, incarnation=incarnation, token=token)
         try:
             stored = await run(steps, perform)
         except NoSuchLog:
             raise
         except LogError as error:
-            _note(report, number, error)
+            _note(report, numbers[0], error)
             in_a_row += 1
             continue
         in_a_row = 0
-        copier.finished()
-        if stored is not None:
-            report.archived.append(stored)
-            metrics.ARCHIVED_SEGMENTS.add()
-            metrics.ARCHIVED_BYTES.add(by=stored.bytes)
-            _log.info("segment_archived", log=node.log, segment=number, object=stored.name)
+        copier.finished(len(numbers))
+        report.archived.extend(stored)
+        metrics.ARCHIVED_SEGMENTS.add(by=len(stored))
+        metrics.ARCHIVED_BYTES.add(by=sum(part.bytes for part in stored))
+        for part in stored[:1]:
+            segments = len(stored)
+            _log.info("segments_archived", log=node.log, segments=segments, object=part.name)
+    await _release(node, report, incarnation, perform, now_ms)
+    if not report.failures:
+        report.indexed = await _index(node, incarnation, perform)
+    with suppress(LogError):  # the next time
+        orphans = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
+        report.orphans = len(await run(orphans, perform))
+    return report
+
+
+async def _release(
+    node: ManifestNode,
+    report: ArchiveReport,
+    incarnation: str,
+    perform: Perform,
+    now_ms: Callable[[], int],
+) -> None:
+    """Let the segments leave the bookies whose time has come."""
     manifest, _ = await node.read()
     for number in protocol.plan_archive(manifest, now_ms()).release:
-        steps_out = protocol.release_segment(node.steps, number, incarnation=incarnation)
+        steps = protocol.release_segment(node.steps, number, incarnation=incarnation)
         try:
-            if await run(steps_out, perform):
+            if await run(steps, perform):
                 report.released.append(number)
                 metrics.RELEASED_SEGMENTS.add()
         except NoSuchLog:
@@ -131,10 +160,25 @@ async def archive_log(
         except LogError as error:
             _note(report, number, error)
             break
-    with suppress(LogError):  # the next time
-        orphans = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
-        report.orphans = len(await run(orphans, perform))
-    return report
+
+
+async def _index(node: ManifestNode, incarnation: str, perform: Perform) -> int:
+    """Move lines of archived segments out of the manifest; return how many."""
+    manifest, _ = await node.read()
+    if not due_for_index(manifest):
+        return 0
+    await run(hold_objects(node.steps, incarnation), perform)
+    moved = 0
+    while True:
+        token = secrets.token_hex(protocol.TOKEN_BYTES)
+        steps = index_segments(node.steps, incarnation=incarnation, token=token)
+        lines = await run(steps, perform)
+        moved += lines
+        if not lines:
+            break
+    manifest, _ = await node.read()
+    await run(delete_listed(node.steps, manifest), perform)
+    return moved
 
 
 def _note(report: ArchiveReport, number: int, error: LogError) -> None:
@@ -160,23 +204,38 @@ class _Copier:
 
     async def perform(self, action: Action[Any]) -> object:
         match action:
-            case CopyToObject(segment, storage, name):
-                return await self._copy(segment, storage, name)
+            case CopyToObject(segments, storage, name):
+                return await self._copy(segments, storage, name)
             case VerifyObject(segment):
                 await self._verify(segment)
                 return None
             case _:
                 return await self._otherwise(action)
 
-    def finished(self) -> None:
-        """Count a segment as done."""
-        self._done += 1
+    def finished(self, segments: int) -> None:
+        """Count segments as done."""
+        self._done += segments
         self._report()
 
     async def _verify(self, segment: Segment) -> None:
         await verify_object(segment, self._node.log)
 
-    async def _copy(self, segment: Segment, storage: str, name: str) -> StoredObject:
+    async def _copy(
+        self, segments: tuple[Segment, ...], storage: str, name: str
+    ) -> tuple[StoredObject, ...]:
+        encoders = [await self._encoder(segment, storage) for segment in segments]
+        folder = object_store.open_folder(storage)
+        await folder.put(name, self._chunks(encoders))
+        parts, start = list[StoredObject](), 0
+        for segment, encoder in zip(segments, encoders, strict=True):
+            part = StoredObject(name, encoder.bytes, storage, start)
+            moved = replace(segment, location=Location(object=part))
+            await verify_object(moved, self._node.log, expected=encoder.index())
+            parts.append(part)
+            start += encoder.bytes
+        return tuple(parts)
+
+    async def _encoder(self, segment: Segment, storage: str) -> ObjectEncoder:
         log, sealed = self._node.log, segment.sealed
         assert sealed is not None, "only sealed segments are archived"
         assert segment.first_offset is not None, "it is known of sealed segments"
@@ -184,7 +243,7 @@ class _Copier:
         if metadata.last_entry != sealed.last_entry:
             reason = f"ledger {segment.ledger_id} ends at entry {metadata.last_entry}"
             raise DamagedLog(log, f"{reason}, segment {segment.number} at {sealed.last_entry}")
-        encoder = ObjectEncoder(
+        return ObjectEncoder(
             ArchivedSegment(
                 incarnation=storage.rpartition("/")[2],
                 log=log,
@@ -197,30 +256,23 @@ class _Copier:
                 custom=metadata.custom,
             )
         )
-        folder = object_store.open_folder(storage)
-        await folder.put(name, self._chunks(segment, encoder))
-        stored = StoredObject(name, encoder.bytes, storage)
-        moved = replace(segment, location=Location(object=stored))
-        await verify_object(moved, log, expected=encoder.index())
-        return stored
 
-    async def _chunks(
-        self, segment: Segment, encoder: ObjectEncoder
-    ) -> AsyncGenerator[bytes, None]:
-        yield await self._counted(encoder.begin())
-        async with opened(self._ledgers, segment.ledger_id) as reader:
-            entry = 0
-            while entry < encoder.entries:
-                entries = await reader.read_some(
-                    entry, last=encoder.entries - 1, bytes_max=READ_BYTES_MAX
-                )
-                for each in entries:
-                    block = encoder.add(each.frame)
-                    if block is not None:
-                        yield await self._counted(block)
-                entry = entries[-1].entry_id + 1 if entries else entry
-                await asyncio.sleep(0)
-        yield await self._counted(encoder.end())
+    async def _chunks(self, encoders: Sequence[ObjectEncoder]) -> AsyncGenerator[bytes, None]:
+        for encoder in encoders:
+            yield await self._counted(encoder.begin())
+            async with opened(self._ledgers, encoder.segment.ledger_id) as reader:
+                entry = 0
+                while entry < encoder.segment.entries:
+                    entries = await reader.read_some(
+                        entry, last=encoder.segment.entries - 1, bytes_max=READ_BYTES_MAX
+                    )
+                    for each in entries:
+                        block = encoder.add(each.frame)
+                        if block is not None:
+                            yield await self._counted(block)
+                    entry = entries[-1].entry_id + 1 if entries else entry
+                    await asyncio.sleep(0)
+            yield await self._counted(encoder.end())
 
     async def _counted(self, data: bytes) -> bytes:
         if self._paced is not None:

@@ -14,8 +14,9 @@ from dlog.aio.port import Ledgers
 from dlog.aio.procedures import run_on_ledgers
 from dlog.aio.store import ManifestNode, delete_listed
 from dlog.archive import object_store
-from dlog.errors import NoSuchLog
-from dlog.manifest import Manifest, Segment, StoredObject
+from dlog.archive.segment_index import read_run, view_with
+from dlog.errors import DamagedObject, NoSuchLog, ObjectLost
+from dlog.manifest import Manifest, Segment
 from dlog.protocol.archive import orphan_objects
 from dlog.protocol.orphans import OrphanKind
 from ledger.errors import LogError, NoSuchLedger
@@ -149,7 +150,7 @@ class _Auditor:
 
     async def look_at_log(self, found: Survey, node: ManifestNode, manifest: Manifest) -> None:
         self._logs += 1
-        self._segments += len(manifest.segments)
+        self._segments += manifest.segment_count
         self._on_progress(AuditProgress("logs", self._logs))
         if manifest.dropped:
             self._note(self._half_deleted, node.log)
@@ -179,14 +180,28 @@ class _Auditor:
             assert stored is not None, "only those with an object are looked at"
             assert sealed is not None, "only sealed segments have one"
             size = await folder.size(stored.name)
-            if size == stored.bytes or not await self._is_listed(node, stored):
+            end = stored.start + stored.bytes
+            if (size or 0) >= end or not await self._is_listed(node, segment):
                 return
-            reason = "does not exist" if size is None else f"has {size} bytes, not {stored.bytes}"
+            reason = "does not exist" if size is None else f"has {size} bytes, not {end}"
             lost = MissingObject(node.log, segment.number, stored.name, sealed.records, reason)
             self._note(self._missing_objects, lost)
 
         archived = [segment for segment in manifest.segments if segment.location.object]
         await for_each(archived, look_at, at_once=OBJECTS_AT_ONCE)
+        for run in manifest.living_runs:
+            try:
+                segments = await read_run(node.log, run)
+            except (ObjectLost, DamagedObject) as error:
+                now, _ = await node.read()
+                if run in now.living_runs:
+                    lost = MissingObject(
+                        node.log, run.first_number, run.index.name, run.records, str(error)
+                    )
+                    self._note(self._missing_objects, lost)
+                continue
+            there = [each for each in segments if (each.end_offset or 0) > manifest.trim_offset]
+            await for_each(there, look_at, at_once=OBJECTS_AT_ONCE)
         orphans = await run_on_ledgers(
             orphan_objects(node.steps, incarnation=manifest.incarnation, delete=self._repair),
             self._ledgers,
@@ -194,12 +209,15 @@ class _Auditor:
         for name in orphans:
             self._note(self._orphan_objects, OrphanObject(node.log, name))
 
-    async def _is_listed(self, node: ManifestNode, stored: StoredObject) -> bool:
+    async def _is_listed(self, node: ManifestNode, segment: Segment) -> bool:
+        """Whether the segment is in its object still."""
         try:
             manifest, _ = await node.read()
+            manifest = await view_with(node.log, manifest, segment.number)
         except NoSuchLog:
             return False
-        return any(segment.location.object == stored for segment in manifest.segments)
+        listed = manifest.find(segment.number)
+        return listed is not None and listed.location.object == segment.location.object
 
     async def look_at_ledger(self, found: Survey, each: Unlisted) -> None:
         self._unlisted += 1

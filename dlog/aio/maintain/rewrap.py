@@ -36,6 +36,9 @@ async def rewrap(client: LedgerClient, log: str, name: str) -> Rewrapped:
         raise InvalidKeys("the other key", f"the name of a key is {NAME_ALLOWED}")
     manifest, _ = await ManifestNode(client.store, log).read()
     check_living(manifest, log)
+    if manifest.runs:
+        what = f"segment {manifest.runs[0].first_number}"
+        raise ObjectStorageUnsupported(log, what, manifest.runs[0].index.name, "rewrap the keys of")
     for segment in manifest.segments:
         stored = segment.location.object
         if stored is not None:  # its copy of the data key would stay as it is

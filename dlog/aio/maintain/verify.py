@@ -12,7 +12,7 @@ right is for a person to say.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -23,8 +23,9 @@ from dlog.aio.read.segments import opened_whole
 from dlog.aio.store import ManifestNode
 from dlog.archive.object_format import ObjectEntry
 from dlog.archive.object_tail import verify_object
+from dlog.archive.segment_index import read_run, view_with
 from dlog.envelope import decode_facts
-from dlog.errors import DamagedBatch, NoSuchLog, ObjectLost
+from dlog.errors import DamagedBatch, DamagedObject, NoSuchLog, ObjectLost
 from dlog.manifest import Manifest, Segment
 from dlog.protocol.edits import check_living
 from dlog.protocol.verification import (
@@ -165,7 +166,7 @@ class _Verifier:
 
     async def run(self) -> VerifyReport:
         last_txid = self._manifest.trimmed_txid
-        for segment in self._manifest.segments:
+        async for segment in self._all_segments():
             check = SegmentCheck(segment, last_txid=last_txid)
             self._silent.clear()
             try:
@@ -203,6 +204,25 @@ class _Verifier:
             more=self._more,
             trimmed=self._trimmed,
         )
+
+    async def _all_segments(self) -> AsyncIterator[Segment]:
+        """Yield all segments; of a run whose index cannot be read, a problem."""
+        trim = self._manifest.trim_offset
+        for run in self._manifest.living_runs:
+            try:
+                segments = await read_run(self._node.log, run)
+            except (ObjectLost, DamagedObject) as error:
+                now, _ = await self._node.read()
+                if run in now.living_runs:
+                    self._note([Problem(run.first_number, None, str(error))])
+                else:
+                    self._trimmed += run.segments
+                continue
+            for segment in segments:
+                if (segment.end_offset or 0) > trim:
+                    yield segment
+        for segment in self._manifest.segments:
+            yield segment
 
     async def _segment(self, segment: Segment, check: SegmentCheck) -> None:
         metadata = await self._ledgers.describe(segment.ledger_id)
@@ -384,7 +404,7 @@ class _Verifier:
             VerifyProgress(
                 segment.number,
                 self._segments,
-                len(self._manifest.segments),
+                self._manifest.segment_count,
                 self._entries,
                 self._bytes,
             )
@@ -428,6 +448,7 @@ class _Verifier:
         """Return what is listed of *segment* by now; None: it was trimmed."""
         try:
             manifest, _ = await self._node.read()
+            manifest = await view_with(self._node.log, manifest, segment.number)
         except NoSuchLog:
             return None
         return next((s for s in manifest.segments if s.ledger_id == segment.ledger_id), None)

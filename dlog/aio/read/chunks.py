@@ -19,10 +19,11 @@ from dlog import metrics, spans
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end, open_segment
 from dlog.aio.store import ManifestNode
+from dlog.archive.segment_index import view_at
 from dlog.chunk import Chunk
 from dlog.encryption.ledgers import Opener
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet, ObjectLost
-from dlog.manifest import Segment
+from dlog.manifest import Manifest, Segment
 from dlog.position import Place
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
@@ -112,6 +113,8 @@ class ChunkReader:
         """Set when the manifest may have changed since it was read."""
         self.at_tail = False
         """Whether nothing more is confirmed than was read, as far as this knows."""
+        self._sees_end = True
+        """Whether the manifest that the cursor has seen lists the log's end."""
         self._watching = self._loop.create_task(self._watch())
 
     @property
@@ -249,12 +252,22 @@ class ChunkReader:
     async def _manifest(self) -> protocol.CursorEvent:
         self._changed.clear()
         self._looked_at = self._loop.time()
-        try:
-            manifest, _ = await self._node.read()
+        seen: Manifest | None = None
+        while True:
+            try:
+                manifest, _ = await self._node.read()
+            except NoSuchLog:
+                return protocol.ManifestSeen(None)
             self._node.follow(self._cursor.incarnation or manifest.incarnation)
-        except NoSuchLog:
-            return protocol.ManifestSeen(None)
-        return protocol.ManifestSeen(manifest)
+            try:
+                view = await view_at(self._node.log, manifest, self._cursor.next_offset)
+            except ObjectLost as error:  # or the index was replaced since
+                if seen is not None and seen.runs == manifest.runs:
+                    return protocol.Interrupted(error)
+                seen = manifest
+                continue
+            self._sees_end = view is manifest
+            return protocol.ManifestSeen(view)
 
     async def _entries(self, effect: protocol.ReadEntries) -> protocol.CursorEvent:
         tail = await self._enter(effect.segment)
@@ -320,7 +333,8 @@ class ChunkReader:
         return opener
 
     def _look_for_tail(self, tail: LedgerTail, read: int) -> None:
-        self.at_tail = self._cursor.later is None and read >= tail.last_add_confirmed
+        is_last = self._sees_end and self._cursor.later is None
+        self.at_tail = is_last and read >= tail.last_add_confirmed
 
     def _chunk(self, effect: protocol.Deliver) -> Chunk:
         place = Place(effect.segment, effect.entry, effect.first_offset)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 from dlog.aio.port import Ledgers, LedgerTail
@@ -10,15 +11,17 @@ from dlog.aio.read.chunks import read_range
 from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened_segment
 from dlog.aio.read.tails import END_GRACE_S, RACES_MAX, acknowledged_end, end_now, until_confirmed
 from dlog.aio.store import ManifestNode
+from dlog.archive.segment_index import all_segments, view_with
 from dlog.errors import (
     DamagedBatch,
     InvalidPosition,
     LogRecreated,
     NoSuchLog,
+    ObjectLost,
     OffsetOutOfRange,
     Trimmed,
 )
-from dlog.manifest import Manifest, Sealed, Segment
+from dlog.manifest import Manifest, Sealed, Segment, SegmentRun
 from dlog.position import DLSN, BeyondEnd, Position, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import FoundEntry, ProbedEntry, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import BatchFacts
@@ -79,11 +82,11 @@ def checked_stop(log: str, stop: object) -> Stop:
 async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
     """Return what *find* returns, which begins with reading the manifest.
 
-    A ledger that is gone was trimmed or deleted after that: then the manifest says more."""
+    What is gone was trimmed, deleted or replaced after that: then the manifest says more."""
     for race in range(1, RACES_MAX + 1):
         try:
             return await find()
-        except NoSuchLedger:
+        except (NoSuchLedger, ObjectLost):
             if race == RACES_MAX:
                 raise
     raise AssertionError("unreachable")
@@ -172,6 +175,7 @@ def _size_of(record: Record) -> int:
 
 
 async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:
+    manifest = await view_with(log, manifest, dlsn.segment)
     segment = manifest.find(dlsn.segment)
     if segment is None:
         first = manifest.segments[0].number if manifest.segments else manifest.next_segment
@@ -192,7 +196,8 @@ async def _offset_of(
 
     The end is where the search ended: what is appended meanwhile may have reached it."""
     end = manifest.sealed_end
-    for segment in manifest.segments:
+    wanted_runs = partial(_run_may_hold, wanted=wanted)
+    async for segment in all_segments(log, manifest, wanted=wanted_runs):
         if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
         async with opened_segment(ledgers, log, segment) as reader:
@@ -243,6 +248,11 @@ def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
             return sealed.records > 0 and sealed.last_timestamp_ms >= time_ms
         case _:
             assert_never(wanted)
+
+
+def _run_may_hold(run: SegmentRun, wanted: ReachedTxid | ReachedTime) -> bool:
+    newest = run.last_txid if isinstance(wanted, ReachedTxid) else run.newest_ms
+    return run.records > 0 and newest >= wanted.value
 
 
 def _slot_of(facts: BatchFacts, wanted: ReachedTxid | ReachedTime) -> int:

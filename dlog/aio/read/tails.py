@@ -37,7 +37,7 @@ from dlog.aio.read.segments import (
 )
 from dlog.aio.store import ManifestNode
 from dlog.errors import BarrierNotReached, NoSuchLog
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import Manifest, Segment, SegmentRun
 from dlog.position import DLSN, NO_TXID
 from dlog.recordbatch import BatchHeader
 from ledger.errors import LogError, NoSuchLedger
@@ -65,6 +65,8 @@ class LogTail:
     next_offset: int
     last_txid: int | None
     segments: tuple[Segment, ...]
+    runs: tuple[SegmentRun, ...] = ()
+    """Of segments before those."""
     newest_record_bytes: float = 1.0
     """Average size of a record in the newest batch of an open segment, if there is one."""
     open_record_bytes: tuple[tuple[int, float], ...] = ()
@@ -74,14 +76,17 @@ class LogTail:
     def record_bytes(self) -> float:
         """Average size of a record, at least 1: an estimate, for planning."""
         sealed = [segment.sealed for segment in self.segments if segment.sealed]
-        records = sum(each.records for each in sealed)
-        sealed_bytes = sum(each.bytes for each in sealed) / records if records else 1.0
+        records = sum(each.records for each in sealed) + sum(run.records for run in self.runs)
+        stored = sum(each.bytes for each in sealed) + sum(run.bytes for run in self.runs)
+        sealed_bytes = stored / records if records else 1.0
         return max(sealed_bytes, self.newest_record_bytes)
 
     def stored_sizes(self) -> list[tuple[int, float]]:
-        """Return for each segment the offset after its last record, and the average size of its
-        records as stored (compressed, if the log is); in order. The last one is the tail's end."""
-        opened, sizes = dict(self.open_record_bytes), []
+        """Return for each segment, or run of them, the offset after its last record, and the
+        average size of its records as stored (compressed, if the log is); in order. The last one is
+        the tail's end."""
+        opened = dict(self.open_record_bytes)
+        sizes = [(run.end_offset, run.bytes / max(1, run.records)) for run in self.runs]
         for segment in self.segments:
             if segment.sealed is not None:
                 end, size = segment.end_offset, 0.0
@@ -191,6 +196,7 @@ class TailTracker:
             next_offset=max(end, manifest.trim_offset),
             last_txid=None if last_txid == NO_TXID else last_txid,
             segments=manifest.segments,
+            runs=manifest.living_runs,
             newest_record_bytes=newest_bytes,
             open_record_bytes=tuple(opened),
         )

@@ -51,6 +51,13 @@ def archive(
         bool,
         typer.Option("--now", help="Archive all sealed segments, whatever archive_after_s says."),
     ] = False,
+    claim: Annotated[
+        bool,
+        typer.Option(
+            "--claim",
+            help="Take the log's objects from another copy of this namespace: stop that one first.",
+        ),
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +81,9 @@ def archive(
                     f"{done}, {format_size(progress.bytes)}",
                 )
 
-            report = await archive_log(log, at_once=now, on_progress=on_progress, uri=uri)
+            report = await archive_log(
+                log, at_once=now, claim=claim, on_progress=on_progress, uri=uri
+            )
         if as_json:
             print_json(REPORT.json(report))
         else:

@@ -324,8 +324,7 @@ def audit(
 async def _verify(client: "LedgerClient", log: str, *, repair: bool) -> "VerifyReport":
     from dlog.aio.admin import log_info, verify_log
 
-    segments = (await log_info(log, client=client)).manifest.segments
-    total = sum(segment.sealed.bytes for segment in segments if segment.sealed)
+    total = (await log_info(log, client=client)).manifest.sealed_bytes
     with progress_bar(f"verifying {log}") as advance:
         return await verify_log(
             log, repair=repair, client=client, on_progress=_shown(advance, total)

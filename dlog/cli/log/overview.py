@@ -29,7 +29,7 @@ from ledger.values import counted
 if TYPE_CHECKING:
     from dlog.aio.admin import CompressionSample, LogInfo, LogTail
     from dlog.aio.port import Ledgers
-    from dlog.manifest import Manifest, Segment
+    from dlog.manifest import Manifest, Segment, SegmentRun
     from leader import LeaderInfo
     from ledger.client import LedgerClient
 
@@ -186,7 +186,9 @@ async def _look(client: "LedgerClient", log: str) -> LogLine:
         log,
         tail.first_offset,
         tail.next_offset,
-        sum(each.bytes for each in sealed) + round(max(0, open_records) * tail.record_bytes),
+        sum(each.bytes for each in sealed)
+        + sum(run.bytes for run in tail.runs)
+        + round(max(0, open_records) * tail.record_bytes),
         max(0, tail.next_offset - first.next_offset) / took_s,
         leader.candidate if leader else None,
     )
@@ -259,7 +261,7 @@ class _Description:
         return f"{tail.first_offset} to {tail.next_offset - 1}" if self.info.records else "none"
 
     def stored_bytes(self) -> int:
-        return sum(segment.sealed.bytes for segment in self.manifest.segments if segment.sealed)
+        return self.manifest.sealed_bytes
 
 
 _LOG: "Final[View[_Description]]" = View(
@@ -289,11 +291,29 @@ _LOG: "Final[View[_Description]]" = View(
         lambda log: log.leader and {"candidate": log.leader.candidate, "epoch": log.leader.epoch},
     ),
     json_column("segments", lambda log: [segment_json(each) for each in log.manifest.segments]),
+    json_column("runs", lambda log: [_run_json(each) for each in log.manifest.living_runs]),
+    text_column(
+        "segments before those below",
+        lambda log: sum(run.segments for run in log.manifest.living_runs) or None,
+        is_optional=True,
+    ),
     json_column("deleting", lambda log: list(log.manifest.deleting)),
     json_column("deleting_objects", lambda log: [o.name for o in log.manifest.deleting_objects]),
     json_column("settings", lambda log: log.settings()),
     json_column("compression", lambda log: log.sample and _sample_json(log.sample)),
 )
+
+
+def _run_json(run: "SegmentRun") -> dict[str, object]:
+    return {
+        "first_segment": run.first_number,
+        "last_segment": run.last_number,
+        "segments": run.segments,
+        "first_offset": run.first_offset,
+        "records": run.records,
+        "bytes": run.bytes,
+        "index": run.index.name,
+    }
 
 
 def _sample_json(sample: "CompressionSample") -> dict[str, object]:

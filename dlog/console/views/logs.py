@@ -93,7 +93,7 @@ def row(log: str, seen: LogSeen | None) -> LogRow:
         rate=UNKNOWN if rate is None else _per_s(rate),
         spark=spark(seen.rate.points, _per_s),
         bytes=size(look.bytes),
-        segments=str(len(manifest.segments)),
+        segments=str(manifest.segment_count),
         leader="sealed" if manifest.sealed else look.leader or UNKNOWN,
         lag=short(look.worst_lag) if look.consumers else "",
         trouble=look.trouble,
@@ -196,7 +196,7 @@ def log_page(
             ("first offset", count(look.first_offset)),
             ("end", count(look.next_offset)),
             ("size", size(look.bytes)),
-            ("segments", str(len(manifest.segments))),
+            ("segments", str(manifest.segment_count)),
             ("leader", f"{look.leader}{leads}" if look.leader else "nobody stands for election"),
             ("epoch", str(manifest.epoch)),
             ("taken over last by", manifest.owner or UNKNOWN),
@@ -219,7 +219,7 @@ def log_page(
             )
             for each in reversed(shown)
         ],
-        segments_left_out=len(manifest.segments) - len(shown),
+        segments_left_out=manifest.segment_count - len(shown),
         consumers=[
             ConsumerRow(
                 name,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -34,6 +35,7 @@ from dlog.errors import (
     InvalidSettings,
     NoSuchLog,
     ObjectLost,
+    ObjectsOwnedElsewhere,
     ObjectStorageRefused,
     ObjectStorageUnsupported,
     Trimmed,
@@ -41,8 +43,10 @@ from dlog.errors import (
 from dlog.health.record_trace import trace_record
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
+from dlog.protocol import archive
 from dlog.protocol.archive import is_orphan, object_name, plan_archive
 from dlog.protocol.manifest_steps import LOST_REPLIES_MAX
+from dlog.protocol.object_owner import OWNERS_MAX, settle_owner, try_owner
 from dlog.protocol.orphans import OrphanKind, Stamp, standing
 from dlog.settings import LogSettings
 from dlog.wire import log_pb2 as pb
@@ -63,6 +67,11 @@ STORED = StoredObject("1-5f3a", 4096, EMPTY.storage)
 MOVED = Location(on_bookies=False, object=STORED)
 COPIED = Location(object=STORED)
 ALL = [b"%d" % index for index in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def _objects_of_one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "SMALL_BYTES", -1)
 
 
 def at(manifest: Manifest, number: int, location: Location) -> Manifest:
@@ -309,6 +318,92 @@ async def test_settings_say_when_a_segment_is_archived_and_when_its_ledger_goes(
     assert (await archive_log("orders", client=client)).released == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("settings", "age_s", "due"),
+    [
+        ({}, 0, (1, 2, 3)),
+        ({"archive_after_s": 100}, 50, ()),
+        ({"archive_after_s": 100}, 150, (1, 2, 3)),
+        ({"archive_after_bytes": 25}, 1000, (1,)),
+        ({"archive_after_bytes": 10}, 0, (1, 2)),
+        ({"archive_after_bytes": 1, "archive_after_s": 100}, 150, (1, 2, 3)),
+        ({"archive_after_bytes": 1, "archive_after_s": 100}, 50, (1, 2)),
+    ],
+)
+def test_a_segment_is_due_by_its_age_or_by_the_bytes_behind_it(
+    settings: dict[str, int], age_s: int, due: tuple[int, ...]
+) -> None:
+    grown = grow(EMPTY, *[replace(sealed(2), bytes=15) for _ in range(3)], None)
+    created_ms = grown.segments[-1].created_ms
+    manifest = replace(grown, settings=LogSettings(archive="s3://b/a", **settings))  # type: ignore[arg-type]
+    now_ms = created_ms + age_s * 1000
+    assert plan_archive(manifest, now_ms).archive == tuple((number,) for number in due)
+    kept = {name.replace("archive_after", "local_keep"): each for name, each in settings.items()}
+    local = replace(manifest, settings=LogSettings(archive=EMPTY.settings.archive, **kept))  # type: ignore[arg-type]
+    for number in (1, 2, 3):
+        local = at(local, number, Location(object=replace(STORED, name=f"{number}-a")))
+    assert plan_archive(local, now_ms).release == due
+
+
+async def test_small_segments_share_an_object_which_goes_with_the_last_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "SMALL_BYTES", 1 << 20)
+    cluster = FakeCluster()
+    client = cluster.client()
+    folder = await written(client, tmp_path)
+    report = await archive_log("orders", client=client)
+    assert (len(report.archived), len({part.name for part in report.archived})) == (3, 1)
+    assert (report.released, cluster.ledgers) == ([1, 2, 3], {})
+    (path,) = folder.iterdir()
+    assert path.name.startswith("1-3-")
+    assert path.stat().st_size == report.bytes == sum(part.bytes for part in report.archived)
+    manifest = await manifest_of(client)
+    assert roundtrip(manifest) == manifest
+    for offset in range(6):
+        assert await values(client, offset) == ALL[offset:]
+        assert await values(client, Txid(offset)) == ALL[offset:]
+    assert (await verify_log("orders", client=client)).healthy
+    await truncate_log("orders", before=4, client=client)
+    assert list(folder.iterdir()) == [path], "a segment that is listed is in it"
+    assert (await archive_log("orders", client=client)).orphans == 0
+    assert await values(client, "start") == ALL[4:]
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(DamagedObject, match=r"offsets 4\.\."):
+        await values(client, 4)
+    path.write_bytes(data)
+    await delete_log("orders", client=client)
+    assert list(folder.iterdir()) == []
+
+
+async def test_an_attempt_for_several_segments_takes_those_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A truncation comes between: what is listed still is in the object, which is no orphan."""
+    monkeypatch.setattr(archive, "SMALL_BYTES", 1 << 20)
+    client = FakeCluster().client()
+    folder = await written(client, tmp_path, local_keep_s=3600)
+    trimmed: list[int] = []
+
+    def on_progress(_: object) -> None:
+        trimmed.append(1)
+
+    report = await archive_log("orders", at_once=True, on_progress=on_progress, client=client)
+    (name,) = {part.name for part in report.archived}
+    assert trimmed
+    manifest = await manifest_of(client)
+    for before, after in ((manifest.trimmed(2), False), (manifest.trimmed(4), False)):
+        assert is_orphan(before, name) is after
+    free = at(manifest, 2, ON_BOOKIES)
+    assert not is_orphan(at(at(free, 1, ON_BOOKIES), 3, ON_BOOKIES), name)
+    other = Location(object=replace(STORED, storage=manifest.storage, name="x"))
+    elsewhere = at(at(at(manifest, 1, other), 2, other), 3, other)
+    assert is_orphan(elsewhere, name)
+    assert not is_orphan(at(elsewhere, 2, ON_BOOKIES), name), "its attempt may yet succeed"
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
 # What fails.
 
 
@@ -332,7 +427,7 @@ async def test_a_swap_that_loses_its_answer_is_found_done_and_keeps_its_object(
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     client = FakeCluster().client(store)
     folder = await written(client, tmp_path, local_keep_s=7200)
-    store.faults.append("lost reply")
+    store.faults.extend([None, None, "lost reply"])  # the first two hold the objects
     report = await archive_log("orders", at_once=True, client=client)
     assert (len(report.archived), report.failures, report.orphans) == (3, [], 0)
     listed = sorted(stored.name for stored in report.archived)
@@ -345,6 +440,7 @@ async def test_an_object_whose_swap_never_happened_goes_once_another_attempt_suc
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     client = FakeCluster().client(store)
     folder = await written(client, tmp_path, local_keep_s=7200)
+    store.faults.extend([None, None])
     store.faults.extend(["lost request"] * LOST_REPLIES_MAX)
     report = await archive_log("orders", at_once=True, client=client)
     assert [(each.segment, type(each.error)) for each in report.failures] == [
@@ -524,6 +620,125 @@ async def test_retention_deletes_objects(tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
+# Copies of the namespace.
+
+
+def copied(store: MemoryStore, place: str) -> FakeLedgers:
+    """Return a client of a copy of all that *store* has, with ledgers of its own."""
+    copy = MemoryStore(f"memory://{place}", place)
+    copy._hub._tree = deepcopy(store._hub._tree)
+    return FakeCluster().client(copy)
+
+
+@pytest.mark.parametrize("does", ["truncates", "deletes", "archives"])
+@pytest.mark.parametrize("place", ["fake", "elsewhere"])
+async def test_a_copy_of_the_namespace_reads_objects_and_deletes_none(
+    tmp_path: Path, does: str, place: str
+) -> None:
+    """Also one that names the same place, if the original has archived anything since."""
+    client = FakeCluster().client(store := MemoryStore("memory://fake", "fake"))
+    folder = await archived(client, tmp_path, local_keep_s=3600)
+    copy = copied(store, f"{place}-copy" if place == "elsewhere" else "other")
+    if place == "fake":
+        copy.store._uri = "memory://fake"  # type: ignore[attr-defined]
+        await update_settings("orders", {"local_keep_s": 0}, client=client)
+        await archive_log("orders", client=client)
+    await update_settings("orders", {"local_keep_s": 0}, client=copy)
+    before = sorted(path.name for path in folder.iterdir())
+    match does:
+        case "truncates":
+            await truncate_log("orders", before=4, client=copy)
+            assert (await manifest_of(copy)).deleting_objects == ()
+        case "deletes":
+            await delete_log("orders", client=copy)
+        case _:
+            (folder / "1-00000000").write_bytes(b"of an attempt of the other one")
+            before.append("1-00000000")
+            with pytest.raises(ObjectsOwnedElsewhere, match="--claim"):
+                await archive_log("orders", client=copy)
+            assert len((await manifest_of(copy)).owners) == 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted(before)
+    await update_settings("orders", {"local_keep_s": 0}, client=client)
+    assert not (await archive_log("orders", client=client)).failures
+    assert await values(client, "start") == ALL
+
+
+async def test_who_claims_the_objects_has_them_and_the_other_copy_deletes_none_any_more(
+    tmp_path: Path,
+) -> None:
+    client = FakeCluster().client(store := MemoryStore("memory://fake", "fake"))
+    folder = await archived(client, tmp_path)
+    copy = copied(store, "moved")
+    report = await archive_log("orders", claim=True, client=copy)
+    assert (report.failures, report.released) == ([], [])
+    before = sorted(path.name for path in folder.iterdir())
+    await truncate_log("orders", before=4, client=client)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    await truncate_log("orders", before=2, client=copy)
+    assert len(list(folder.iterdir())) == len(before) - 1
+    assert await values(copy, "start") == ALL[2:]
+    await delete_log("orders", client=copy)
+    assert list(folder.iterdir()) == []
+    assert not folder.with_name(f"{folder.name}.owner").exists()
+
+
+async def test_an_older_state_that_is_put_back_is_refused_until_it_claims(tmp_path: Path) -> None:
+    """Its segments may be in objects that it does not know, and nowhere else."""
+    cluster = FakeCluster()
+    client = cluster.client(store := MemoryStore("memory://fake", "fake"))
+    folder = await written(client, tmp_path, archive_after_s=3600)
+    backup = deepcopy(store._hub._tree)
+    await archive_log("orders", at_once=True, client=client)
+    objects = sorted(path.name for path in folder.iterdir())
+    store._hub._tree = backup
+    with pytest.raises(ObjectsOwnedElsewhere):
+        await archive_log("orders", at_once=True, client=client)
+    assert sorted(path.name for path in folder.iterdir()) == objects
+    report = await archive_log("orders", at_once=True, claim=True, client=client)
+    assert [type(each.error) for each in report.failures] == [NoSuchLedger] * 3
+    assert sorted(path.name for path in folder.iterdir()) == objects, "the only copies there are"
+
+
+async def test_a_renamed_log_keeps_its_objects_and_one_of_its_old_name_has_its_own(
+    tmp_path: Path,
+) -> None:
+    client = FakeCluster().client()
+    folder = await archived(client, tmp_path)
+    await rename_log("orders", "bills", client=client)
+    other = await archived(client, tmp_path)
+    assert other != folder
+    await delete_log("orders", client=client)
+    assert await values(client, "start", "bills") == ALL
+    await delete_log("bills", client=client)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_token_is_kept_as_long_as_its_mark_may_be_there_or_come() -> None:
+    life = EMPTY.incarnation
+
+    def tried(manifest: Manifest, seen: str, token: str, *, claim: bool = False) -> Manifest:
+        return try_owner("log", life, seen, token, claim=claim)(manifest)
+
+    def settled(manifest: Manifest, token: str) -> Manifest:
+        return settle_owner("log", life, token)(manifest)
+
+    first = tried(EMPTY, "", "a")
+    assert first.owners == ("", "a")
+    second = tried(first, "", "b")
+    assert second.owners == ("", "a", "b"), "what became of a is not known"
+    assert settled(second, "a").owners == ("a", "b"), "b may have seen a"
+    assert settled(second, "b").owners == ("b",)
+    assert settled(settled(second, "b"), "a").owners == ("b",)
+    assert tried(settled(second, "b"), "a", "c").owners == ("b",), "a never comes back"
+    assert tried(settled(second, "b"), "x", "c", claim=True).owners == ("x", "c")
+    assert roundtrip(second) == second
+    many = first
+    for index in range(2 * OWNERS_MAX):
+        many = tried(many, "", f"{index}")
+    assert len(many.owners) == OWNERS_MAX
+    assert (many.owners[0], many.owners[-1]) == ("", f"{2 * OWNERS_MAX - 1}")
+
+
 # Orphans.
 
 
@@ -545,11 +760,11 @@ async def test_objects_of_attempts_that_lost_are_deleted_and_no_others(tmp_path:
 def test_an_object_is_an_orphan_only_if_no_manifest_can_list_it_any_more() -> None:
     manifest = at(grow(EMPTY, sealed(3), sealed(2), None), 1, COPIED)
     assert not is_orphan(manifest, STORED.name)
-    assert is_orphan(manifest, object_name(1, "other"))
-    assert not is_orphan(manifest, object_name(2, "other")), "its attempt may yet succeed"
-    assert not is_orphan(manifest, object_name(4, "other")), "of a segment that is to come"
+    assert is_orphan(manifest, object_name([1], "other"))
+    assert not is_orphan(manifest, object_name([2], "other")), "its attempt may yet succeed"
+    assert not is_orphan(manifest, object_name([4], "other")), "of a segment that is to come"
     gone = manifest.trimmed(3)
-    assert is_orphan(gone, object_name(1, "other"))
+    assert is_orphan(gone, object_name([1], "other"))
     assert not is_orphan(gone, STORED.name), "it is deleted with those that are listed"
     for name in ("", "1", "1-", "-a", "x-a", "README"):
         assert not is_orphan(gone, name)

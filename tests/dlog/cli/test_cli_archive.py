@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from dlog.protocol import archive
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[CliShell]:
-    """A log of 30 records in three closed segments, which has object storage."""
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliShell]:
+    """A log of 30 records in three closed segments, which has object storage, with one each."""
+    monkeypatch.setattr(archive, "SMALL_BYTES", -1)
     with cli_shell() as made:
         made.write("a")
         made.run("log", "settings", "set", "a", f"archive=file://{tmp_path}/objects")

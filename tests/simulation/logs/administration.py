@@ -129,6 +129,8 @@ async def archive(process: Process, name: str) -> bool:
         process.mark("segment_archived")
     for _ in report.released:
         process.mark("segment_left_the_bookies")
+    if report.indexed:
+        process.mark("segments_went_to_an_index")
     for _ in range(report.orphans):
         process.mark("orphan_object_deleted")
     for failure in report.failures:
@@ -149,6 +151,9 @@ def orphan_object(world: "World") -> str | None:
         if (stored := segment.location.object)
     }
     folders = {history.manifest.storage for history in world.logs.current.values()}
+    listed |= {
+        (storage, name) for storage, names in world.objects.indexes.items() for name in names
+    }
     left = sorted(key for key in world.objects.data if key[0] in folders and key not in listed)
     return f"objects {left} are of no segment" if left else None
 

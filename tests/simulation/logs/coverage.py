@@ -133,6 +133,7 @@ ADMINISTRATORS: Final = (
     "orphan_swept",
     "segment_archived",
     "segment_left_the_bookies",
+    "segments_went_to_an_index",
     "truncated_by_admin",
     "truncated_by_keeping",
 )

@@ -254,6 +254,6 @@ class LogMetadata(SimMetadata):
             return
         value = self.tree.get(path).value
         if value:
-            manifest = Manifest.decode(value, path=path)
+            manifest = self.logs.objects.expanded(Manifest.decode(value, path=path))
             by = "" if self._caller is None else self._caller.name
             self.logs.manifest_written(name_of(node), version, manifest, by)

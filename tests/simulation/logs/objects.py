@@ -8,10 +8,15 @@ newest objects and name some that are deleted. An object may rot while its segme
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from dlog.archive import object_format, object_store
+from dlog.archive import object_format, object_store, segment_index
 from dlog.errors import ObjectStorageUnavailable
+from dlog.manifest import Manifest, Segment
+from dlog.protocol import archive
+from dlog.protocol import segment_index as segment_indexes
+from ledger.metastore import uri
 from tests.simulation.process import STORE
 
 if TYPE_CHECKING:
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
 STORAGE: Final = "s3://simulated/logs"
 BLOCK_BYTES: Final = 400
 """Small, so that segments have many blocks."""
+LISTED_MAX: Final = 2
+RUN_SEGMENTS: Final = 5
+"""Small, so that logs have many runs."""
 STALE_S: Final = 2.0
 CALL_S: Final = 0.002, 0.03
 SLOW_S: Final = 4.0
@@ -31,11 +39,32 @@ class SimObjects:
         """*faults*: how probably a call meets one."""
         self.faults = faults
         self.data: dict[Key, bytes] = {}
+        self.marks: dict[str, bytes] = {}
+        """Of owners, by folder."""
+        self.indexes: dict[str, set[str]] = {}
+        """Names of those that manifests list, by folder."""
+        self.place = "here"
+        """Where processes find the metadata store."""
         self.deleted: list[Key] = []
         self.rotten: set[Key] = set()
         self._world, self._scheduler = world, world.scheduler
         self._put_s: dict[Key, float] = {}
         self._deleted_s: dict[Key, float] = {}
+
+    def expanded(self, manifest: Manifest) -> Manifest:
+        """Return *manifest* with the segments of its runs listed, as their indexes say."""
+        self.indexes[manifest.storage] = {run.index.name for run in manifest.runs}
+        segments: list[Segment] = []
+        last_txid = manifest.trimmed_txid
+        for run in manifest.living_runs:
+            data = self.data[run.index.storage, run.index.name]
+            for segment in segment_index.parse_index(data, run.index.name).segments:
+                if (segment.end_offset or 0) > manifest.trim_offset:
+                    segments.append(segment)
+                elif segment.sealed is not None:
+                    last_txid = segment.sealed.last_txid
+        listed = (*segments, *manifest.segments)
+        return replace(manifest, runs=(), segments=listed, trimmed_txid=last_txid)
 
     def open(self, storage: str) -> "SimFolder":
         return SimFolder(self, storage)
@@ -164,6 +193,33 @@ class SimFolder:
         await self._asked("list")
         return self._objects.names(self.storage)
 
+    async def read_mark(self) -> bytes | None:
+        await self._asked("read owner")
+        return self._objects.marks.get(self.storage)
+
+    async def swap_mark(self, seen: bytes | None, mark: bytes) -> bytes | None:
+        objects = self._objects
+        await objects.called("swap owner")
+
+        def swap() -> None:
+            if objects.marks.get(self.storage) == seen:
+                objects.marks[self.storage] = mark
+
+        if not objects.is_bad():
+            swap()
+            return objects.marks.get(self.storage)
+        fate = objects._scheduler.random.choice(("refused", "unanswered", "late"))
+        objects._scheduler.mark(f"owner_{fate}")
+        if fate == "unanswered":
+            swap()
+        elif fate == "late":
+            objects._scheduler.after(objects._scheduler.random.uniform(0.1, STALE_S), swap)
+        raise ObjectStorageUnavailable(self.storage, "writing its owner", "simulated")
+
+    async def delete_mark(self) -> None:
+        await self._asked("delete owner")
+        self._objects.marks.pop(self.storage, None)
+
     async def _asked(self, what: str) -> None:
         await self._objects.called(what)
         if self._objects.is_bad():
@@ -174,11 +230,23 @@ class SimFolder:
 @contextmanager
 def simulated_storage(objects: SimObjects) -> Iterator[None]:
     """Let production code find *objects* within the block."""
-    honest, blocks = object_store.open_folder, object_format.BLOCK_BYTES
+    honest, blocks, places_of = object_store.open_folder, object_format.BLOCK_BYTES, uri.places_of
+
+    def places(uri: str) -> tuple[str, ...]:
+        return (f"{objects.place} {uri}",)
+
     object_store.open_folder = objects.open
     object_format.BLOCK_BYTES = BLOCK_BYTES  # type: ignore[misc]
+    uri.places_of = places
+    lines = segment_indexes.LISTED_MAX, segment_indexes.RUN_SEGMENTS
+    segment_indexes.LISTED_MAX, segment_indexes.RUN_SEGMENTS = LISTED_MAX, RUN_SEGMENTS  # type: ignore[misc]
+    merged, archive.MERGED_MAX = archive.MERGED_MAX, LISTED_MAX  # type: ignore[misc]
+    segment_index._kept.clear()
     try:
         yield
     finally:
         object_store.open_folder = honest
         object_format.BLOCK_BYTES = blocks  # type: ignore[misc]
+        uri.places_of = places_of
+        segment_indexes.LISTED_MAX, segment_indexes.RUN_SEGMENTS = lines  # type: ignore[misc]
+        archive.MERGED_MAX = merged  # type: ignore[misc]

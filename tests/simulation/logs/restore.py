@@ -7,29 +7,61 @@ that the copy names must be in it and be read, whatever ensembles the copy has f
 ledgers have ids of which no bookie has promised anything.
 
 Not asked for: what was deleted since, and what was on disks that were lost as well.
+
+Before that the copy is run elsewhere, beside the original, for as long as it takes to truncate and
+to delete each of its logs; its ledgers are on bookies of its own. The original keeps every object.
 """
 
+from contextlib import suppress
 from copy import deepcopy
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from bookie.identity.restore import accept_restore
+from dlog.aio.maintain.lifecycle import begin_drop, finish_drop
+from dlog.aio.procedures import run_on_ledgers
+from dlog.aio.store import ManifestNode, delete_listed, log_names
+from dlog.errors import NoSuchLog, ObjectsOwnedElsewhere, ObjectStorageUnavailable
+from dlog.manifest import Manifest
+from dlog.protocol.archive import orphan_objects
+from dlog.protocol.edits import trim
+from dlog.protocol.object_owner import known_owners
 from ledger.errors import RecoveryFailed
 from ledger.ids import LedgerId
 from ledger.manager.layout import LEDGERS
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metastore.tree import Tree
+from ledger.protocol.procedure import Steps
 from ledger.quorum import holds
 from ledger.reconciliation import Reconciled, reconcile
+from tests.simulation.logs.objects import Key
 from tests.simulation.oracle import LedgerHistory
 
 if TYPE_CHECKING:
+    from dlog.aio.port import Ledgers
     from tests.simulation.logs.process import Process
     from tests.simulation.logs.world import World
 
 RESTORED: Final = 0.4
 """How probably that happens to a seed."""
 WHY: Final = "back to the backup"
+
+
+class _LedgersElsewhere:
+    """The ledgers of a copy: what it does to them touches none of the original's."""
+
+    def __init__(self, ledgers: "Ledgers") -> None:
+        self.store = ledgers.store
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        """Delete it on bookies of the copy."""
+
+    async def recover(self, ledger_id: LedgerId) -> None:
+        """Recover it there."""
+
+
+def orphans(node: ManifestNode, manifest: Manifest) -> Steps[list[str]]:
+    return orphan_objects(node.steps, incarnation=manifest.incarnation, delete=True)
 
 
 class StoreRestore:
@@ -46,6 +78,11 @@ class StoreRestore:
         random = Random(f"{world.scheduler.seed} restored")
         if random.random() < RESTORED:
             world.scheduler.after(random.uniform(0.0, until_s), self._back_up)
+
+        self._needed: set[Key] = set()
+        """Objects of the store that is about to be put back."""
+        self._owners: dict[str, tuple[str, ...]] = {}
+        """What its manifests say of the marks beside them."""
 
     @property
     def is_due(self) -> bool:
@@ -69,6 +106,20 @@ class StoreRestore:
             for ledger_id, history in world.oracle.ledgers.items()
             if history.is_there
         }
+        self._needed = {
+            (stored.storage, stored.name)
+            for history in world.logs.current.values()
+            for segment in history.manifest.segments
+            if (stored := segment.location.object)
+        }
+        self._needed |= {
+            (storage, name) for storage, names in world.objects.indexes.items() for name in names
+        }
+        self._needed &= world.objects.data.keys()
+        self._owners = {
+            history.manifest.storage: history.manifest.owners
+            for history in world.logs.current.values()
+        }
         for process in world.processes:
             process.crash()
         for bookie in world.bookies.values():
@@ -78,9 +129,46 @@ class StoreRestore:
             backup.end_session(owner)
         backup.take_changed()
         tree = world.metadata.tree
-        tree._nodes, tree._owned = backup._nodes, {}
+        tree._nodes, tree._owned = deepcopy(backup)._nodes, {}
         tree.take_changed()
         world.metadata._lags_s = (0.0,)
+
+    async def act_elsewhere(self, process: "Process") -> bool:
+        """Let a copy of the store do all that deletes objects. One that is like the original in the
+        marks of its owner, too, is at another place."""
+        world = self._world
+        ledgers = cast("Ledgers", _LedgersElsewhere(process.ledgers))
+        for name in await log_names(process.ledgers.store):
+            node = ManifestNode(process.ledgers.store, name)
+            try:
+                manifest, _ = await node.read()
+            except NoSuchLog:
+                continue
+            since = self._owners.get(manifest.storage)
+            if not manifest.storage or manifest.dropped or since is None:
+                continue
+            is_alike = not set(since).isdisjoint(known_owners(manifest))
+            world.objects.place = "elsewhere" if is_alike else "here"
+            world.scheduler.mark("copy_acted" if manifest.has_objects else "copy_without_objects")
+            edit = trim(name, manifest.sealed_end, incarnation=manifest.incarnation)
+            with suppress(ObjectsOwnedElsewhere, ObjectStorageUnavailable):
+                await delete_listed(ledgers, node, await node.edit(edit))
+            with suppress(ObjectsOwnedElsewhere, ObjectStorageUnavailable):
+                await run_on_ledgers(orphans(node, manifest), ledgers)
+            await begin_drop(node)
+            with suppress(ObjectStorageUnavailable):
+                await finish_drop(ledgers, node)
+        return True
+
+    def end_elsewhere(self) -> str | None:
+        """Let the copy be what it was; return what it has deleted that is not its own."""
+        lost = self._needed - self._world.objects.data.keys()
+        tree = self._world.metadata.tree
+        assert self._backup is not None
+        tree._nodes, tree._owned = deepcopy(self._backup)._nodes, {}
+        tree.take_changed()
+        self._world.objects.place = "here"
+        return f"a copy of the namespace deleted {sorted(lost)}" if lost else None
 
     async def accept(self, process: "Process") -> bool:
         random = self._world.scheduler.random

@@ -172,6 +172,10 @@ class LogSimulation(Simulation):
         self._restore = restore
         self._step_until_idle("bookies do not start before the restore", restore.starting_before)
         restore.stop_everything()
+        self._must("run a copy of the store", restore.act_elsewhere)
+        story = restore.end_elsewhere()
+        if story is not None:
+            raise self._error(f"segments_have_their_bytes: {story}")
         self._must("accept the restore", restore.accept)
         restore.start_bookies()
         self._step_until_idle("bookies do not start after the restore", restore.starting)

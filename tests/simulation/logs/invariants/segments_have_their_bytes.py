@@ -26,11 +26,12 @@ def broken(history: LogHistory) -> str | None:
             continue
         if key not in objects.data:
             return f"segment {segment.number} is in {stored.name}, which is not there"
-        checked = f"{_NAME} {stored.name} {len(objects.data[key])}"
+        data = objects.data[key][stored.start : stored.start + stored.bytes]
+        checked = f"{_NAME} {stored.name} {stored.start} {len(data)}"
         if history.checked.get(checked):
             continue
         history.checked[checked] = 1
-        story = _difference(history, segment, objects.data[key])
+        story = _difference(history, segment, data)
         if story is not None:
             return f"segment {segment.number} is in {stored.name}, {story}"
     return None

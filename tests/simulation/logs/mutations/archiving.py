@@ -1,5 +1,6 @@
 """Bugs of segments in object storage: what is deleted, and what is believed, too early."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,12 +11,13 @@ from dlog.archive import object_store, object_tail
 from dlog.archive.object_format import ObjectEntry
 from dlog.archive.object_tail import ObjectTail
 from dlog.errors import ObjectLost, ObjectStorageUnavailable
-from dlog.manifest import Location, Manifest, StoredObject
-from dlog.protocol import archive, edits
+from dlog.manifest import Manifest, StoredObject
+from dlog.protocol import archive, edits, manifest_steps, object_owner
 from dlog.protocol.actions import CopyToObject, DeleteLedger, DeleteObject, ListObjects
 from dlog.protocol.edits import Edit, trim
 from dlog.protocol.manifest_steps import ManifestSteps
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
+from ledger.metastore import uri
 from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -24,24 +26,28 @@ from tests.simulation.mutations.mutation import Patch, mutation
 def deletes_the_ledger_once_it_is_uploaded(patch: Patch) -> None:
     """Before the manifest says that the segment is in an object."""
 
-    def archive_segment(
-        node: ManifestSteps, number: int, *, incarnation: str, token: str
-    ) -> Steps[StoredObject | None]:
+    def archive_segments(
+        node: ManifestSteps, numbers: Sequence[int], *, incarnation: str, token: str
+    ) -> Steps[tuple[StoredObject, ...]]:
         manifest, _ = yield from node.read()
-        segment = manifest.find(number)
-        if segment is None or segment.sealed is None or segment.location.object is not None:
-            return None
-        name = archive.object_name(number, token)
+        found = (manifest.find(number) for number in numbers)
+        segments = tuple(s for s in found if s and s.sealed and s.location.object is None)
+        if not segments:
+            return ()
+        numbers = [segment.number for segment in segments]
+        name = archive.object_name(numbers, token)
         try:
-            stored = yield from CopyToObject(segment, manifest.storage, name)
+            stored = yield from CopyToObject(segments, manifest.storage, name)
         except NoSuchLedger:
-            return None
-        with suppress(NoSuchLedger):
-            yield from DeleteLedger(segment.ledger_id)
-        yield from node.edit(edits.add_object(node.log, number, stored, incarnation=incarnation))
+            return ()
+        for segment in segments:
+            with suppress(NoSuchLedger):
+                yield from DeleteLedger(segment.ledger_id)
+        parts = dict(zip(numbers, stored, strict=True))
+        yield from node.edit(edits.add_objects(node.log, parts, incarnation=incarnation))
         return stored
 
-    patch.set(archive, "archive_segment", archive_segment)
+    patch.set(archive, "archive_segments", archive_segments)
 
 
 @mutation("apache/pulsar 17516", logs=True)
@@ -70,27 +76,21 @@ def lets_the_ledger_go_without_a_second_look_at_the_object(patch: Patch) -> None
 def replaces_the_object_of_a_segment(patch: Patch) -> None:
     """Of two attempts the one that comes last wins."""
 
-    def add_object(log: str, number: int, stored: StoredObject, *, incarnation: str) -> Edit:
+    def add_objects(log: str, parts: Mapping[int, StoredObject], *, incarnation: str) -> Edit:
         def edit(manifest: Manifest) -> Manifest:
             edits.check_incarnation(manifest, log, incarnation)
             edits.check_living(manifest, log)
-            segment = manifest.find(number)
-            if segment is None or segment.location.object == stored:
-                return manifest
-            location = replace(segment.location, object=stored)
-            return _at(manifest, number, location)
+            segments = (
+                replace(s, location=replace(s.location, object=parts[s.number]))
+                if s.number in parts
+                else s
+                for s in manifest.segments
+            )
+            return replace(manifest, segments=tuple(segments))
 
         return edit
 
-    patch.set(archive, "add_object", add_object)
-
-
-def _at(manifest: Manifest, number: int, location: Location) -> Manifest:
-    segments = (
-        replace(segment, location=location) if segment.number == number else segment
-        for segment in manifest.segments
-    )
-    return replace(manifest, segments=tuple(segments))
+    patch.set(archive, "add_objects", add_objects)
 
 
 @mutation(
@@ -146,7 +146,7 @@ def takes_an_object_that_is_not_listed_for_an_orphan(patch: Patch) -> None:
 @mutation("", logs=True)
 def gives_the_objects_of_all_attempts_one_name(patch: Patch) -> None:
     """Who comes second deletes the object of the first as its own."""
-    patch.set(archive, "object_name", lambda number, _token: f"{number}-0")
+    patch.set(archive, "object_name", lambda numbers, _token: f"{numbers[0]}-0")
 
 
 @mutation("", logs=True)
@@ -212,3 +212,84 @@ def lists_the_ledger_for_deletion_and_keeps_the_segment_on_it(patch: Patch) -> N
         return replace(self, deleting=(*self.deleting, segment.ledger_id))
 
     patch.set(Manifest, "without_ledger", without_ledger)
+
+
+_COPIES = "tests/dlog/aio/test_archived_segments.py"
+
+
+@mutation("a copy of a namespace", logs=True)
+def deletes_what_a_copy_of_the_manifest_names(patch: Patch) -> None:
+    """Whoever has the manifest deletes."""
+
+    def hold_objects(*_: object, **__: object) -> Steps[None]:
+        return
+        yield
+
+    patch.set(manifest_steps, "hold_objects", hold_objects)
+
+
+@mutation(
+    "a copy of a namespace",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_a_copy_of_the_namespace_reads_objects_and_deletes_none",
+)
+def takes_any_mark_for_its_own(patch: Patch) -> None:
+    """What is in the manifest is not compared with what is in the storage."""
+    honest = object_owner.hold_objects
+
+    def hold_objects(node: ManifestSteps, incarnation: str, *, claim: bool = False) -> Steps[None]:
+        del claim
+        return honest(node, incarnation, claim=True)
+
+    patch.set(manifest_steps, "hold_objects", hold_objects)
+    patch.set(archive, "hold_objects", hold_objects)
+
+
+@mutation(
+    "a copy of a namespace",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_a_copy_of_the_namespace_reads_objects_and_deletes_none",
+)
+def owns_objects_wherever_the_metadata_store_is(patch: Patch) -> None:
+    """Then a copy that is like the original is the owner if it comes first."""
+    patch.set(uri, "places_of", lambda _uri: ("anywhere",))
+
+
+@mutation(
+    "a mark that comes late",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_a_token_is_kept_as_long_as_its_mark_may_be_there_or_come",
+)
+def forgets_the_token_of_an_attempt_that_failed(patch: Patch) -> None:
+    """Its mark may come still, and the log's own objects are then another's for good."""
+    honest = object_owner.try_owner
+
+    def try_owner(log: str, incarnation: str, seen: str, token: str, *, claim: bool) -> Edit:
+        edit = honest(log, incarnation, seen, token, claim=claim)
+
+        def forgetful(manifest: Manifest) -> Manifest:
+            after = edit(manifest)
+            return replace(after, owners=(after.owners[0], after.owners[-1]))
+
+        return forgetful
+
+    patch.set(object_owner, "try_owner", try_owner)
+
+
+@mutation(
+    "a copy of a namespace",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_an_older_state_that_is_put_back_is_refused_until_it_claims",
+)
+def archives_without_holding_the_objects(patch: Patch) -> None:
+    """A copy lets its ledgers go, and what is left is an object that is another's."""
+
+    def hold_objects(*_: object, **__: object) -> Steps[None]:
+        return
+        yield
+
+    patch.set(driver, "hold_objects", hold_objects)
