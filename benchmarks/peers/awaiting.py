@@ -11,8 +11,10 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from benchmarks import loops
@@ -32,6 +34,7 @@ from ledger import LedgerClient
 
 _MONOTONIC: Final = 1
 _LATER_S: Final = 0.02
+_OPENING_MAX: Final = 50
 
 
 class Awaiting:
@@ -39,6 +42,7 @@ class Awaiting:
         self._client = client
         self._append = loops.appended_many if many else loops.appended
         self._read = loops.chunks_read if many else loops.records_read
+        self._held = AsyncExitStack()
 
     async def _open(self, name: str) -> Log:
         return await Log.open(name, client=self._client)
@@ -48,9 +52,25 @@ class Awaiting:
         await log.append(FIRST)
         return log
 
-    async def throughput(self, name: str, size: float, seconds: float) -> Answer:
-        async with await self._begun(name) as log:
-            return _rated(await self._append(log, int(size), seconds))
+    async def _several(self, name: str, logs: float, stack: AsyncExitStack) -> list[Log]:
+        """Open logs of *name*, `_OPENING_MAX` at a time; *stack* closes them."""
+        if logs == 1:
+            return [await stack.enter_async_context(await self._begun(name))]
+        opening = asyncio.Semaphore(_OPENING_MAX)
+
+        async def opened(number: int) -> Log:
+            async with opening:
+                return await self._begun(f"{name}-{number}")
+
+        found = await asyncio.gather(*map(opened, range(int(logs))))
+        stack.push_async_callback(_closed, found)
+        return found
+
+    async def throughput(self, name: str, size: float, seconds: float, logs: float = 1) -> Answer:
+        async with AsyncExitStack() as stack:
+            opened = await self._several(name, logs, stack)
+            rates = await asyncio.gather(*[self._append(log, int(size), seconds) for log in opened])
+        return _rated((sum(count for count, _ in rates), max(took for _, took in rates)))
 
     async def fill(self, name: str, size: float, count: float) -> Answer:
         async with await self._open(name) as log:
@@ -74,7 +94,9 @@ class Awaiting:
         async with await self._begun(name) as log:
             return told(await loops.lone_times(log, int(size), seconds))
 
-    async def paced(self, name: str, size: float, rate: float, seconds: float) -> Answer:
+    async def paced(
+        self, name: str, size: float, rate: float, seconds: float, logs: float = 1
+    ) -> Answer:
         times = [0.0] * int(rate * seconds)
         payload = bytes(int(size))
 
@@ -83,32 +105,47 @@ class Awaiting:
             times[index] = time.perf_counter() - due
 
         def append(index: int, due: float) -> None:
+            log = opened[index % len(opened)]
             log.append_async(payload).add_done_callback(partial(confirmed, index, due))
 
-        async with await self._begun(name) as log:
+        async with AsyncExitStack() as stack:
+            opened = await self._several(name, logs, stack)
             await _send(rate, len(times), append)
-            await log.flush()
+            await asyncio.gather(*[log.flush() for log in opened])
         return told(times)
 
-    async def tailed(self, name: str, size: float, rate: float, seconds: float) -> Answer:
+    async def tailed(
+        self, name: str, size: float, rate: float, seconds: float, tails: float = 1
+    ) -> Answer:
         dues = [0.0] * int(rate * seconds)
 
         def append(index: int, due: float) -> None:
             dues[index] = due
             log.append_async(marked(int(size), index))
 
-        async with (
-            await self._begun(name) as log,
-            await Log.tail(name, client=self._client, start="end") as reader,
-        ):
-            began = asyncio.Event()
-            reading = asyncio.ensure_future(_tail(reader, dues, began))
-            while not began.is_set():
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(await self._begun(name))
+            begun, reading = list[asyncio.Event](), list[asyncio.Future[list[float]]]()
+            for _ in range(int(tails)):
+                tail = await Log.tail(name, client=self._client, start="end")
+                reader = await stack.enter_async_context(tail)
+                begun.append(asyncio.Event())
+                reading.append(asyncio.ensure_future(_tail(reader, dues, begun[-1])))
+            while not all(each.is_set() for each in begun):
                 log.append_async(marked(int(size), -1))
                 await asyncio.sleep(_LATER_S)
             await _send(rate, len(dues), append)
             async with asyncio.timeout(PATIENCE_S):
-                return told(await reading)
+                return told([*chain.from_iterable(await asyncio.gather(*reading))])
+
+    async def hold(self, name: str, logs: float) -> Answer:
+        began = time.perf_counter()
+        await self._several(name, logs, self._held)
+        return {"seconds": time.perf_counter() - began}
+
+    async def release(self, name: str) -> Answer:
+        await self._held.aclose()
+        return {"released": name}
 
     async def read(self, name: str, count: float) -> Answer:
         began = time.perf_counter()
@@ -117,6 +154,11 @@ class Awaiting:
             took = time.perf_counter() - began
         assert found == count, f"{found} records in {name}, not {count}"
         return {"seconds": took}
+
+
+async def _closed(logs: Sequence[Log]) -> None:
+    for at in range(0, len(logs), _OPENING_MAX):
+        await asyncio.gather(*[log.close() for log in logs[at : at + _OPENING_MAX]])
 
 
 def _rated(rate: loops.Rate) -> Answer:
@@ -188,7 +230,8 @@ async def main(uri: str, kind: str) -> None:
     await client.bookies.wait_for(BOOKIES, 60)
     awaiting = Awaiting(client, many=kind == "many")
     names = (
-        "throughput", "fill", "crash", "takeover", "lone", "paced", "tailed", "read"
+        "throughput", "fill", "crash", "takeover", "lone", "paced", "tailed", "read",
+        "hold", "release",
     )  # fmt: skip
     await serve_async({name: getattr(awaiting, name) for name in names})
     await client.close()

@@ -1,19 +1,25 @@
 """What a client process is asked: a line of words for each command, a line of JSON as its answer.
 
-    throughput NAME SIZE S     append records of SIZE bytes for S seconds: records, seconds
-    fill NAME SIZE COUNT       append COUNT records: records, seconds
-    crash NAME SIZE S          as throughput, and then be gone without closing: records, seconds
-    takeover NAME              open for writing and append one record: seconds
-    lone NAME SIZE S           append one at a time: times_us
-    paced NAME SIZE RATE S     append RATE a second, whatever the answers: times_us
-    tailed NAME SIZE RATE S    the same, until a reader beside the writer has them: times_us
-    read NAME COUNT            read COUNT records from the first on: seconds
+    throughput NAME SIZE S [LOGS]      append records of SIZE bytes for S seconds, to LOGS logs at
+                                       once: records, seconds
+    fill NAME SIZE COUNT               append COUNT records: records, seconds
+    crash NAME SIZE S                  as throughput, and be gone without closing: records, seconds
+    takeover NAME                      open for writing and append one record: seconds
+    lone NAME SIZE S                   append one at a time: times_us
+    paced NAME SIZE RATE S [LOGS]      append RATE a second, whatever the answers, to LOGS logs in
+                                       turns: times_us
+    tailed NAME SIZE RATE S [TAILS]    append RATE a second to one log, until a reader beside the
+                                       writer has them, or each of TAILS: times_us
+    read NAME COUNT                    read COUNT records from the first on: seconds
+    hold NAME LOGS                     open LOGS logs, append one record to each: seconds
+    release NAME                       close what is held
 
 Where neither COUNT nor `takeover` says how many, one record comes first that nobody counts: a log
 is really there once something is in it. All times of `paced` and `tailed` count from when a record
 was due, not from when its sender came to it. What is due within half a millisecond is due at its
-end, together. `java/Loops.java` is the same for clients in Java; there, `lead NAME` opens for
-writing and says who leads, and `next` appends one record to that.
+end, together. Of several logs, each is NAME, a dash and its number. `java/Loops.java` is the same
+for clients in Java; there, `lead NAME` opens for writing and says who leads, and `next` appends one
+record to that.
 """
 
 import asyncio

@@ -43,6 +43,10 @@ class Sizes:
     catch_up_slow: int = 100_000
     """Of a system with an entry for each record."""
     written: int = 500_000
+    logs: int = 1000
+    """Of one client or of ten, each with `LOG_RATE` appends a second."""
+    idle: int = 10_000
+    tails: int = 100
     settle_s: float = 20.0
     """Until what was acknowledged is where it stays: BookKeeper flushes every 10 s."""
 
@@ -50,8 +54,9 @@ class Sizes:
 _TRIES: Final = 3
 
 QUICK: Final = Sizes(
-    seconds=0.3, warm_s=0.3, catch_up=5000, catch_up_slow=5000, written=5000, settle_s=1.0
-)
+    seconds=0.3, warm_s=0.3, catch_up=5000, catch_up_slow=5000, written=5000, logs=20, idle=20,
+    tails=5, settle_s=1.0,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -191,8 +196,59 @@ async def written(on: On, system: str, _: float) -> Measured:
     return {"written": taken / (100 * count)}
 
 
+LOG_RATE: Final = 20
+ABREAST: Final = 16
+
+
+async def many_logs(on: On, system: str, seconds: float, *, clients: int) -> Measured:
+    """Each of `Sizes.logs` has `LOG_RATE` appends a second, by *clients* processes."""
+    each = on.sizes.logs // clients
+    asked = [
+        (await on.cluster.client(system, number)).ask(
+            "paced", on.fresh(), 100, each * LOG_RATE, seconds, each
+        )
+        for number in range(clients)
+    ]
+    answers = await asyncio.gather(*asked)
+    times = [time for answer in answers for time in answer["times_us"]]
+    return _latencies(f"logs-{clients}", {"times_us": times})
+
+
+async def abreast(on: On, system: str, seconds: float) -> Measured:
+    client = await on.cluster.client(system)
+    answer = await client.ask("throughput", on.fresh(), 100, seconds, ABREAST)
+    return {"abreast": answer["records"] / answer["seconds"] / 1e3}
+
+
+async def many_tails(on: On, system: str, seconds: float) -> Measured:
+    client = await on.cluster.client(system)
+    asked = client.ask("tailed", on.fresh(), 100, 200, seconds, on.sizes.tails)
+    return _latencies("tails", await asked)
+
+
+async def idle(on: On, system: str, seconds: float) -> Measured:
+    """What open logs cost that nobody appends to, of the client and of its servers."""
+    client, name = await on.cluster.client(system), on.fresh()
+    own, servers = [client.pid], on.cluster.pids(system)
+    empty = Usage.of(own)
+    opened = await client.ask("hold", name, on.sizes.idle)
+    own_before, servers_before = Usage.of(own), Usage.of(servers)
+    await asyncio.sleep(seconds)
+    own_after, servers_after = Usage.of(own), Usage.of(servers)
+    await client.ask("release", name)
+    return {
+        "idle-opening": opened["seconds"] / on.sizes.idle * 1e3,
+        "idle-rss": (own_after.resident_bytes - empty.resident_bytes) / on.sizes.idle / 1e3,
+        "idle-cpu": (own_after.cpu_s - own_before.cpu_s) / seconds * 100,
+        "idle-cpu-servers": (servers_after.cpu_s - servers_before.cpu_s) / seconds * 100,
+    }
+
+
 _WRITERS: Final = (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, BOOKKEEPER, WHEN_EMPTY)
 _PROMPT: Final = (AIO, BLOCKING, KAFKA, CONFLUENT, BUFFERED, IMMEDIATE, BOOKKEEPER, WHEN_EMPTY)
+
+
+_SEVERAL: Final = (AIO, KAFKA, BUFFERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,5 +273,10 @@ ROWS: Final[Mapping[str, Row]] = {
         catch_up, (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, WHEN_EMPTY), uncached=False
     ),
     "takeover": Row(takeover, (AIO, STANDBY, KAFKA, BUFFERED, WHEN_EMPTY)),
+    "logs-1": Row(partial(many_logs, clients=1), _SEVERAL),
+    "logs-10": Row(partial(many_logs, clients=10), _SEVERAL),
+    "abreast": Row(abreast, _SEVERAL),
+    "tails": Row(many_tails, _SEVERAL),
+    "idle": Row(idle, (AIO,), warm=False),
     "written": Row(written, (AIO, KAFKA, BUFFERED, WHEN_EMPTY), warm=False),
 }

@@ -108,19 +108,22 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def client(self, name: str) -> Client:
-        """Return the client of system *name*. Raises `PeerMissing`, and `ChildFailed` of dlog."""
-        if name not in self._clients:
+    async def client(self, name: str, number: int = 0) -> Client:
+        """Return the client of system *name*, or its *number*-th one beside that. Raises
+        `PeerMissing`, and `ChildFailed` of dlog."""
+        key = f"{name} {number}" if number else name
+        if key not in self._clients:
             command = await self._command(name)
-            log = self.directory / f"client-{name.replace(' ', '-').replace(',', '')}.log"
-            client = await Client.start(name, command, log)
+            log = self.directory / f"client-{key.replace(' ', '-').replace(',', '')}.log"
+            client = await Client.start(key, command, log)
             self._stack.push_async_callback(client.stop)
-            self._clients[name] = client
-        return self._clients[name]
+            self._clients[key] = client
+        return self._clients[key]
 
     async def forget(self, name: str) -> None:
-        """End the client of system *name*; `client` starts another."""
-        await self._clients.pop(name).stop()
+        """End the clients of system *name*; `client` starts others."""
+        for key in [key for key in self._clients if key.rstrip("0123456789 ") == name]:
+            await self._clients.pop(key).stop()
 
     def pids(self, name: str) -> list[int]:
         """Return the processes that serve system *name*. Metadata are on a ZooKeeper that is not

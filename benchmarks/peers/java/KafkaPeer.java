@@ -1,9 +1,11 @@
 import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
+import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -42,47 +44,69 @@ final class KafkaPeer implements Loops.Peer {
 
     @Override
     public Loops.Log open(String name) throws Exception {
+        return open(List.of(name)).get(0);
+    }
+
+    /** One producer for all of them, as Kafka advises; it ends with the first that is closed. */
+    @Override
+    public List<Loops.Log> open(List<String> names) throws Exception {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
-            admin.createTopics(List.of(new NewTopic(name, 1, (short) 3).configs(topic))).all().get();
+            admin.createTopics(names.stream()
+                    .map(name -> new NewTopic(name, 1, (short) 3).configs(topic))
+                    .collect(Collectors.toList())).all().get();
         } catch (ExecutionException error) {
             if (!(error.getCause() instanceof TopicExistsException)) {
                 throw error;
             }
         }
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(producing);
-        for (int left = 100; producer.partitionsFor(name).get(0).leader() == null; left--) {
-            if (left == 0) {
-                throw new IllegalStateException(name + " has no leader");
+        List<Loops.Log> logs = new ArrayList<>();
+        for (String name : names) {
+            for (int left = 100; producer.partitionsFor(name).get(0).leader() == null; left--) {
+                if (left == 0) {
+                    throw new IllegalStateException(name + " has no leader");
+                }
+                Thread.sleep(50);
             }
-            Thread.sleep(50);
+            logs.add(new Topic(producer, name));
         }
-        return new Loops.Log() {
-            @Override
-            public void append(byte[] record, Runnable acknowledged) {
-                producer.send(new ProducerRecord<>(name, record), (metadata, error) -> {
-                    if (error == null) {
-                        acknowledged.run();
-                    } else {
-                        Loops.failed(error);
-                    }
-                });
-            }
+        return logs;
+    }
 
-            @Override
-            public int window(int size) {
-                return Integer.MAX_VALUE; // it blocks when its buffer is full
-            }
+    private static final class Topic implements Loops.Log {
+        private final KafkaProducer<byte[], byte[]> producer;
+        private final String name;
 
-            @Override
-            public void close() {
-                producer.close();
-            }
+        Topic(KafkaProducer<byte[], byte[]> producer, String name) {
+            this.producer = producer;
+            this.name = name;
+        }
 
-            @Override
-            public void abandon() {
-                producer.close(Duration.ZERO);
-            }
-        };
+        @Override
+        public void append(byte[] record, Runnable acknowledged) {
+            producer.send(new ProducerRecord<>(name, record), (metadata, error) -> {
+                if (error == null) {
+                    acknowledged.run();
+                } else {
+                    Loops.failed(error);
+                }
+            });
+        }
+
+        @Override
+        public int window(int size) {
+            return Integer.MAX_VALUE; // it blocks when its buffer is full
+        }
+
+        @Override
+        public void close() {
+            producer.close();
+        }
+
+        @Override
+        public void abandon() {
+            producer.close(Duration.ZERO);
+        }
     }
 
     private KafkaConsumer<byte[], byte[]> consumer(TopicPartition partition) {

@@ -1,12 +1,19 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /**
  * What a client of a peer is asked to do: a command a line comes in, a line of JSON goes out. The
@@ -17,6 +24,22 @@ final class Loops {
     interface Peer {
         /** Open the log or topic for writing, taking it over if that is what it takes. */
         Log open(String name) throws Exception;
+
+        /** Open several, some of them at once. */
+        default List<Log> open(List<String> names) throws Exception {
+            ExecutorService opening = Executors.newFixedThreadPool(OPENING_MAX);
+            try {
+                List<Callable<Log>> calls = new ArrayList<>();
+                names.forEach(name -> calls.add(() -> open(name)));
+                List<Log> opened = new ArrayList<>();
+                for (Future<Log> each : opening.invokeAll(calls)) {
+                    opened.add(each.get());
+                }
+                return opened;
+            } finally {
+                opening.shutdown();
+            }
+        }
 
         /** Read *count* records from the first on; return how many seconds that took. */
         double read(String name, long count) throws Exception;
@@ -49,6 +72,7 @@ final class Loops {
         boolean see(ByteBuffer record);
     }
 
+    private static final int OPENING_MAX = 16;
     private static final long TICK_NS = 500_000;
     private static final int LONE_MAX = 5000;
     private static final long PATIENCE_S = 120;
@@ -89,21 +113,29 @@ final class Loops {
         double[] more = Arrays.stream(words).skip(2).mapToDouble(Double::parseDouble).toArray();
         switch (words[0]) {
             case "throughput":
-                return append(name, (int) more[0], more[1], Long.MAX_VALUE, false);
+                return append(begun(name, (int) more[0], at(more, 2)), (int) more[0], more[1],
+                        Long.MAX_VALUE, false);
             case "fill":
-                return append(name, (int) more[0], PATIENCE_S, (long) more[1], false);
+                return append(List.of(peer.open(name)), (int) more[0], PATIENCE_S, (long) more[1],
+                        false);
             case "crash":
-                return append(name, (int) more[0], more[1], Long.MAX_VALUE, true);
+                return append(List.of(begun(name, (int) more[0])), (int) more[0], more[1],
+                        Long.MAX_VALUE, true);
             case "lone":
                 return lone(name, (int) more[0], more[1]);
             case "paced":
-                return paced(name, (int) more[0], more[1], more[2]);
+                return paced(begun(name, (int) more[0], at(more, 3)), (int) more[0], more[1],
+                        more[2]);
             case "tailed":
-                return tailed(name, (int) more[0], more[1], more[2]);
+                return tailed(name, (int) more[0], more[1], more[2], at(more, 3));
             case "read":
                 return String.format("{\"seconds\": %f}", peer.read(name, (long) more[0]));
             case "takeover":
                 return takeover(name);
+            case "hold":
+                return hold(name, (int) more[0]);
+            case "release":
+                return release();
             case "lead":
                 return lead(name);
             case "next":
@@ -113,26 +145,59 @@ final class Loops {
         }
     }
 
+    /** Return how many logs or tails: one, unless a command ends with a number of them. */
+    private static int at(double[] more, int index) {
+        return more.length > index ? (int) more[index] : 1;
+    }
+
     /** Open a log for writing, and append a record that nobody counts: now it is really there. */
     private Log begun(String name, int size) throws Exception {
-        Log log = peer.open(name);
+        return begun(name, size, 1).get(0);
+    }
+
+    private List<Log> begun(String name, int size, int count) throws Exception {
+        List<Log> logs = count == 1 ? List.of(peer.open(name)) : peer.open(
+                IntStream.range(0, count).mapToObj(each -> name + "-" + each)
+                        .collect(Collectors.toList()));
         Semaphore done = new Semaphore(0);
-        log.append(marked(size, -1), done::release);
-        done.acquire();
-        return log;
+        for (Log log : logs) {
+            log.append(marked(size, -1), done::release);
+        }
+        done.acquire(count);
+        return logs;
+    }
+
+    private static void close(List<Log> logs) throws Exception {
+        for (Log log : logs) {
+            log.close();
+        }
+    }
+
+    private List<Log> held = List.of();
+
+    private String hold(String name, int count) throws Exception {
+        long began = System.nanoTime();
+        held = begun(name, 100, count);
+        return String.format("{\"seconds\": %f}", (System.nanoTime() - began) / 1e9);
+    }
+
+    private String release() throws Exception {
+        close(held);
+        held = List.of();
+        return "{\"released\": 1}";
     }
 
     private static byte[] marked(int size, long index) {
         return ByteBuffer.allocate(size).putLong(0, index).array();
     }
 
-    private String append(String name, int size, double seconds, long most, boolean crash)
+    private String append(List<Log> logs, int size, double seconds, long most, boolean crash)
             throws Exception {
-        Log log = most == Long.MAX_VALUE ? begun(name, size) : peer.open(name);
         byte[] record = new byte[size];
-        Pending pending = new Pending(log.window(size));
+        Pending pending = new Pending(logs.get(0).window(size));
         long began = System.nanoTime(), end = began + (long) (seconds * 1e9), count = 0;
-        while (count < most && System.nanoTime() < end) {
+        for (int turn = 0; count < most && System.nanoTime() < end; turn++) {
+            Log log = logs.get(turn % logs.size());
             long until = Math.min(count + 100, most);
             for (; count < until; count++) {
                 pending.append(log, record);
@@ -141,9 +206,9 @@ final class Loops {
         pending.awaitNone();
         double took = (System.nanoTime() - began) / 1e9;
         if (crash) {
-            log.abandon();
+            logs.get(0).abandon();
         } else {
-            log.close();
+            close(logs);
         }
         return String.format("{\"records\": %d, \"seconds\": %f}", count, took);
     }
@@ -202,20 +267,19 @@ final class Loops {
         return told(Arrays.copyOf(times, count));
     }
 
-    private String paced(String name, int size, double rate, double seconds) throws Exception {
-        Log log = begun(name, size);
+    private String paced(List<Log> logs, int size, double rate, double seconds) throws Exception {
         long[] times = new long[(int) (rate * seconds)];
         Semaphore done = new Semaphore(0);
         byte[] record = new byte[size];
         send(rate, times.length, (index, due) ->
-                log.append(record, () -> {
+                logs.get(index % logs.size()).append(record, () -> {
                     times[index] = System.nanoTime() - due;
                     done.release();
                 }));
         if (!done.tryAcquire(times.length, PATIENCE_S, TimeUnit.SECONDS)) {
             throw new IllegalStateException("not all was acknowledged");
         }
-        log.close();
+        close(logs);
         return told(times);
     }
 
@@ -236,13 +300,60 @@ final class Loops {
         }
     }
 
-    private String tailed(String name, int size, double rate, double seconds) throws Exception {
+    private String tailed(String name, int size, double rate, double seconds, int tails)
+            throws Exception {
         Log log = begun(name, size);
         Pending pending = new Pending(Long.MAX_VALUE);
-        long[] dues = new long[(int) (rate * seconds)], times = new long[dues.length];
-        AtomicLong seen = new AtomicLong();
-        Semaphore reads = new Semaphore(0);
-        Thread tail = new Thread(() -> {
+        long[] dues = new long[(int) (rate * seconds)];
+        List<Tail> all = new ArrayList<>();
+        for (int each = 0; each < tails; each++) {
+            all.add(new Tail(name, dues));
+        }
+        all.forEach(Thread::start);
+        for (Tail tail : all) {
+            for (int left = 1000; !tail.reads.tryAcquire(20, TimeUnit.MILLISECONDS); left--) {
+                if (left == 0) {
+                    throw new IllegalStateException("the tail saw nothing");
+                }
+                pending.append(log, marked(size, -1));
+            }
+        }
+        send(rate, dues.length, (index, due) -> {
+            dues[index] = due;
+            pending.append(log, marked(size, index));
+        });
+        for (Tail tail : all) {
+            for (int left = TAIL_WAITS_MAX; tail.isAlive() && left > 0; left--) {
+                pending.append(log, marked(size, -1)); // some show a record with the next one only
+                tail.join(5);
+            }
+            if (tail.seen.get() != dues.length) {
+                throw new IllegalStateException(
+                        "the tail saw " + tail.seen + " of " + dues.length);
+            }
+        }
+        pending.awaitNone();
+        log.close();
+        return told(all.stream().flatMapToLong(tail -> Arrays.stream(tail.times)).toArray());
+    }
+
+    /** A reader of what is appended from now on. */
+    private final class Tail extends Thread {
+        final long[] times;
+        final AtomicLong seen = new AtomicLong();
+        final Semaphore reads = new Semaphore(0);
+        private final String name;
+        private final long[] dues;
+
+        Tail(String name, long[] dues) {
+            this.name = name;
+            this.dues = dues;
+            times = new long[dues.length];
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
             try {
                 peer.tail(name, record -> {
                     long now = System.nanoTime(), index = record.getLong(record.position());
@@ -256,29 +367,7 @@ final class Loops {
             } catch (Exception error) {
                 error.printStackTrace();
             }
-        });
-        tail.setDaemon(true);
-        tail.start();
-        for (int left = 1000; !reads.tryAcquire(20, TimeUnit.MILLISECONDS); left--) {
-            if (left == 0) {
-                throw new IllegalStateException("the tail saw nothing");
-            }
-            pending.append(log, marked(size, -1));
         }
-        send(rate, dues.length, (index, due) -> {
-            dues[index] = due;
-            pending.append(log, marked(size, index));
-        });
-        for (int left = TAIL_WAITS_MAX; tail.isAlive() && left > 0; left--) {
-            pending.append(log, marked(size, -1)); // some show a record with the next one only
-            tail.join(5);
-        }
-        if (seen.get() != times.length) {
-            throw new IllegalStateException("the tail saw " + seen + " of " + times.length);
-        }
-        pending.awaitNone();
-        log.close();
-        return told(times);
     }
 
     private String takeover(String name) throws Exception {
