@@ -29,7 +29,7 @@ from dlog.protocol.record_trace import WrittenBy, holders_of, judged, written_by
 from dlog.protocol.seek import Index
 from ledger.client import LedgerClient
 from ledger.entry import ReplicaFault
-from ledger.errors import EntryLost, EntryUnavailable, LogError
+from ledger.errors import EntryLost, EntryUnavailable, LogError, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found
@@ -71,7 +71,7 @@ class TracedRecord:
     ledger_id: LedgerId
     entry_id: EntryId
     metadata: LedgerMetadata | None
-    """None: the segment has left the bookies, and its entry was read from its object."""
+    """None: the segment is on bookies no more, and its entry was read from its object."""
     custom: Mapping[str, bytes]
     """Custom metadata of the ledger."""
     writer: WrittenBy
@@ -101,8 +101,8 @@ async def trace_record(
 
     An entry that nobody can give is traced all the same; of an offset, the first one on the way to
     it that cannot be read. Raises `NoSuchLog`, `InvalidPosition` if there is no such record,
-    `Trimmed`, `NoSuchLedger` if its ledger is lost, `BookieUnavailable` if it is not known how far
-    an open ledger goes."""
+    `Trimmed`, `NoSuchLedger` if its ledger is lost and it has no object, `BookieUnavailable` if it
+    is not known how far an open ledger goes."""
     node = ManifestNode(client.store, log)
     manifest, _ = await node.read()
     check_living(manifest, log)
@@ -115,7 +115,12 @@ async def trace_record(
     metadata: LedgerMetadata | None = None
     replicas: tuple[TracedReplica, ...] = ()
     if found.segment.location.on_bookies:
-        metadata = await client.describe(ledger_id)
+        try:
+            metadata = await client.describe(ledger_id)
+        except NoSuchLedger:  # it left the bookies since the manifest was read, or was lost there
+            if found.segment.location.object is None:
+                raise
+    if metadata is not None:
         custom = metadata.custom
         replicas = await _replicas(
             client, ledger_id, metadata, EntryId(found.entry), timeout_s, security

@@ -806,6 +806,23 @@ async def test_on_real_bookies_a_trace_reads_the_object_and_names_no_bookie(
             assert (await log.append(b"next")).offset == 2 * ENTRIES
 
 
+async def test_a_trace_reads_the_object_of_a_segment_in_both_places_whose_ledger_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with written_on_bookies() as (_, client, segments):
+        await put_at_level(client, ARCHIVE)
+        stored = {"archive": f"file://{tmp_path}/objects", "local_keep_s": "1h"}
+        await update_settings("a", stored, client=client)
+        await archive_log("a", client=client)
+        on_bookies = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        assert on_bookies.metadata is not None
+        assert on_bookies.segment.location.object is not None
+        await client.delete(segments[1].ledger_id)
+        traced = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        assert (traced.record, traced.metadata, traced.replicas) == (on_bookies.record, None, ())
+        assert traced.writer == on_bookies.writer
+
+
 async def test_keys_are_not_rewrapped_while_an_object_would_keep_the_old_one(
     tmp_path: Path,
 ) -> None:
