@@ -49,10 +49,12 @@ _SECONDS: Final = (
 _WITH_UNITS: Final = ("record_bytes_max", *_SIZES, *_SECONDS)
 _SWITCHES: Final = ("retention_waits_for_consumers", "degraded_writes")
 _SECOND_MIN: Final = 0.001
-_STORAGE: Final = re.compile(r"(?:(?:s3|gs|az)://[A-Za-z0-9._-]+|file://)(?:/[A-Za-z0-9._+= -]+)+")
+STORAGE_URI: Final = re.compile(
+    r"(?:(?:s3|gs|az)://[A-Za-z0-9._-]+|file://)(?:/[A-Za-z0-9._+= -]+)+"
+)
 """A prefix or a directory is always named, so that objects of others are never beside those of a
 log."""
-_STORAGE_CHARS_MAX: Final = 512
+STORAGE_CHARS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,13 +248,13 @@ def _text(name: str, value: object) -> str:
 def _storage(name: str, value: object) -> str:
     """Return the URI of an object storage, without a slash at its end; empty: none."""
     uri = _text(name, value).rstrip("/")
-    if uri and not (_STORAGE.fullmatch(uri) and len(uri) <= _STORAGE_CHARS_MAX):
+    if uri and not (STORAGE_URI.fullmatch(uri) and len(uri) <= STORAGE_CHARS_MAX):
         shown = "..."  # it may have a password
         raise InvalidSettings(
             name,
             shown,
             "use s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX or "
-            f"file:///DIRECTORY, with {_STORAGE_CHARS_MAX} characters at most and no credentials",
+            f"file:///DIRECTORY, with {STORAGE_CHARS_MAX} characters at most and no credentials",
         )
     return uri
 

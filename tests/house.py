@@ -16,9 +16,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 515,
-    "product lines": 110_700,
-    "test lines": 144_400,
+    "product files": 516,
+    "product lines": 111_300,
+    "test lines": 145_000,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

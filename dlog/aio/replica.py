@@ -289,14 +289,16 @@ class Replica(Generic[M]):
         *machine* is as a new one, and belongs to the replica from now on. *address* is where
         clients reach this replica, *candidate* its name for people (``host:pid`` unless given):
         `NotLeader` of other replicas tells both. *executor*: where the machine is used, by one call
-        at a time, instead of on the event loop. *snapshots*: a directory for snapshots, as
-        ``file:///directory``, which replicas may share; the newest whole one there is where this
-        begins, else the beginning of the log. *policy* says when they are written. The others are
-        those of `Standby.open`; at *lifeline_host* the leader also takes what others forward.
+        at a time, instead of on the event loop. *snapshots*: where snapshots are, a directory as
+        ``file:///directory`` or object storage as ``s3://BUCKET/PREFIX``, which replicas may share;
+        the newest whole one there is where this begins, else the beginning of the log. *policy*
+        says when they are written. The others are those of `Standby.open`; at *lifeline_host* the
+        leader also takes what others forward.
 
         Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
-        `SnapshotsUnusable`, `SnapshotTooNew`, `SnapshotAhead`, `DamagedSnapshot` (again with
-        another *machine*, then), what the machine's `restore` raises, and what connecting raises.
+        `SnapshotsUnusable`, `ArchiveMissing`, what object storage raises, `SnapshotTooNew`,
+        `SnapshotAhead`, `DamagedSnapshot` (again with another *machine*, then), what the machine's
+        `restore` raises, and what connecting raises.
         What ends the replica later is `error`; each call raises it."""
         check_name(name)
         count_of(machine.version, "version", least=0, most=VERSION_MAX)
@@ -315,9 +317,7 @@ class Replica(Generic[M]):
             manifest, _ = await node.read()
             store = None
             if snapshots is not None:
-                store = await asyncio.to_thread(
-                    SnapshotStore, snapshots, name, manifest.incarnation
-                )
+                store = await SnapshotStore.open(snapshots, name, manifest.incarnation)
             replica = cls(
                 ledgers,
                 name,

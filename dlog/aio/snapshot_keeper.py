@@ -4,15 +4,20 @@ The store is registered with the log as a consumer, whose position is the oldest
 kept: what lies below it is not needed here. So retention that waits for consumers waits for it, and
 one that truncates takes nothing that another store, or any other consumer, has still to read.
 
+The names of the snapshots that are kept are committed with that position, before others are deleted
+and the log is truncated. So a replica finds one that it can continue from, whatever a list of the
+store lacks.
+
 Invariants:
     one snapshot is under way at a time; a failure is logged, and tried again when the next is due
+    no snapshot is deleted that is noted, and none is noted that was not read as a whole
     the log is truncated only below a snapshot that was just read as a whole
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +29,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.consumer import open_state
 from dlog.aio.replica_registry import read_replicas
 from dlog.aio.store import ConsumerNode, ManifestNode, delete_listed, read_consumers
-from dlog.errors import DamagedSnapshot, LogClosed, SnapshotAhead
+from dlog.errors import DamagedSnapshot, LogClosed, NoSuchConsumer, SnapshotAhead
 from dlog.position import Start
 from dlog.protocol.consumer_steps import Stored
 from dlog.protocol.edits import trim
@@ -118,12 +123,14 @@ class SnapshotKeeper:
 
     async def _restore_newest(self) -> bool:
         damage: DamagedSnapshot | None = None
+        noted = await self._noted()
         for _ in range(RESTORES_MAX):
-            opened = await asyncio.to_thread(
-                self._store.open_newest, self._state.offset, self._advance
-            )
+            opened = await self._store.open_newest(self._state.offset, noted, self._advance)
             if opened is None:
-                break
+                before, noted = noted, await self._noted()
+                if noted == before:
+                    break
+                continue  # others took the place of what was noted
             file, header, source = opened
             with source:
                 await self._check_reached(header)
@@ -158,7 +165,9 @@ class SnapshotKeeper:
         self.newest = file.offset
         self._restart(file.offset)
         metrics.REPLICA_SNAPSHOTS.add("restored")
-        _log.info("snapshot_restored", log=header.log, offset=file.offset, path=file.path)
+        _log.info(
+            "snapshot_restored", log=header.log, offset=file.offset, path=self._store.place(file)
+        )
 
     async def register(self) -> None:
         """Let the log know that this store needs all it has. Names of files say nothing of what it
@@ -216,7 +225,7 @@ class SnapshotKeeper:
 
     async def _write(self) -> None:
         try:
-            newest = await asyncio.to_thread(self._store.newest_whole, self._offset)
+            newest = await self._store.newest_whole(self._offset)
             if newest is not None:
                 self._bytes = 0
                 self.newest = newest.offset
@@ -242,26 +251,23 @@ class SnapshotKeeper:
         capture = partial(self._state.capture, self._store.incarnation, now_ms=now_ms())
         captured = await self._on_state(capture)
         self._bytes = 0
-        file = await asyncio.to_thread(self._store.newest_whole, captured.header.offset - 1)
+        file = await self._store.newest_whole(captured.header.offset - 1)
         if file is None:
-            write = partial(
-                self._store.write,
-                captured.header,
-                captured.table,
-                captured.write_state,
-                self._advance,
-            )
             with self._under_way():
-                file = await asyncio.to_thread(write)
+                file = await self._store.write(
+                    captured.header, captured.table, captured.write_state, self._advance
+                )
+            place = self._store.place(file)
             metrics.REPLICA_SNAPSHOTS.add("written")
-            _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=file.path)
+            _log.info("snapshot_written", log=self._node.log, offset=file.offset, path=place)
         self.newest = file.offset
         self._restart(file.offset)
-        kept = await asyncio.to_thread(self._store.keep_newest, self._policy.keep, file)
+        kept, surplus = await self._store.sort_out(self._policy.keep, file)
         if kept:  # else all were damaged since they were written
-            await self._commit(kept[-1].offset)
-            if self._policy.truncate and len(kept) == self._policy.keep:
-                await self._truncate(kept[-1])
+            await self._commit(kept)
+        await self._store.delete(surplus)
+        if self._policy.truncate and len(kept) == self._policy.keep:
+            await self._truncate(kept[-1])
         return file.offset
 
     async def _truncate(self, oldest: SnapshotFile) -> None:
@@ -298,17 +304,34 @@ class SnapshotKeeper:
             await self._node.write(manifest, version)
         await delete_listed(self._ledgers, self._node, manifest)
 
-    async def _commit(self, position: int) -> None:
+    async def _commit(self, kept: Sequence[SnapshotFile]) -> None:
+        """Note that the store has *kept*, newest first, and needs nothing below them."""
+        position, note = kept[-1].offset, " ".join(file.name for file in kept)
         node, stored = await self._consumer(position)
         opened, name = stored[0], node.name
         await node.edit(
-            lambda state: state.committed(position, by=opened, name=name, now_ms=now_ms()), stored
+            lambda state: state.committed(
+                position, by=opened, name=name, now_ms=now_ms(), note=note
+            ),
+            stored,
         )
+
+    async def _noted(self) -> list[str]:
+        """Return the names of the snapshots that the store has for certain, unless others took
+        their place since."""
+        try:
+            state, _ = await (await self._consumer_node()).read()
+        except NoSuchConsumer:
+            return []
+        return state.note.split()
+
+    async def _consumer_node(self) -> ConsumerNode:
+        name = CONSUMER_PREFIX + await self._store.identity()
+        return ConsumerNode(self._ledgers.store, self._node.log, name)
 
     async def _consumer(self, start: Start) -> tuple[ConsumerNode, Stored]:
         """Return the consumer that this store is, which begins at *start* if it is new."""
-        name = CONSUMER_PREFIX + await asyncio.to_thread(self._store.identity)
-        node = ConsumerNode(self._ledgers.store, self._node.log, name)
+        node = await self._consumer_node()
         stored = await open_state(
             self._ledgers,
             self._node,

@@ -1,4 +1,5 @@
-"""Object storage: S3, Google Cloud Storage, Azure, or a directory. The library is obstore.
+"""Object storage: S3, Google Cloud Storage, Azure, a directory, or memory of this process. The
+library is obstore.
 
 An object is written once, under a name that no other attempt has, and never changed. All calls are
 asynchronous: the library works in threads of its own. It repeats what may pass for `RETRY_S`; what
@@ -288,6 +289,8 @@ def _store_at(root: str) -> "ObjectStore":
     except ImportError:
         raise ArchiveMissing(root) from None
     try:
+        if root.startswith("memory:"):
+            return from_url("memory:///")
         if root.startswith("file:"):
             return from_url(root, mkdir=True)
         return from_url(

@@ -38,8 +38,8 @@ Snapshots = Annotated[
     typer.Option(
         "--snapshots",
         metavar="URI",
-        help="Directory with snapshots, as file:///dir; repeat it for several. Default: those "
-        "of the running replicas.",
+        help="Store of snapshots, as file:///dir or s3://bucket/dir; repeat it for several. "
+        "Default: those of the running replicas.",
         show_default=False,
     ),
 ]
@@ -138,7 +138,7 @@ def show(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Show the replicas of a log, and the snapshots in their directories.
+    """Show the replicas of a log, and the snapshots in their stores.
 
     Snapshots are read at their beginning and end only: 'dlog replica verify' reads all of them."""
 
@@ -183,7 +183,7 @@ def snapshot(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Replica that writes it. Default: a standby with a directory of snapshots, else "
+            help="Replica that writes it. Default: a standby with a store of snapshots, else "
             "the leader.",
             show_default=False,
         ),
@@ -235,7 +235,7 @@ def verify(
 
     Checks checksums, that each is of this log, and that its offset and epoch are not ahead of the
     log. Exits with 1 if one is damaged, ahead, or of a newer version; if none can be restored
-    and the log was truncated; or if there is no directory to look at."""
+    and the log was truncated; or if there is no store to look at."""
 
     async def command() -> bool:
         from dlog.aio.maintain.snapshot_check import check_store
@@ -244,7 +244,7 @@ def verify(
         stores = snapshots or stores_of(await list_replicas(log, uri=uri))
         if not stores:
             raise failed(
-                f"no running replica of log {log!r} has a directory of snapshots; give it with "
+                f"no running replica of log {log!r} has a store of snapshots; give it with "
                 "--snapshots"
             )
         healthy = True
@@ -301,8 +301,8 @@ def _writer_among(
     stored = [each for each in running if each.record.snapshots]
     if not stored:
         raise failed(
-            f"no running replica of log {log!r} has a directory of snapshots; open one with "
-            "snapshots='file:///directory'"
+            f"no running replica of log {log!r} has a store of snapshots; open one with "
+            "snapshots='file:///directory' or 's3://bucket/prefix'"
         )
     return min(stored, key=lambda each: each.record.role == "leader")
 

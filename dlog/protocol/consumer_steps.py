@@ -67,6 +67,8 @@ class ConsumerState:
     """Who opened or reset it last; for people."""
     updated_ms: int = 0
     """When it changed last; for people."""
+    note: str = ""
+    """Committed with the position: by a store, the names of the snapshots that it keeps."""
 
     def opened(self, *, exclusive: bool, owner: str, now_ms: int) -> Self:
         """Return the state once a process opened it; the same one if nothing changes.
@@ -78,7 +80,7 @@ class ConsumerState:
             self, epoch=self.epoch + 1, exclusive=exclusive, owner=owner, updated_ms=now_ms
         )
 
-    def committed(self, offset: int, *, by: Self, name: str, now_ms: int) -> Self:
+    def committed(self, offset: int, *, by: Self, name: str, now_ms: int, note: str = "") -> Self:
         """Return the state with everything below *offset* processed, as a handle reports it.
 
         *by* is the state it was opened with. Raises `ConsumerFenced`."""
@@ -86,7 +88,7 @@ class ConsumerState:
             raise ConsumerFenced(name, self.owner)
         if offset <= self.position:
             return self
-        return replace(self, position=offset, updated_ms=now_ms)
+        return replace(self, position=offset, updated_ms=now_ms, note=note)
 
     def was_reset(self, offset: int, *, owner: str, now_ms: int) -> Self:
         """Return the state that begins again at *offset*; no open handle may commit any more."""
@@ -108,6 +110,7 @@ def encode(state: ConsumerState) -> bytes:
         exclusive=state.exclusive,
         owner=state.owner,
         updated_ms=state.updated_ms,
+        note=state.note,
     ).SerializeToString(deterministic=True)
 
 
@@ -129,6 +132,7 @@ def decode(value: bytes, *, path: str) -> ConsumerState:
         exclusive=node.exclusive,
         owner=node.owner,
         updated_ms=node.updated_ms,
+        note=node.note,
     )
 
 

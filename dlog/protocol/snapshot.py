@@ -45,6 +45,9 @@ _END: Final = b"dlogsend"
 _HEAD: Final = struct.Struct("<8sHII")
 _SIZE: Final = struct.Struct("<Q")
 _FOOT: Final = struct.Struct("<I8s")
+GLANCE_BYTES: Final = _HEAD.size + HEADER_BYTES_MAX
+"""`glance_at_snapshot` reads nothing that is further from the beginning and from the end."""
+KEEP_MAX: Final = 64
 
 OTHERS_PATIENCE: Final = 2
 """Replicas leave snapshots to those that are to write them, unless none came in this many times."""
@@ -72,7 +75,7 @@ class SnapshotPolicy:
     """Which replicas write them. The others do so only if none came in twice that time, or after
     twice as many commands: as a leader without followers."""
     keep: int = 2
-    """Older ones are removed."""
+    """Older ones are removed; 64 at most."""
     truncate: bool = False
     """Whether to truncate the log below the oldest that is kept, as far as no consumer of it, and
     no other store of snapshots, needs what is there."""
@@ -81,7 +84,7 @@ class SnapshotPolicy:
         count_of(self.every_records, "every_records", least=1)
         size_bytes(self.every_bytes, "every_bytes", least=1)
         duration_or_none(self.every_s, "every_s")
-        count_of(self.keep, "keep", least=1)
+        count_of(self.keep, "keep", least=1, most=KEEP_MAX)
         if self.by not in get_args(SnapshotWriter):
             raise InvalidValue("by", self.by, f"use {' or '.join(get_args(SnapshotWriter))}")
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64log/wire/consumer.proto\x12\x10\x64log.consumer.v1\"\xa4\x01\n\x0c\x43onsumerNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x17\n\x0flog_incarnation\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x11\n\texclusive\x18\x06 \x01(\x08\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x12\n\nupdated_ms\x18\x08 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64log/wire/consumer.proto\x12\x10\x64log.consumer.v1\"\xb2\x01\n\x0c\x43onsumerNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x17\n\x0flog_incarnation\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x11\n\texclusive\x18\x06 \x01(\x08\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x12\n\nupdated_ms\x18\x08 \x01(\x03\x12\x0c\n\x04note\x18\t \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dlog.wire.consumer_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONSUMERNODE']._serialized_start=47
-  _globals['_CONSUMERNODE']._serialized_end=211
+  _globals['_CONSUMERNODE']._serialized_end=225
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,7 @@ class ConsumerNode(_message.Message):
     EXCLUSIVE_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     UPDATED_MS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     incarnation: _builtins.str
     """random, made with the consumer"""
@@ -44,6 +45,8 @@ class ConsumerNode(_message.Message):
     """who opened or reset it last; for people"""
     updated_ms: _builtins.int
     """for people"""
+    note: _builtins.str
+    """of its owner, about the position: names of snapshots that begin there"""
     def __init__(
         self,
         *,
@@ -55,10 +58,11 @@ class ConsumerNode(_message.Message):
         exclusive: _builtins.bool = ...,
         owner: _builtins.str = ...,
         updated_ms: _builtins.int = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "exclusive", b"exclusive", "incarnation", b"incarnation", "log_incarnation", b"log_incarnation", "owner", b"owner", "position", b"position", "updated_ms", b"updated_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "exclusive", b"exclusive", "incarnation", b"incarnation", "log_incarnation", b"log_incarnation", "note", b"note", "owner", b"owner", "position", b"position", "updated_ms", b"updated_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from dlog.aio.admin import log_info
+from dlog.aio.maintain.snapshot_check import check_store
 from dlog.local.cluster import LocalCluster
+from tests.dlog.archive.s3_server import BUCKET, s3
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -54,11 +56,11 @@ class Member:
 
 @asynccontextmanager
 async def member(
-    uri: str, name: str, snapshots: Path | None, environment: Mapping[str, str] | None = None
+    uri: str, name: str, snapshots: str | None, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Member]:
     command = [sys.executable, "-m", "tests.dlog.replica_member", uri, name]
     if snapshots is not None:
-        command.append(snapshots.as_uri())
+        command.append(snapshots)
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=PIPE,
@@ -75,13 +77,23 @@ async def member(
         await process.wait()
 
 
-async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["directory", "s3"])
+async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """With S3 some requests are refused (503), broken, or done without an answer."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        storage = None
+        snapshots = f"file://{tmp_path}/snapshots"
+        if kept == "s3":
+            storage = stack.enter_context(s3(monkeypatch, seed=5))
+            storage.rate = 0.15
+            snapshots = f"s3://{BUCKET}/snapshots"
         cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
 
         async def begun(name: str) -> Member:
-            running = member(cluster.uri, name, tmp_path / "snapshots")
+            running = member(cluster.uri, name, snapshots)
             begun = await stack.enter_async_context(running)
             await begun.hear("open")
             return begun
@@ -120,6 +132,11 @@ async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(tmp_path: P
             replica.tell("read")
             assert (await replica.hear("done"))["numbers"] == list(range(1, COMMANDS + 1))
         assert (await log_info("accounts", uri=cluster.uri)).tail.first_offset > 0
+        if storage is not None:
+            assert {"refused", "broken", "unanswered"} <= storage.seen.keys()
+            report = await check_store("accounts", snapshots, read=True, uri=cluster.uri)
+            assert {each.state for each in report.snapshots} == {"whole"}
+            assert report.problems == ()
 
 
 async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_path: Path) -> None:
@@ -127,7 +144,7 @@ async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_p
         await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
 
-        async def begun(name: str, snapshots: Path | None) -> Member:
+        async def begun(name: str, snapshots: str | None) -> Member:
             begun = await stack.enter_async_context(member(cluster.uri, name, snapshots))
             await begun.hear("open")
             return begun
@@ -135,7 +152,7 @@ async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_p
         async def first_offset() -> int:
             return (await log_info("accounts", uri=cluster.uri)).tail.first_offset
 
-        leader = await begun("a", tmp_path / "snapshots")
+        leader = await begun("a", f"file://{tmp_path}/snapshots")
         await leader.hear("leads")
         slow, dying = await begun("slow", None), await begun("dying", None)
         numbers = iter(range(1, 10**6))
@@ -174,7 +191,7 @@ async def test_forwarded_commands_are_done_once_though_one_leader_after_the_othe
         members: list[Member] = []
 
         async def begin(name: str) -> None:
-            snapshots = tmp_path / "snapshots"
+            snapshots = f"file://{tmp_path}/snapshots"
             begun = member(cluster.uri, name, snapshots, cluster.environment)
             members.append(await stack.enter_async_context(begun))
             await members[-1].hear("open")

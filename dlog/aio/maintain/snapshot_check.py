@@ -1,22 +1,20 @@
-"""Snapshots of a log in a directory: what they are, whether they are whole, and fit the log.
+"""Snapshots of a log in a store of them: what they are, whether they are whole, and fit the log.
 
 Reading disturbs no replica: a file is there as a whole or not at all, and one that is removed
 meanwhile is left out.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from dlog.aio.namespace_connection import connected
 from dlog.aio.port import Ledgers
 from dlog.aio.read.tails import END_GRACE_S, acknowledged_end, tail_of
-from dlog.aio.store import ManifestNode
+from dlog.aio.store import ManifestNode, read_consumers
 from dlog.errors import DamagedSnapshot, SnapshotTooNew
 from dlog.manifest import Manifest
-from dlog.protocol.snapshot import SnapshotHeader, check_snapshot, glance_at_snapshot
+from dlog.protocol.snapshot import SnapshotHeader
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from ledger.errors import RemoteError
 from ledger.log_events import get_logger
@@ -84,24 +82,23 @@ async def check_store(
 ) -> StoreReport:
     """Return what snapshots of *log* are in the store *snapshots*, a URI.
 
-    With *read* each is read as a whole, else its beginning and its end. *on_read* is called on a
-    thread. Raises `InvalidName`, `NoSuchLog`, `SnapshotsUnusable`, `OSError`, and what connecting
-    raises."""
+    With *read* each is read as a whole, else its beginning and its end. *on_read* may be
+    called on a thread. Raises `InvalidName`, `NoSuchLog`, `SnapshotsUnusable`, `OSError`, what
+    object storage raises, and what connecting raises."""
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, log)
         manifest, _ = await node.read()
-        store = await asyncio.to_thread(
-            partial(SnapshotStore, snapshots, log, manifest.incarnation, create=False)
-        )
-        files = await asyncio.to_thread(store.files)
+        store = await SnapshotStore.open(snapshots, log, manifest.incarnation, create=False)
+        consumers = await read_consumers(ledgers.store, log, manifest)
+        # A list of objects may lack the newest; names of another store are not found in this one.
+        files = await store.files(name for _, state in consumers for name in state.note.split())
         end = None
         if files:
             end = await end_below(ledgers, node, files[0].offset, manifest.incarnation)
         infos = [
             info
             for file in files
-            if (info := await asyncio.to_thread(_inspect, store, file, on_read if read else None))
-            is not None
+            if (info := await _inspect(store, file, on_read if read else None)) is not None
         ]
     fitted = tuple(_fitted(each, manifest, end) for each in infos)
     return StoreReport(log, store.uri, fitted, manifest.trim_offset)
@@ -128,31 +125,26 @@ async def end_below(
     return end if offset > end else None
 
 
-def _inspect(
+async def _inspect(
     store: SnapshotStore, file: SnapshotFile, on_read: OnRead | None
 ) -> SnapshotInfo | None:
     header: SnapshotHeader | None = None
     state: SnapshotState = "complete" if on_read is None else "whole"
-    reason, size_bytes = "", 0
+    reason = ""
+    size_bytes = await store.size_bytes(file)
+    if size_bytes is None:
+        return None
     try:
-        with file.path.open("rb") as source:
-            size_bytes = file.path.stat().st_size
-            header = glance_at_snapshot(source, size_bytes)
-            store.check_place(file, header)
-            if on_read is not None:
-                source.seek(0)
-                check_snapshot(
-                    source,
-                    size_bytes,
-                    lambda _, done, total: on_read(file.offset, done, total or 0),
-                )
+        header = await store.glance(file)
+        if on_read is not None:
+            await store.check(file, lambda _, done, total: on_read(file.offset, done, total or 0))
     except FileNotFoundError:
         return None
     except DamagedSnapshot as error:
         state, reason = "damaged", error.reason
     except SnapshotTooNew as error:
         state, reason = "newer", str(error)
-    return SnapshotInfo(file.offset, str(file.path), size_bytes, state, reason, header)
+    return SnapshotInfo(file.offset, store.place(file), size_bytes, state, reason, header)
 
 
 def _fitted(info: SnapshotInfo, manifest: Manifest, end: int | None) -> SnapshotInfo:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,6 +32,7 @@ from dlog import (
     StateNotRestored,
     Trimmed,
     metrics,
+    snapshot_store,
 )
 from dlog.aio import Replica, snapshot_keeper
 from dlog.aio.admin import list_consumers, log_info, rename_log, truncate_log
@@ -39,6 +40,9 @@ from dlog.aio.maintain import snapshot_check
 from dlog.aio.read.handles import consumer
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import read_consumers
+from dlog.archive import object_store
+from dlog.manifest import Manifest
+from dlog.protocol.archive import is_orphan
 from dlog.protocol.client_table import ClientTable
 from dlog.protocol.snapshot import (
     PIECE_BYTES,
@@ -93,7 +97,7 @@ class Sums(StateMachine):
 @asynccontextmanager
 async def opened(
     cluster: AsyncCluster,
-    snapshots: Path,
+    snapshots: Path | str,
     *,
     machine: StateMachine | None = None,
     policy: SnapshotPolicy = NEVER,
@@ -104,7 +108,7 @@ async def opened(
         LOG,
         machine or Sums(),
         uri=cluster.uri,
-        snapshots=f"file://{snapshots}",
+        snapshots=str(snapshots),
         policy=policy,
         executor=executor,
         lease_s=PATIENCE_S,
@@ -151,22 +155,23 @@ def test_a_snapshot_is_read_as_it_was_written(state: bytes) -> None:
     assert (header, table, source.read()) == (HEADER, b"table", state)
 
 
-def test_a_large_snapshot_says_how_far_it_is(tmp_path: Path) -> None:
+async def test_a_large_snapshot_says_how_far_it_is(tmp_path: Path) -> None:
     said: list[tuple[str, int, int | None]] = []
 
     def note(phase: str, done_bytes: int, total_bytes: int | None) -> None:
         said.append((phase, done_bytes, total_bytes))
 
-    store = SnapshotStore(str(tmp_path), LOG, HEADER.incarnation)
+    store = await SnapshotStore.open(str(tmp_path), LOG, HEADER.incarnation)
     state = bytes(3 * PIECE_BYTES)
-    file = store.write(HEADER, [b"table"], lambda out: out.write(state), note)
-    size_bytes = file.path.stat().st_size
+    file = await store.write(HEADER, [b"table"], lambda out: out.write(state), note)
+    path = path_of(store, file)
+    size_bytes = path.stat().st_size
     written = [done for phase, done, _ in said if phase == "writing"]
     assert len(written) >= 3
     assert written == sorted(written)
     assert said[-1] == ("checking", size_bytes, size_bytes)
     said.clear()
-    with file.path.open("rb") as source:
+    with path.open("rb") as source:
         _, _, restored = read_snapshot(source, size_bytes, note)
         assert restored.read() == state
     assert said[-1] == ("restoring", len(state), len(state))
@@ -221,83 +226,90 @@ def test_a_header_of_other_fields_is_damage() -> None:
 # The store.
 
 
-def store(tmp_path: Path) -> SnapshotStore:
-    return SnapshotStore(f"file://{tmp_path}", LOG, "life")
+async def store_at(where: Path | str) -> SnapshotStore:
+    uri = where if isinstance(where, str) else f"file://{where}"
+    return await SnapshotStore.open(uri, LOG, "life")
 
 
-def written(store: SnapshotStore, offset: int) -> SnapshotFile:
-    fields = json.loads(HEADER.encode()) | {"offset": offset}
-    header = SnapshotHeader.decode(json.dumps(fields).encode())
-    return store.write(header, [], lambda out: out.write(b"state of %d" % offset))
+def path_of(store: SnapshotStore, file: SnapshotFile) -> Path:
+    return Path(store.place(file))
 
 
-def test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over(
+async def written(store: SnapshotStore, offset: int) -> SnapshotFile:
+    header = replace(HEADER, offset=offset)
+    return await store.write(header, [], lambda out: out.write(b"state of %d" % offset))
+
+
+async def test_the_newest_whole_one_is_found_and_a_damaged_one_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    snapshots = store(tmp_path)
-    assert snapshots.newest_whole(above=0) is None
-    old, new = written(snapshots, 5), written(snapshots, 9)
-    assert snapshots.newest_whole(above=0) == new
-    assert snapshots.newest_whole(above=9) is None
-    new.path.write_bytes(new.path.read_bytes()[:-1])
-    assert snapshots.newest_whole(above=0) == old
+    snapshots = await store_at(tmp_path)
+    assert await snapshots.newest_whole(above=0) is None
+    old, new = await written(snapshots, 5), await written(snapshots, 9)
+    assert await snapshots.newest_whole(above=0) == new
+    assert await snapshots.newest_whole(above=9) is None
+    path = path_of(snapshots, new)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert await snapshots.newest_whole(above=0) == old
     assert "snapshot_damaged" in caplog.text
 
 
-def test_a_snapshot_under_the_name_of_another_is_damage(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    old = written(snapshots, 5)
-    old.path.rename(old.path.with_name(f"{9:020d}.snapshot"))
-    assert snapshots.newest_whole(above=0) is None
+async def test_a_snapshot_under_the_name_of_another_is_damage(tmp_path: Path) -> None:
+    snapshots = await store_at(tmp_path)
+    path = path_of(snapshots, await written(snapshots, 5))
+    path.rename(path.with_name(f"{9:020d}.snapshot"))
+    assert await snapshots.newest_whole(above=0) is None
 
 
-def test_nothing_is_left_of_a_snapshot_that_could_not_be_written(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    identity = snapshots.identity()
+async def test_nothing_is_left_of_a_snapshot_that_could_not_be_written(tmp_path: Path) -> None:
+    snapshots = await store_at(tmp_path)
+    identity = await snapshots.identity()
 
     def fails(_: BinaryIO) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        snapshots.write(HEADER, [], fails)
-    assert [path.name for path in snapshots.directory.iterdir()] == ["identity"]
-    assert store(tmp_path).identity() == identity
+        await snapshots.write(HEADER, [], fails)
+    assert [path.name for path in (tmp_path / "life").iterdir()] == ["identity"]
+    assert await (await store_at(tmp_path)).identity() == identity
 
 
-def test_what_is_no_snapshot_is_passed_over(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    file = written(snapshots, 7)
-    (snapshots.directory / "7777.snapshot").mkdir()
-    (snapshots.directory / "8888.snapshot").write_bytes(b"junk")
-    assert snapshots.newest_whole(0) == file
-    assert snapshots.keep_newest(2) == [file]
+async def test_what_is_no_snapshot_is_passed_over(tmp_path: Path) -> None:
+    snapshots = await store_at(tmp_path)
+    file = await written(snapshots, 7)
+    (tmp_path / "life" / "7777.snapshot").mkdir()
+    (tmp_path / "life" / "8888.snapshot").write_bytes(b"junk")
+    assert await snapshots.newest_whole(0) == file
+    assert (await snapshots.sort_out(2))[0] == [file]
 
 
-def test_a_snapshot_that_was_found_whole_is_read_though_it_was_removed(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    file = written(snapshots, 7)
-    opened = snapshots.open_newest(0)
+async def test_a_snapshot_that_was_found_whole_is_read_though_it_was_removed(
+    where: Path | str,
+) -> None:
+    snapshots = await store_at(where)
+    file = await written(snapshots, 7)
+    opened = await snapshots.open_newest(0)
     assert opened is not None
-    file.path.unlink()
+    await snapshots.delete([file])
     with opened[2] as source:
         source.seek(0)
         assert read_header(source).offset == 7
 
 
-def test_an_identity_that_a_crash_left_in_part_is_replaced(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    identity = snapshots.identity()
+async def test_an_identity_that_a_crash_left_in_part_is_replaced(tmp_path: Path) -> None:
+    snapshots = await store_at(tmp_path)
+    identity = await snapshots.identity()
     assert len(identity) == 16
-    assert snapshots.identity() == store(tmp_path).identity() == identity
+    assert await snapshots.identity() == await (await store_at(tmp_path)).identity() == identity
     for left in ("", identity[:7], "\0" * 16):
-        (snapshots.directory / "identity").write_text(left)
-        again = snapshots.identity()
+        (tmp_path / "life" / "identity").write_text(left)
+        again = await snapshots.identity()
         assert len(again) == 16
         assert again.isalnum()
-        assert snapshots.identity() == again
+        assert await snapshots.identity() == again
 
 
-def test_directories_and_identity_are_synced_with_what_names_them(
+async def test_directories_and_identity_are_synced_with_what_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced, honest = list[Path](), os.fsync
@@ -307,35 +319,270 @@ def test_directories_and_identity_are_synced_with_what_names_them(
         honest(opened)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    snapshots = SnapshotStore(f"file://{tmp_path}/a/b", LOG, "life")
+    snapshots = await store_at(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
     synced.clear()
-    snapshots.identity()
+    await snapshots.identity()
     assert [path.name.partition(".")[0] for path in synced] == ["identity", "life"]
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
+async def sorted_out(
+    snapshots: SnapshotStore, count: int, whole: SnapshotFile | None = None
+) -> list[int]:
+    kept, surplus = await snapshots.sort_out(count, whole)
+    await snapshots.delete(surplus)
+    assert {file.offset for file in await snapshots.files()} == {file.offset for file in kept}
+    return [file.offset for file in kept]
+
+
+async def test_only_the_newest_are_kept(where: Path | str) -> None:
+    snapshots = await store_at(where)
     for offset in (1, 2, 3):
-        written(snapshots, offset)
-    assert [file.offset for file in snapshots.keep_newest(2)] == [3, 2]
-    assert [file.offset for file in snapshots.files()] == [3, 2]
+        await written(snapshots, offset)
+    assert await sorted_out(snapshots, 2) == [3, 2]
 
 
-def test_a_damaged_snapshot_does_not_stand_for_one_that_is_kept(tmp_path: Path) -> None:
-    snapshots = store(tmp_path)
-    written(snapshots, 1)
-    damaged = written(snapshots, 2)
-    damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
-    newest = written(snapshots, 3)
-    assert [file.offset for file in snapshots.keep_newest(2, newest)] == [3, 1]
-    assert [file.offset for file in snapshots.files()] == [3, 1]
+async def test_a_damaged_snapshot_does_not_stand_for_one_that_is_kept(tmp_path: Path) -> None:
+    snapshots = await store_at(tmp_path)
+    await written(snapshots, 1)
+    path = path_of(snapshots, await written(snapshots, 2))
+    path.write_bytes(path.read_bytes()[:-1])
+    newest = await written(snapshots, 3)
+    assert await sorted_out(snapshots, 2, newest) == [3, 1]
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket", "relative/path", "file://host/path"])
-def test_a_place_where_no_snapshots_can_be_is_refused(uri: str) -> None:
-    with pytest.raises(SnapshotsUnusable):
-        SnapshotStore(uri, LOG, "life")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://bucket",
+        "s3://key:secret@bucket/a",
+        "http://host/a",
+        "memory://",
+        "memory://a/b",
+        "relative/path",
+        "file://host/path",
+        f"gs://bucket/{'a' * 600}",
+    ],
+)
+async def test_a_place_where_no_snapshots_can_be_is_refused(uri: str) -> None:
+    with pytest.raises(SnapshotsUnusable) as caught:
+        await store_at(uri)
+    assert "secret" not in str(caught.value)
+
+
+# Object storage.
+
+
+class Objects:
+    """A folder in memory, whose uploads and lists may go wrong."""
+
+    def __init__(self) -> None:
+        self.storage = "s3://bucket/snapshots/life.snapshots"
+        self.data: dict[str, bytes] = {}
+        self.unlisted: set[str] = set()
+        self.deleted: list[str] = []
+        self.upload: Callable[[bytes], bytes | None] = lambda data: data
+        """Returns what of it is there afterwards; None: nothing."""
+
+    async def put(self, name: str, chunks: AsyncGenerator[bytes, None]) -> None:
+        assert name not in self.data, "an object is written once"
+        data = self.upload(b"".join([chunk async for chunk in chunks]))
+        if data is not None:
+            self.data[name] = data
+
+    async def read(self, name: str, bytes_range: range) -> bytes | None:
+        data = self.data.get(name)
+        return None if data is None else data[bytes_range.start : bytes_range.stop]
+
+    async def size(self, name: str) -> int | None:
+        data = self.data.get(name)
+        return None if data is None else len(data)
+
+    async def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        self.data.pop(name, None)
+
+    async def names(self) -> list[str]:
+        return sorted(set(self.data) - self.unlisted)
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Objects:
+    made = Objects()
+    monkeypatch.setattr(object_store, "open_folder", lambda _storage: made)
+    return made
+
+
+@pytest.fixture(params=["directory", "memory"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    return tmp_path if request.param == "directory" else f"memory://{tmp_path.name}"
+
+
+async def test_what_is_in_memory_is_of_its_process_and_name(tmp_path: Path) -> None:
+    snapshots = await store_at("memory://" + tmp_path.name)
+    file = await written(snapshots, 5)
+    assert await (await store_at(snapshots.uri)).newest_whole(0) == file
+    other = await store_at(f"memory://{tmp_path.name}-other")
+    assert await other.newest_whole(0) is None
+    assert await other.identity() != await snapshots.identity()
+
+
+async def test_an_object_of_many_parts_is_read_as_it_was_written(
+    monkeypatch: pytest.MonkeyPatch, objects: Objects
+) -> None:
+    monkeypatch.setattr(snapshot_store, "_READ_BYTES", 1000)
+    said: list[tuple[str, int, int | None]] = []
+    snapshots, state = await store_at("s3://bucket/snapshots"), os.urandom(2 * PIECE_BYTES)
+    file = await snapshots.write(
+        HEADER, [b"table"], lambda out: out.write(state), lambda *done: said.append(done)
+    )
+    size = await snapshots.size_bytes(file)
+    assert size is not None
+    assert [step for step in said if step[1] == size] == [
+        ("writing", size, size),
+        ("checking", size, size),
+    ]
+    assert await snapshots.glance(file) == HEADER
+    opened = await snapshots.open_newest(0)
+    assert opened is not None
+    with opened[2] as source:
+        source.seek(0)
+        header, table, restored = read_snapshot(source, size)
+        assert (header, table, restored.read()) == (HEADER, b"table", state)
+    objects.data[file.name] = objects.data[file.name][:-1]
+    with pytest.raises(DamagedSnapshot):
+        await snapshots.glance(file)
+    with pytest.raises(DamagedSnapshot):
+        await snapshots.check(file)
+    del objects.data[file.name]
+    assert await snapshots.size_bytes(file) is None
+    with pytest.raises(FileNotFoundError):
+        await snapshots.glance(file)
+
+
+@pytest.mark.parametrize("left", [None, b"", b"dlogsnap"])
+async def test_an_upload_that_is_torn_or_lost_is_no_snapshot(
+    objects: Objects, left: bytes | None
+) -> None:
+    snapshots = await store_at("s3://bucket/snapshots")
+    objects.upload = lambda _data: left
+    with pytest.raises(DamagedSnapshot):
+        await written(snapshots, 5)
+    assert objects.data == {}
+
+
+async def test_no_attempt_has_the_name_of_another_and_none_is_named_as_a_segment(
+    objects: Objects,
+) -> None:
+    snapshots = await store_at("s3://bucket/snapshots")
+    await written(snapshots, 5)
+    await written(snapshots, 5)
+    assert len(objects.data) == 2
+    gone = Manifest(incarnation="life", next_segment=10**9, dropped=True)
+    assert not any(is_orphan(gone, name) for name in objects.data)
+    await written(snapshots, 4)
+    assert await sorted_out(snapshots, 1) == [5]
+    assert len(objects.data) == 2, "another replica may have noted either of them"
+
+
+async def test_a_list_that_lacks_what_was_just_written_makes_nothing_of_it_surplus(
+    objects: Objects,
+) -> None:
+    snapshots = await store_at("s3://bucket/snapshots")
+    files = [await written(snapshots, offset) for offset in (4, 5, 6)]
+    objects.unlisted = {files[2].name}
+    kept, surplus = await snapshots.sort_out(2, files[2])
+    assert (kept, surplus) == ([files[2], files[1]], [files[0]])
+
+
+async def test_an_object_that_is_listed_and_gone_is_passed_over(objects: Objects) -> None:
+    snapshots = await store_at("s3://bucket/snapshots")
+    old, new = await written(snapshots, 4), await written(snapshots, 5)
+    honest = objects.names
+    del objects.data[new.name]
+
+    async def names() -> list[str]:
+        return [*await honest(), new.name]
+
+    objects.names = names  # type: ignore[method-assign]
+    assert await snapshots.newest_whole(0) == old
+    assert (await snapshots.sort_out(2))[0] == [old]
+
+
+async def test_a_list_that_lacks_the_newest_object_hides_no_snapshot_that_is_kept(
+    objects: Objects,
+) -> None:
+    policy = replace(NEVER, keep=1, truncate=True)
+    async with dlog.testing.cluster() as cluster:
+        async with opened(cluster, "s3://bucket/snapshots", policy=policy) as replica:
+            await submitted(replica, 10)
+            offset = await replica.snapshot()
+            assert await first_offset(cluster) == offset
+            objects.unlisted = set(objects.data)
+            shown = await snapshot_check.check_store(
+                LOG, "s3://bucket/snapshots", read=True, uri=cluster.uri
+            )
+            assert [each.state for each in shown.snapshots] == ["whole"]
+        async with opened(cluster, "s3://bucket/snapshots") as again:
+            assert again.applied >= offset
+            assert await again.read(sums) == {"x": 10}
+
+
+async def test_what_is_kept_is_noted_before_others_are_deleted(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a replica whose list is late would find nothing where the log begins."""
+    policy = replace(NEVER, keep=1, truncate=True)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, "s3://bucket/snapshots", policy=policy) as replica,
+    ):
+        await submitted(replica, 10)
+        await replica.snapshot()
+        [first] = objects.data
+
+        async def unavailable(*_: object) -> None:
+            raise MetadataUnavailable("", "set", 0.0, "for a moment")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SnapshotKeeper, "_commit", unavailable)
+            await submitted(replica, 10)
+            with pytest.raises(MetadataUnavailable):
+                await replica.snapshot()
+        assert first in objects.data
+        await submitted(replica, 1)
+        offset = await replica.snapshot()
+        assert [int(name.split("-")[1]) for name in objects.data] == [offset]
+        assert len(objects.deleted) == 2
+
+
+async def test_a_replica_looks_again_if_others_took_the_place_of_what_was_noted(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = replace(NEVER, keep=1, truncate=True)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, "s3://bucket/snapshots", policy=policy) as leader,
+    ):
+        await submitted(leader, 10)
+        await leader.snapshot()
+        await submitted(leader, 10)
+        honest, looks = SnapshotKeeper._noted, 0
+
+        async def noted(self: SnapshotKeeper) -> list[str]:
+            nonlocal looks
+            looks += 1
+            names = await honest(self)
+            if looks == 1:
+                await leader.snapshot()
+                objects.unlisted = set(objects.data)
+            return names
+
+        monkeypatch.setattr(SnapshotKeeper, "_noted", noted)
+        async with opened(cluster, "s3://bucket/snapshots", leads=False) as follower:
+            assert follower._state.machine.restored == 1
+            assert looks == 2
+            assert await follower.read(sums) == {"x": 20}
 
 
 @pytest.mark.parametrize("by", ["follower", "leader"])
@@ -715,9 +962,7 @@ async def test_a_foreign_file_does_not_stand_for_a_snapshot(tmp_path: Path) -> N
         dlog.testing.cluster() as cluster,
         opened(cluster, tmp_path, policy=SnapshotPolicy(every_records=5)) as replica,
     ):
-        junk = (
-            SnapshotStore(str(tmp_path), LOG, replica._incarnation).directory / f"{10**15}.snapshot"
-        )
+        junk = tmp_path / replica._incarnation / f"{10**15}.snapshot"
         junk.write_bytes(b"junk")
         await submitted(replica, 20)
         await until(lambda: bool(set(files(tmp_path)) - {junk}))
@@ -732,7 +977,7 @@ async def test_the_name_of_a_file_lets_nothing_of_the_log_go(tmp_path: Path) -> 
     async with dlog.testing.cluster() as cluster:
         async with opened(cluster, tmp_path) as replica:
             await submitted(replica, 20)
-            directory = SnapshotStore(str(tmp_path), LOG, replica._incarnation).directory
+            directory = tmp_path / replica._incarnation
         (directory / f"{10**15}.snapshot").write_bytes(b"junk")
         async with opened(cluster, tmp_path):
             [store] = await list_consumers(LOG, uri=cluster.uri)

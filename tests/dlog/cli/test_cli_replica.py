@@ -11,7 +11,7 @@ import pytest
 from dlog import Command, Replica, SnapshotPolicy, StateMachine
 from dlog.admin import truncate_log
 from dlog.aio import replica_registry
-from dlog.snapshot_store import SnapshotStore
+from dlog.protocol.snapshot import SnapshotHeader, write_snapshot
 from tests.dlog.aio.test_replica_snapshots import HEADER
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 from tests.waiting import PATIENCE_S, wait_until
@@ -65,6 +65,11 @@ def leading(shell: CliShell, **how: Any) -> Iterator[Replica[Count]]:
     with opened(shell, **how) as replica:
         assert replica.wait_role("leader", timeout_s=PATIENCE_S)
         yield replica
+
+
+def write_to(directory: Path, header: SnapshotHeader) -> None:
+    with (directory / f"{header.offset:020d}.snapshot").open("wb") as out:
+        write_snapshot(out, header, [b"\0\0\0\0"], lambda state: state.write(b"1"))
 
 
 def files(snapshots: Path) -> list[Path]:
@@ -126,7 +131,7 @@ def test_a_snapshot_is_written_by_a_running_replica(shell: CliShell, tmp_path: P
 
 def test_without_a_running_replica_no_snapshot_is_written(shell: CliShell) -> None:
     with leading(shell):
-        assert "has a directory of snapshots" in shell.refused("replica", "snapshot", LOG)
+        assert "has a store of snapshots" in shell.refused("replica", "snapshot", LOG)
     assert "no replica of log 'accounts' is running" in shell.refused("replica", "snapshot", LOG)
 
 
@@ -188,13 +193,12 @@ def test_a_snapshot_that_the_log_has_not_reached_is_ahead(shell: CliShell, tmp_p
         leader.submit(b"x")
         leader.snapshot()
         [file] = files(tmp_path)
-        store = SnapshotStore(str(tmp_path), LOG, file.parent.name)
-        header = replace(HEADER, incarnation=store.incarnation, offset=10_000, epoch=0)
-        store.write(header, [b"\0\0\0\0"], lambda out: out.write(b"1"))
+        header = replace(HEADER, incarnation=file.parent.name, offset=10_000, epoch=0)
+        write_to(file.parent, header)
         verified = shell.json("replica", "verify", LOG, code=1)
         assert [each["state"] for each in verified["snapshots"]] == ["ahead", "whole"]
         header = replace(header, offset=0, epoch=10**6)
-        store.write(header, [b"\0\0\0\0"], lambda out: out.write(b"1"))
+        write_to(file.parent, header)
         verified = shell.json("replica", "verify", LOG, code=1)
         assert verified["snapshots"][2]["state"] == "ahead"
 

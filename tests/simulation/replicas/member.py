@@ -55,7 +55,7 @@ class Counter(StateMachine):
 
 
 class Stores:
-    """Directories of snapshots, and which of them the log has to wait for."""
+    """Stores of snapshots, and which of them the log has to wait for."""
 
     def __init__(self, uris: Sequence[str]) -> None:
         self.uris = uris
@@ -105,6 +105,7 @@ class ReplicaMember:
     async def run(self) -> None:
         while not self.stopping:
             machine = Counter(self.process.name, self._oracle)
+            is_needed = self.snapshots in self._stores.needed
             try:
                 replica = await Replica.open(
                     self.log,
@@ -127,6 +128,8 @@ class ReplicaMember:
             if machine.was_restored:
                 self._oracle.restored(self.process.name, replica.applied, machine.state)
                 self.process.mark("replica_restored")
+                if self._profile.archives:
+                    self.process.mark("replica_restored_from_an_object")
             self.replica = replica
             in_time = self._on_open(self, replica)
             self.process.note(f"is a {replica.role} that has applied up to {replica.applied}")
@@ -136,7 +139,7 @@ class ReplicaMember:
                 if self.snapshots is None:
                     mark = "replica_was_not_waited_for" if in_time else "replica_came_too_late"
                     self.process.mark(mark)
-                elif in_time:
+                elif in_time or is_needed:
                     raise
                 else:
                     self.process.mark("store_came_too_late")

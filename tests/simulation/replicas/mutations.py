@@ -1,8 +1,10 @@
 """Bugs of replicas: of what happens once, of what a read sees, of snapshots and truncation."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any, BinaryIO
 
+from dlog import snapshot_store
 from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
 from dlog.aio.command_router import CommandRouter
@@ -19,7 +21,7 @@ from dlog.protocol.client_table import ClientTable
 from dlog.protocol.command import LeaderMark, Origin, RequestId
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replicated_state import CapturedState, ReplicatedState, StateMachine
-from dlog.protocol.snapshot import SnapshotHeader, WriteState, read_header
+from dlog.protocol.snapshot import SnapshotHeader, WriteState, read_header, write_snapshot
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from ledger.errors import LogError
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -223,12 +225,10 @@ def continues_behind_the_snapshot(patch: Patch) -> None:
 )
 def restores_what_is_damaged(patch: Patch) -> None:
 
-    def check(
-        _: SnapshotStore, _file: SnapshotFile, source: BinaryIO, _progress: object
-    ) -> SnapshotHeader:
+    def check(source: BinaryIO, _size: int, _progress: object = None) -> SnapshotHeader:
         return read_header(source)
 
-    patch.set(SnapshotStore, "_check", check)
+    patch.set(snapshot_store, "check_snapshot", check)
 
 
 @mutation(
@@ -240,15 +240,67 @@ def restores_what_is_damaged(patch: Patch) -> None:
 def counts_a_damaged_snapshot_as_kept(patch: Patch) -> None:
     """Not drawn: after it the newest one has to be damaged as well."""
 
-    def keep_newest(
+    async def sort_out(
         self: SnapshotStore, count: int, _whole: SnapshotFile | None = None
-    ) -> list[SnapshotFile]:
-        files = self.files()
-        for file in files[count:]:
-            file.path.unlink()
-        return files[:count]
+    ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
+        files = await self.files()
+        return files[:count], files[count:]
 
-    patch.set(SnapshotStore, "keep_newest", keep_newest)
+    patch.set(SnapshotStore, "sort_out", sort_out)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_SNAPSHOTS}::test_an_upload_that_is_torn_or_lost_is_no_snapshot",
+)
+def believes_an_upload_that_was_confirmed(patch: Patch) -> None:
+    """It is not read back, so the log may be truncated behind half an object."""
+
+    async def write(
+        self: Any, header: SnapshotHeader, table: Any, write_state: WriteState, progress: Any
+    ) -> str:
+        out = BytesIO()
+        write_snapshot(out, header, table, write_state)
+        name = f"snapshot-{header.offset:020d}-{len(out.getvalue()):016x}"
+        await self._folder.put(name, snapshot_store._pieces(out, progress))
+        return name
+
+    patch.set(snapshot_store._Objects, "write", write)
+
+
+@mutation(
+    "",
+    replicas=True,
+    test=f"{_SNAPSHOTS}::test_a_list_that_lacks_the_newest_object_hides_no_snapshot_that_is_kept",
+)
+def knows_of_what_is_listed_alone(patch: Patch) -> None:
+    """Its list is late, and the log was truncated behind an object that the list lacks."""
+
+    async def noted(_: SnapshotKeeper) -> list[str]:
+        return []
+
+    patch.set(SnapshotKeeper, "_noted", noted)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_SNAPSHOTS}::test_what_is_kept_is_noted_before_others_are_deleted",
+)
+def deletes_before_it_notes(patch: Patch) -> None:
+    """Not drawn: it has to crash, or a replica to begin, between the two."""
+    honest = SnapshotStore.sort_out
+
+    async def sort_out(
+        self: SnapshotStore, count: int, whole: SnapshotFile | None = None
+    ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
+        kept, surplus = await honest(self, count, whole)
+        await self.delete(surplus)
+        return kept, []
+
+    patch.set(SnapshotStore, "sort_out", sort_out)
 
 
 @mutation(
@@ -261,11 +313,10 @@ def truncates_to_the_newest_snapshot(patch: Patch) -> None:
     honest, commit = SnapshotKeeper._truncate, SnapshotKeeper._commit
 
     async def truncate(self: SnapshotKeeper, _oldest: SnapshotFile) -> None:
-        await honest(self, self._store.files()[0])
+        await honest(self, (await self._store.files())[0])
 
-    async def committed(self: SnapshotKeeper, _position: int) -> None:
-        files = self._store.files()
-        await commit(self, files[0].offset if files else 0)
+    async def committed(self: SnapshotKeeper, kept: Sequence[SnapshotFile]) -> None:
+        await commit(self, kept[:1])
 
     patch.set(SnapshotKeeper, "_truncate", truncate)
     patch.set(SnapshotKeeper, "_commit", committed)

@@ -1,19 +1,21 @@
 """The scenario of replicas: a state machine on three processes, which crash, pause and sleep.
 
 One log, its replicas, and clients that repeat what they have no answer to; below them the bookies,
-network, metadata store and faults of the scenario of logs. Snapshots lie in one directory or in
-two, are damaged at times, and the log is truncated behind them, as far as both allow. Strangers
-take the log over. Safety is checked after every step; once nothing is wrong any more each request
-gets its answer, and all replicas come to the same state.
+network, metadata store and faults of the scenario of logs. Snapshots are in one store or in two,
+directories or object storage with its faults. They are damaged at times, and the log is truncated
+behind them, as far as both stores allow. Strangers take the log over. Safety is checked after every
+step; once nothing is wrong any more each request gets its answer, and all replicas come to the same
+state.
 """
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import ClassVar, Final, TypeVar
@@ -21,12 +23,15 @@ from typing import ClassVar, Final, TypeVar
 from dlog import SnapshotPolicy
 from dlog.aio import Replica, replica_registry
 from dlog.aio.log import Log
+from dlog.errors import DamagedSnapshot
 from dlog.protocol.replica_record import replica_path
+from dlog.protocol.snapshot import check_snapshot
 from ledger.errors import LogError
 from tests.simulation.invariants import check as check_ledgers
 from tests.simulation.kernel.changes import UNCHANGED, Changes
 from tests.simulation.logs.faults import Doom
 from tests.simulation.logs.invariants import check
+from tests.simulation.logs.objects import STORAGE, Key
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
 from tests.simulation.logs.profile import draw as draw_logs
@@ -49,7 +54,7 @@ OF_LOGS_ONLY: Final = frozenset({
     "reader_pauses_s", "flushes", "rolls", "truncates", "abandons", "txids", "standbys",
     "elections", "elects_itself", "consumers", "exclusive", "commits", "admin_truncates", "renames",
     "seals", "deletes", "queries", "sweeps", "manies", "expects", "updates", "consumer_resets",
-    "consumer_deletes", "readers_away_s", "reader_wait_s", "archives", "storage_faults", "rots",
+    "consumer_deletes", "readers_away_s", "reader_wait_s", "rots",
 })  # fmt: skip
 """What nobody looks at here who lives on its log; see `LogProfile`."""
 NOT_OF_REPLICAS: Final = frozenset({"consumers_move_forward", "trimmed_records_are_not_needed"})
@@ -82,6 +87,14 @@ def draw(random: Random) -> LogProfile:
     )
 
 
+def with_objects(profile: LogProfile, random: Random) -> LogProfile:
+    """Return *profile*, or one whose snapshots are in object storage (`archives`); *random* is of
+    this alone, so that worlds without it are what they were."""
+    if random.random() >= 0.3:
+        return profile
+    return replace(profile, archives=1, storage_faults=random.choice((0.0, 0.1, 0.3)))
+
+
 class ReplicaSimulation(LogSimulation):
     name = "replicas"
     required = REQUIRED_OF_REPLICAS
@@ -96,7 +109,7 @@ class ReplicaSimulation(LogSimulation):
         changes: Changes = UNCHANGED,
         keep_trace: bool = False,
     ) -> None:
-        profile = profile or draw(Random(seed))
+        profile = profile or with_objects(draw(Random(seed)), Random(f"{seed} objects"))
         super().__init__(seed, profile=profile, changes=changes, keep_trace=keep_trace)
         self.replicas = ReplicaOracle(LOG, self.scheduler.note)
         self._members: list[ReplicaMember] = []
@@ -124,7 +137,8 @@ class ReplicaSimulation(LogSimulation):
     def _surroundings(self) -> Iterator[None]:
         self._directory = Path(tempfile.mkdtemp(prefix="replicas-"))
         names = ("shared",) if self._shares else ("shared", "own")
-        self._stores = Stores([f"file://{self._directory}/{name}" for name in names])
+        at = STORAGE if self.profile.archives else f"file://{self._directory}"
+        self._stores = Stores([f"{at}/{name}" for name in names])
         threads, report_s = asyncio.to_thread, replica_registry.STATUS_S
         asyncio.to_thread = _later
         replica_registry.STATUS_S = REPORT_S  # type: ignore[misc]
@@ -221,6 +235,9 @@ class ReplicaSimulation(LogSimulation):
 
     def _damage_newest(self) -> None:
         """A disk returns less than was written, of a snapshot that has others before it."""
+        if self.profile.archives:
+            self._damage_newest_object()
+            return
         files = sorted(self._directory.glob("shared/*/*.snapshot"))
         if len(files) > 1:
             whole = files[-1].read_bytes()
@@ -228,6 +245,23 @@ class ReplicaSimulation(LogSimulation):
             self._damaged = files[-1]
             self._damages = False
             self.scheduler.mark("snapshot_damaged")
+
+    def _damage_newest_object(self) -> None:
+        whole = self._whole_objects(self._stores.uris[0])
+        if len(set(whole.values())) > 1:
+            newest, data = max(whole, key=lambda key: whole[key]), self.world.objects.data
+            data[newest] = data[newest][: -self._random.choice((1, 30, 60))]
+            self._damages = False
+            self.scheduler.mark("snapshot_damaged")
+
+    def _whole_objects(self, uri: str) -> dict[Key, int]:
+        """Return the offset of each whole snapshot of the store *uri*."""
+        whole: dict[Key, int] = {}
+        for key, data in self.world.objects.data.items():
+            with suppress(DamagedSnapshot):
+                if key[0].startswith(f"{uri}/"):
+                    whole[key] = check_snapshot(BytesIO(data), len(data)).offset
+        return whole
 
     # The end.
 
@@ -309,6 +343,8 @@ class ReplicaSimulation(LogSimulation):
         )
 
     def _newest_whole(self, uri: str) -> int:
+        if self.profile.archives:
+            return max(self._whole_objects(uri).values(), default=0)
         files = Path(uri.removeprefix("file://")).glob("*/*.snapshot")
         return max((int(file.stem) for file in files if file != self._damaged), default=0)
 
