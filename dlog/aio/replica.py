@@ -18,22 +18,26 @@ Invariants:
 """
 
 import asyncio
-import math
 import secrets
-import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, NamedTuple, Never, Self, TypeVar, get_args
+from typing import Any, Final, Generic, Literal, Self, TypeVar, get_args
 
 from dlog import metrics
 from dlog.aio.command_router import CommandRouter, LocalReplica
 from dlog.aio.handle import opening
-from dlog.aio.log import Log
+from dlog.aio.leader_term import (
+    APPLY_RECORDS_MAX,
+    COMMAND_CHARGE,
+    CommandOutcome,
+    Deadlines,
+    Term,
+    Waiter,
+    resolve,
+)
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
@@ -43,6 +47,7 @@ from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica_registry import ReplicaRegistration
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.standby import Standby, lease_of
+from dlog.aio.state_apply import StateTurns, whole
 from dlog.aio.store import ManifestNode
 from dlog.errors import (
     CommandOutcomeUnknown,
@@ -69,7 +74,6 @@ from dlog.protocol.command import (
     encode_digest,
     encode_mark,
 )
-from dlog.protocol.pending_batch import Outcome
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replica_record import ReplicaRecord, ReplicaRole
 from dlog.protocol.replicated_state import (
@@ -78,7 +82,6 @@ from dlog.protocol.replicated_state import (
     ReplicatedState,
     StateMachine,
     StoredCommand,
-    StoredRecord,
     has_snapshots,
 )
 from dlog.protocol.snapshot import SnapshotPolicy
@@ -86,13 +89,11 @@ from dlog.settings import LogSettings
 from dlog.snapshot_store import SnapshotStore
 from leader import Candidate
 from ledger.delays import Backoff
-from ledger.errors import CallerError, InvalidValue, LogError, TooManyPending
+from ledger.errors import InvalidValue, LogError, TooManyPending
 from ledger.log_events import get_logger, now_ms
 from ledger.process import this_process
 from ledger.values import Duration, count_of, duration_or_none, duration_s
 
-APPLY_RECORDS_MAX: Final = 256
-"""Commands that are applied before the event loop has a turn again."""
 DIGEST_EVERY_MIN: Final = 100
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
@@ -102,8 +103,6 @@ QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of commands that are appended and not applied yet, while `apply` is slower than the log."""
 SURE_S: Final = 0.001
 """How long a leader is sure that it leads before it looks again."""
-COMMAND_CHARGE: Final = 1000
-"""What each of them needs beside its bytes, about."""
 READ_S: Final = 10.0
 """How long a read waits until this replica has applied what it must see."""
 
@@ -116,85 +115,6 @@ _log = get_logger(__name__)
 
 class _ClosingReplica(Exception):
     """Ends what is under way."""
-
-
-_Appended = tuple[Outcome, int, StoredRecord, float, int]
-"""Its outcome, its slot there, what was appended, when by the clock of the event loop, and what it
-takes in memory. A plain tuple is made in a tenth of the time."""
-
-
-@dataclass(slots=True)
-class _Term:
-    """While this replica leads, or is about to."""
-
-    standby: Standby
-    log: Log
-    queue: deque[_Appended] = field(default_factory=deque)
-    """In the order of the log."""
-    queue_bytes: int = 0
-    """What it takes in memory, about."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when something was appended to an empty queue, its head has an outcome, or this ends."""
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the term is to end."""
-    serves: bool = False
-    """Since its mark was applied, until it ends."""
-    is_sure_until_s: float = -math.inf
-    """When it is looked at again whether this leads, by the clock of the event loop."""
-    has_served: bool = False
-
-
-class _Outcome(NamedTuple):
-    result: object = None
-    error: LogError | None = None
-
-
-_Waiter = asyncio.Future["_Outcome | AppliedCommand"]
-
-
-class _Deadlines:
-    """Ends waiters that wait for too long, with one timer for all that wait equally long.
-
-    A timer for each would cost as much as its command."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, error_of: Callable[[float], Exception]
-    ) -> None:
-        """*error_of* returns what a waiter raises that has waited for so many seconds."""
-        self._loop, self._error_of = loop, error_of
-        self._waiters: dict[float, deque[tuple[float, _Waiter]]] = {}
-        """By how long they wait, in the order of their deadlines. Times to wait that are nearly
-        the same count as one: what is left of a time differs from command to command."""
-        self._timers: dict[float, asyncio.TimerHandle] = {}
-
-    def watch(self, waiter: _Waiter, now: float, wait_s: float) -> None:
-        """Let *waiter* raise its error after *wait_s*, or up to a sixteenth of that later."""
-        waiters = self._waiters.get(wait_s)
-        if waiters is None:
-            mantissa, exponent = math.frexp(wait_s)
-            wait_s = math.ldexp(math.ceil(mantissa * 32), exponent - 5)
-            waiters = self._waiters.get(wait_s)
-        if waiters is None:
-            waiters = self._waiters[wait_s] = deque()
-            self._timers[wait_s] = self._loop.call_at(now + wait_s, self._expire, wait_s)
-        while waiters and waiters[0][1].done():  # mostly in this order
-            waiters.popleft()
-        waiters.append((now + wait_s, waiter))
-
-    def _expire(self, wait_s: float) -> None:
-        waiters, now = self._waiters[wait_s], self._loop.time()
-        while waiters and (waiters[0][1].done() or waiters[0][0] <= now):
-            _, waiter = waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(self._error_of(wait_s))
-        if waiters:
-            self._timers[wait_s] = self._loop.call_at(waiters[0][0], self._expire, wait_s)
-        else:
-            del self._waiters[wait_s], self._timers[wait_s]
-
-    def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
 
 
 class Replica(Generic[M]):
@@ -224,20 +144,17 @@ class Replica(Generic[M]):
         self._node.follow(incarnation)
         self._incarnation = incarnation
         self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
-        self._executor = executor
-        self._turn = asyncio.Lock()
-        self._user: int | None = None
-        """The thread that uses the state machine now."""
+        self._turns = StateTurns(executor)
         self._state = ReplicatedState(name, machine)
         self._keeper: SnapshotKeeper | None = None
         if snapshots is not None:
             self._keeper = SnapshotKeeper(
-                snapshots, policy, ledgers, self._node, self._state, self._on_state
+                snapshots, policy, ledgers, self._node, self._state, self._turns.use
             )
         self._since_ms = now_ms()
         self._registration = ReplicaRegistration(self._node, self._describe, self.snapshot)
-        self._proposals: Proposals[list[_Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
-        self._term: _Term | None = None
+        self._proposals: Proposals[list[Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
+        self._term: Term | None = None
         self._router = CommandRouter(
             LocalReplica(
                 name=name,
@@ -259,7 +176,7 @@ class Replica(Generic[M]):
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._barrier = ReadBarrier(name, self._reach_end)
         self._loop = asyncio.get_running_loop()
-        self._deadlines = _Deadlines(self._loop, self._outcome_unknown)
+        self._deadlines = Deadlines(self._loop, self._outcome_unknown)
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -416,7 +333,7 @@ class Replica(Generic[M]):
 
     def _outcome(
         self, command: bytes, request: RequestId | None, wait_s: float, version: int
-    ) -> Awaitable["_Outcome | AppliedCommand"]:
+    ) -> Awaitable["CommandOutcome | AppliedCommand"]:
         """Append a command; return what waits for its outcome, and then raises as `submit`."""
         now_s = self._loop.time()
         waiter = self._waiter_of(command, request, version, now_s)
@@ -427,7 +344,7 @@ class Replica(Generic[M]):
 
     async def _outcome_in_room(
         self, command: bytes, request: RequestId | None, wait_s: float, version: int
-    ) -> "_Outcome | AppliedCommand":
+    ) -> "CommandOutcome | AppliedCommand":
         """As `_outcome`, once there is room."""
         waiter = None
         try:
@@ -481,7 +398,7 @@ class Replica(Generic[M]):
                     await self._barrier.wait()
             except TimeoutError:
                 raise NotCaughtUp(self.name, self.applied, wait_s) from None
-        return await self._on_state(partial(self._ask, query))
+        return await self._turns.use(partial(self._ask, query))
 
     def _ask(self, query: Callable[[M], R]) -> R:
         self._check()  # again, as this had to wait for its turn
@@ -554,7 +471,7 @@ class Replica(Generic[M]):
         if self._closing.is_set():
             raise LogClosed(self.name)
 
-    def _leading(self, now_s: float) -> _Term:
+    def _leading(self, now_s: float) -> Term:
         """Return the term. Raises `NotLeader`.
 
         It is looked at for many commands at once: no promise rests on it, as the log itself takes
@@ -572,10 +489,10 @@ class Replica(Generic[M]):
 
     def _waiter_of(
         self, payload: bytes, request: RequestId | None, version: int, now_s: float
-    ) -> _Waiter | None:
+    ) -> Waiter | None:
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
-        waiter: _Waiter = self._loop.create_future()
+        waiter: Waiter = self._loop.create_future()
         if request is not None:
             waiters = self._proposals.waiter_of(request)
             if waiters is not None:
@@ -591,21 +508,11 @@ class Replica(Generic[M]):
         origin = self._proposals.propose(term.log.epoch, request, [waiter])
         envelope = CommandEnvelope(payload, version, origin, request)
         try:
-            self._append(term, envelope, encode_command(envelope), now_s)
+            term.append(envelope, encode_command(envelope), now_s)
         except BaseException:
             self._proposals.leave(origin)
             raise
         return waiter
-
-    def _append(self, term: _Term, record: StoredRecord, value: bytes, now_s: float) -> None:
-        writer, queue = term.log.writer, term.queue
-        append = writer.append if queue or not writer.is_idle else writer.append_lone
-        outcome, slot = append(value, len(value), None)
-        if not queue:
-            term.news.set()
-        size_bytes = len(value) + COMMAND_CHARGE
-        term.queue_bytes += size_bytes
-        queue.append((outcome, slot, record, now_s, size_bytes))
 
     def _describe(self) -> ReplicaRecord:
         """Return what this replica reports of itself."""
@@ -703,13 +610,13 @@ class Replica(Generic[M]):
         )
         try:
             log = await self._unless_closing(standby.promote())
-            term = _Term(standby, log)
+            term = Term(standby, log)
             await self._lead(term)
         finally:
             await self._step_down(standby)
         return term.has_served
 
-    async def _lead(self, term: _Term) -> None:
+    async def _lead(self, term: Term) -> None:
         end = term.log.last_offset + 1
         if self.applied > end:
             raise SnapshotAhead(
@@ -717,9 +624,11 @@ class Replica(Generic[M]):
             )
         assert self.applied == end, "a promotion ends at the end of the log"
         self._term, self._led_epoch = term, term.log.epoch
+        if self._closing.is_set():  # as the promotion ended, so there was no term to end
+            term.ending.set()
         candidate, endpoint = self._candidate, self._router.endpoint
         mark = LeaderMark(term.log.epoch, candidate.name, candidate.address, endpoint)
-        self._append(term, mark, encode_mark(mark), self._loop.time())
+        term.append(mark, encode_mark(mark), self._loop.time())
         endings = {
             asyncio.create_task(term.standby.lost.wait()),
             asyncio.create_task(term.ending.wait()),
@@ -762,26 +671,9 @@ class Replica(Generic[M]):
             self._notify()
             _log.info("replica_leads_no_more", log=self.name, reason=standby.lost_reason)
 
-    async def _apply_confirmed(self, term: _Term) -> None:
+    async def _apply_confirmed(self, term: Term) -> None:
         """Apply what is confirmed, in order, as far as that is known without a wait."""
-        queue, confirmed = term.queue, list[StoredCommand]()
-        at_s, size_bytes = -math.inf, 0
-        while queue and queue[0][0].done and len(confirmed) < APPLY_RECORDS_MAX:
-            outcome, slot, record, appended_s, charge = queue.popleft()
-            term.queue_bytes -= charge
-            if (place := outcome.place) is not None:
-                at_s = appended_s
-                size_bytes += charge - COMMAND_CHARGE
-                # The time of its batch, as followers read it: a record has none of its own.
-                confirmed.append((place.first_offset + slot, outcome.base_timestamp_ms, record))
-                continue
-            error = outcome.tell(slot)
-            assert error is not None, "what is done has a place or an error"
-            if isinstance(record, CommandEnvelope):
-                if not error.outcome_unknown:
-                    self._refuse(record.origin, error)
-            elif isinstance(record, LeaderMark) and _is_refusal(error):
-                raise error  # the settings of the log leave no room for it
+        confirmed, size_bytes, at_s = term.take_confirmed(self._refuse)
         await self._apply(confirmed, size_bytes)
         # No other leader had acknowledged anything by then.
         self._barrier.prove(at_s)
@@ -791,7 +683,8 @@ class Replica(Generic[M]):
         waiters = self._proposals.leave(origin)
         if waiters is not None:
             lost = isinstance(error, LostOwnership | LogClosed) or error.retryable
-            _resolve(waiters, _Outcome(error=NotLeader(self.name, "", "", 0) if lost else error))
+            error = NotLeader(self.name, "", "", 0) if lost else error
+            resolve(waiters, CommandOutcome(error=error))
 
     # The state.
 
@@ -815,13 +708,13 @@ class Replica(Generic[M]):
         """Apply *records*, of *size_bytes* together, and report their outcomes, whole also if this
         is cancelled. Raises what stopped the state."""
         before = self.applied
-        if self._executor is None:
+        if self._turns.on_loop:
             self._report(self._state.apply(records, last_txid=last_txid))
         else:
             apply = partial(self._state.apply, records, last_txid=last_txid)
-            work = asyncio.ensure_future(self._on_state(apply))
+            work = asyncio.ensure_future(self._turns.use(apply))
             try:
-                await _whole(work)
+                await whole(work)
             finally:
                 if not work.cancelled() and work.exception() is None:
                     self._report(work.result())
@@ -834,52 +727,29 @@ class Replica(Generic[M]):
         for each in applied:
             if isinstance(each, AppliedCommand):
                 if (waiters := self._proposals.leave(each.origin)) is not None:
-                    _resolve(waiters, each)
+                    resolve(waiters, each)
             elif isinstance(each, LeaderMark):
                 self._begin_epoch(each)
             elif self._term is not None and self.role == "leader":
                 with suppress(TooManyPending):  # the next one is as good
-                    self._append(self._term, each, encode_digest(each), self._loop.time())
+                    self._term.append(each, encode_digest(each), self._loop.time())
         self._notify()
 
     def _begin_epoch(self, mark: LeaderMark) -> None:
         self._router.leader_changed()
         for waiters in self._proposals.withdraw_before(mark.epoch):
             error = NotLeader(self.name, mark.name, mark.address, mark.epoch)
-            _resolve(waiters, _Outcome(error=error))
+            resolve(waiters, CommandOutcome(error=error))
         term = self._term
         if term is not None and mark.epoch == term.log.epoch and not term.ending.is_set():
             term.serves = term.has_served = True
             self._backoff.reset()
             _log.info("replica_leads", log=self.name, epoch=mark.epoch, applied=self.applied)
 
-    async def _on_state(self, work: Callable[[], R]) -> R:
-        """Do *work* with the state, alone. It ends even if this is cancelled. Raises what *work*
-        raises, which checks the state."""
-        if self._executor is None:
-            return work()
-        async with self._turn:
-            running = self._loop.run_in_executor(self._executor, self._settle, work)
-            outcome = await _whole(running)
-        return outcome()
-
-    def _settle(self, work: Callable[[], R]) -> Callable[[], R]:
-        """Do *work*, on the executor; return what returns or raises the same.
-
-        A future does not take each error: `StopIteration` would leave it pending permanently."""
-        self._user = threading.get_ident()
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - raised by the caller
-            return partial(_raise, error)
-        finally:
-            self._user = None
-        return lambda: result
-
     def is_state_user(self) -> bool:
         """Return whether the caller is called by the state machine, or by a query of it, on the
         executor: there it must not wait for this replica, which waits for it."""
-        return self._user == threading.get_ident()
+        return self._turns.is_user()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -897,7 +767,7 @@ class Replica(Generic[M]):
     def _give_up(self, reason: str) -> None:
         """Let no command wait any more: the outcome of those that do is not learned here."""
         for waiters in self._proposals.give_up():
-            _resolve(waiters, _Outcome(error=CommandOutcomeUnknown(self.name, reason)))
+            resolve(waiters, CommandOutcome(error=CommandOutcomeUnknown(self.name, reason)))
         self._notify()
 
     async def _close(self) -> None:
@@ -912,8 +782,7 @@ class Replica(Generic[M]):
         if self._keeper is not None:
             await self._keeper.close()
         await self._barrier.close()
-        async with self._turn:
-            pass  # a read that was under way
+        await self._turns.ended()  # of a read that was under way
         if self._owns_ledgers:
             await self._ledgers.close()
 
@@ -934,35 +803,8 @@ class Replica(Generic[M]):
                 await asyncio.wait({working})
 
 
-def _is_refusal(error: LogError) -> bool:
-    return isinstance(error, CallerError) and not isinstance(error, LogClosed)
-
-
 def _passes(error: LogError) -> bool:
     return error.retryable or error.outcome_unknown or isinstance(error, LostOwnership)
-
-
-def _resolve(waiters: Iterable[_Waiter], outcome: _Outcome | AppliedCommand) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(outcome)
-
-
-async def _whole(future: asyncio.Future[R]) -> R:
-    """Return the result of *future*, which ends however often this is cancelled; then this is."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait({future})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return future.result()
-
-
-def _raise(error: BaseException) -> Never:
-    raise error
 
 
 async def _first(futures: set[asyncio.Future[Any]]) -> None:

@@ -1,4 +1,5 @@
-"""Applies a log to an application's state, batch after batch, as long as that is wanted.
+"""Applies a log to an application's state, batch after batch, as long as that is wanted; lets one
+call at a time use that state.
 
 Invariants:
     each record from the start on is applied once, in order, whatever ends the following meanwhile
@@ -8,8 +9,11 @@ Invariants:
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, Never, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
@@ -23,6 +27,8 @@ from ledger.log_events import get_logger
 
 Apply = Callable[[Sequence[Record]], Awaitable[None] | None]
 """Takes the next records into the state; a function or a coroutine function."""
+
+R = TypeVar("R")
 
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
@@ -100,3 +106,73 @@ class Following:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, LogError) and error.retryable
+
+
+class StateTurns:
+    """Lets one call at a time use a state: on the event loop, or on the given executor."""
+
+    def __init__(self, executor: Executor | None) -> None:
+        self._executor = executor
+        self._turn = asyncio.Lock()
+        self._user: int | None = None
+        """The thread that uses the state now."""
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether a call that does not wait has the state for itself."""
+        return self._executor is None
+
+    @property
+    def are_taken(self) -> bool:
+        return self._turn.locked()
+
+    async def use(self, work: Callable[[], R]) -> R:
+        """Do *work* with the state, alone. It ends even if this is cancelled. Raises what *work*
+        raises, which checks the state."""
+        if self._executor is None:
+            return work()
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._executor, self._settle, work)
+            outcome = await whole(running)
+        return outcome()
+
+    async def ended(self) -> None:
+        """Return once the call that is under way has ended."""
+        async with self._turn:
+            pass
+
+    def is_user(self) -> bool:
+        """Return whether the caller is called by *work*, on the executor: there it must not wait
+        for what waits for it."""
+        return self._user == threading.get_ident()
+
+    def _settle(self, work: Callable[[], R]) -> Callable[[], R]:
+        """Do *work*, on the executor; return what returns or raises the same.
+
+        A future does not take each error: `StopIteration` would leave it pending permanently."""
+        self._user = threading.get_ident()
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            return partial(_raise, error)
+        finally:
+            self._user = None
+        return lambda: result
+
+
+async def whole(future: asyncio.Future[R]) -> R:
+    """Return the result of *future*, which ends however often this is cancelled; then this is."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
+
+
+def _raise(error: BaseException) -> Never:
+    raise error

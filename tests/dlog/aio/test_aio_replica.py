@@ -29,7 +29,7 @@ from dlog import (
     StateDiverged,
     StateMachine,
 )
-from dlog.aio import Log, Replica
+from dlog.aio import Log, Replica, leader_term
 from dlog.aio import replica as replicas
 from dlog.aio.admin import rename_log
 from dlog.aio.read.tails import acknowledged_end
@@ -413,12 +413,12 @@ async def test_each_submit_of_one_request_waits_as_long_as_it_says_for_one_effec
 
 async def test_commands_that_wait_equally_long_share_a_timer() -> None:
     loop = asyncio.get_running_loop()
-    deadlines = replicas._Deadlines(loop, TimeoutError)
-    waiters: list[replicas._Waiter] = [loop.create_future() for _ in range(3)]
+    deadlines = leader_term.Deadlines(loop, TimeoutError)
+    waiters: list[leader_term.Waiter] = [loop.create_future() for _ in range(3)]
     for waiter in waiters:
         deadlines.watch(waiter, loop.time(), 0.001)
-    waiters[0].set_result(replicas._Outcome())
-    late: replicas._Waiter = loop.create_future()
+    waiters[0].set_result(leader_term.CommandOutcome())
+    late: leader_term.Waiter = loop.create_future()
     deadlines.watch(late, loop.time(), 3584.0)
     assert len(deadlines._timers) == 2
     for waiter in waiters[1:]:
@@ -427,12 +427,12 @@ async def test_commands_that_wait_equally_long_share_a_timer() -> None:
     assert not late.done()
     assert list(deadlines._timers) == [3584.0]
     for _ in range(3):
-        late.set_result(replicas._Outcome())
+        late.set_result(leader_term.CommandOutcome())
         late = loop.create_future()
         deadlines.watch(late, loop.time(), 3584.0)
     assert len(deadlines._waiters[3584.0]) == 1, "it keeps none that is done"
     for waited_s in range(100):
-        late.set_result(replicas._Outcome())
+        late.set_result(leader_term.CommandOutcome())
         late = loop.create_future()
         deadlines.watch(late, loop.time(), 3584.0 - waited_s / 7)
     assert len(deadlines._timers) == 1, "what is left of a time counts as all of it"
@@ -443,7 +443,7 @@ async def test_commands_that_wait_equally_long_share_a_timer() -> None:
 @pytest.mark.parametrize("wait_s", [0.0, 1e-9, 0.001, 0.1, 1.0, 29.9, 30.0, 1e9])
 def test_nobody_waits_for_less_than_is_asked_or_for_much_more(wait_s: float) -> None:
     loop = asyncio.new_event_loop()
-    deadlines = replicas._Deadlines(loop, TimeoutError)
+    deadlines = leader_term.Deadlines(loop, TimeoutError)
     deadlines.watch(loop.create_future(), 0.0, wait_s)
     (kept_s,) = deadlines._timers
     assert wait_s <= kept_s <= wait_s * 17 / 16
@@ -476,6 +476,25 @@ async def test_one_that_gives_up_a_request_does_not_give_it_up_for_others() -> N
         await asyncio.sleep(0)
         command.cancel()
         assert await leader.submit(b"x 1") == 3
+
+
+async def test_closing_while_a_promotion_ends_ends_the_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest, closing = Standby.promote, list[asyncio.Task[None]]()
+    async with dlog.testing.cluster() as cluster:
+
+        async def promote(self: Standby, *args: Any, **named: Any) -> Log:
+            log = await honest(self, *args, **named)
+            closing.append(asyncio.create_task(replica.close()))
+            return log
+
+        monkeypatch.setattr(Standby, "promote", promote)
+        replica = await Replica.open(LOG, Register(), uri=cluster.uri, lease_s=PATIENCE_S)
+        await until(lambda: bool(closing))
+        async with asyncio.timeout(PATIENCE_S):
+            await closing[0]
+        assert replica.role == "stopped"
 
 
 async def test_closing_settles_what_was_submitted_and_hands_over() -> None:
@@ -589,7 +608,7 @@ async def test_a_query_that_is_cancelled_twice_is_still_alone_with_the_state() -
         other = asyncio.create_task(leader.read(history, consistency="local"))
         await settled()
         assert not other.done()
-        assert leader._turn.locked()
+        assert leader._turns.are_taken
         gate.set()
         assert await other == []
         with pytest.raises(asyncio.CancelledError):
@@ -658,13 +677,13 @@ async def test_a_leader_whose_term_ends_before_its_mark_is_applied_stands_back(
         waits.append(honest(self))
         return 0.0
 
-    def refused(self: Replica[Any], term: Any, *_: object, **__: object) -> None:
+    def refused(term: leader_term.Term, *_: object) -> None:
         term.ending.set()
 
     async with dlog.testing.cluster() as cluster:
         with monkeypatch.context() as patch:
             patch.setattr(Backoff, "next", waited)
-            patch.setattr(Replica, "_append", refused)
+            patch.setattr(leader_term.Term, "append", refused)
             async with opened(cluster) as replica:
                 await until(lambda: len(waits) >= 6)
                 assert replica.role == "standby"
@@ -688,7 +707,7 @@ async def test_the_time_of_a_submit_covers_its_wait_for_room(
 async def test_commands_that_apply_is_too_slow_for_are_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replicas, "QUEUE_BYTES_MAX", 3 * replicas.COMMAND_CHARGE)
+    monkeypatch.setattr(replicas, "QUEUE_BYTES_MAX", 3 * leader_term.COMMAND_CHARGE)
     gate, entered = threading.Event(), threading.Event()
 
     class Held(Register):

@@ -9,6 +9,7 @@ from dlog.aio import replica as replicas
 from dlog.aio import snapshot_keeper
 from dlog.aio.command_router import CommandRouter
 from dlog.aio.forward import ForwardFailed, WriterRights
+from dlog.aio.leader_term import CommandOutcome, resolve
 from dlog.aio.read.tails import acknowledged_end
 from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica import Replica
@@ -85,7 +86,7 @@ def calls_refused_what_has_no_outcome(patch: Patch) -> None:
     async def step_down(self: Replica[Any], standby: Any) -> None:
         await honest(self, standby)
         for waiter in self._proposals.give_up():
-            replicas._resolve(waiter, replicas._Outcome(error=NotLeader(self.name, "", "", 0)))
+            resolve(waiter, CommandOutcome(error=NotLeader(self.name, "", "", 0)))
 
     patch.set(Replica, "_step_down", step_down)
 
