@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark chaos-kafka kafka-compat fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-archive bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark chaos-kafka kafka-compat fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -99,6 +99,7 @@ help:
 	@echo 'make bench-kafka [ONLY="row"]   the Kafka gateway beside Kafka with the same clients: produce, fetch, latency, takeover'
 	@echo 'make bench-replica [ONLY="system ..."]   Replica beside PySyncObj and hashicorp/raft in turns: commands, takeovers,'
 	@echo '                       catch-up; the latter needs Go. Peers that cannot be had are left out'
+	@echo 'make bench-archive     segments in object storage: MB/s, appends beside, reading through, opening of 1,000,000'
 	@echo 'make upgrade-test      the previous release and this one in one cluster: bookies replaced one by one under'
 	@echo '                       load, and back; then its level. PREVIOUS=file.whl: another one than of the stand-in'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
@@ -260,6 +261,9 @@ bench-replica: $(STAMP)
 bench-kafka: $(STAMP)
 	@$(INSTALL) --requirement requirements/peers.txt
 	@exec $(PY) -m benchmarks.kafka $(if $(ONLY),--only "$(ONLY)")
+
+bench-archive: $(STAMP)
+	$(PY) -m benchmarks.archive
 
 bench-hostile: $(STAMP)
 	$(PY) -m benchmarks.hostile $(if $(ONLY),--only $(ONLY))

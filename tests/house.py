@@ -16,7 +16,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 516,
+    "product files": 517,
     "product lines": 111_300,
     "test lines": 145_000,
     "class names twice in a package": 9,

@@ -20,6 +20,8 @@ class Sizes:
     logs_written: int = 1000
     """By one process at the same time."""
     segments: tuple[int, ...] = (10, 100, 1000, 10_000)
+    archived: tuple[int, ...] = (1000, 1_000_000)
+    """Segments in object storage."""
     logs: tuple[int, ...] = (10, 100, 1000, 10_000)
     samples: int = 9
     """Of what is measured once at a time: opening, rolling, listing."""
@@ -32,6 +34,7 @@ QUICK: Final = Sizes(
     takeover_bytes=2_000_000,
     logs_written=5,
     segments=(3, 30),
+    archived=(2100,),
     logs=(3, 8),
     samples=1,
     turns=1,

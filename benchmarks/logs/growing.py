@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from benchmarks import ledger
+from benchmarks import archive, ledger
 from benchmarks.figures import percentile
 from benchmarks.logs.bench import RECORD_BYTES, Bench
 from benchmarks.loops import lone_times
@@ -94,6 +94,9 @@ async def many_segments(bench: Bench, on: ledger.Bench) -> None:
         bench.note(f"{label}: roll, for each of 1,000,000 records", rolled, "us")
         times = [await _timed(_tailing(on, name)) for _ in _samples(bench)]
         bench.duration(f"{label}: begin to tail at the end", percentile(times, 50))
+    with bench.place() as objects:
+        for count in bench.sizes.archived:
+            await archive.opening(bench, on.client, f"file://{objects}", count)
 
 
 async def _with_segments(on: ledger.Bench, name: str, count: int) -> Manifest:

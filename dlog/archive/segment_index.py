@@ -5,7 +5,7 @@
     trailer    CRC32C of the manifest, magic: 12 bytes
 
 Indexes are read whole, and the last ones that were read are kept: a seek through a log of a million
-segments reads one of 350 KB, and no more.
+segments reads one of 180 KB, and no more.
 """
 
 import struct
@@ -27,7 +27,7 @@ MAGIC: Final = b"dlogidx1"
 _TRAILER: Final = struct.Struct("<I8s")
 INDEX_BYTES_MAX: Final = 16 << 20
 KEPT_MAX: Final = 4
-"""Indexes that a process keeps, of some 3 MB each."""
+"""Indexes that a process keeps, of some 2 MB each."""
 _kept: OrderedDict[StoredObject, tuple[Segment, ...]] = OrderedDict()
 
 
@@ -96,6 +96,11 @@ async def read_run(log: str, run: SegmentRun) -> tuple[Segment, ...]:
     return segments
 
 
+def forget_indexes() -> None:
+    """Read each index anew when it is needed next."""
+    _kept.clear()
+
+
 async def _read(log: str, run: SegmentRun) -> tuple[Segment, ...]:
     stored = run.index
     where, offsets = f"{stored.storage}/{stored.name}", f"{run.first_offset}..{run.end_offset - 1}"
@@ -134,8 +139,9 @@ def _offsets(segments: tuple[Segment, ...]) -> str:
 
 
 async def view_at(log: str, manifest: Manifest, offset: int) -> Manifest:
-    """Return *manifest* as far as it concerns *offset*: the segment that holds it is listed, and
-    the one after it. What is listed behind may be missing then. Raises as `read_run`."""
+    """Return *manifest* as far as it concerns *offset*: the segments of its run are listed, and
+    what is listed behind may be missing. Whoever comes to the end takes the next view. Raises as
+    `read_run`."""
     runs = manifest.living_runs
     if not runs or offset >= runs[-1].end_offset or offset < manifest.trim_offset:
         return manifest
@@ -154,11 +160,9 @@ async def view_with(log: str, manifest: Manifest, number: int) -> Manifest:
 
 async def _view(log: str, manifest: Manifest, runs: tuple[SegmentRun, ...], at: int) -> Manifest:
     segments = await read_run(log, runs[at])
-    later = manifest.segments[0]
-    if at + 1 < len(runs):
-        later = (await read_run(log, runs[at + 1]))[0]
     segments = tuple(s for s in segments if (s.end_offset or 0) > manifest.trim_offset)
-    return replace(manifest, runs=(), segments=(*segments, later), sealed=False)
+    later = manifest.segments[:1] if at + 1 == len(runs) else ()
+    return replace(manifest, runs=(), segments=(*segments, *later), sealed=False)
 
 
 async def all_segments(

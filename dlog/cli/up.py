@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -28,6 +28,8 @@ from ledger.options import directory as directory_of
 if TYPE_CHECKING:
     from dlog.local.cluster import LocalCluster
 
+ARCHIVER_S: Final = 10.0
+"""Pause between two passes of the archiver: nobody else uses this cluster much."""
 app = CommandGroup("cli#ledgers-bookies-a-local-cluster")
 
 
@@ -119,6 +121,8 @@ def up(
     Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster by the
     line that is printed, or automatically if it is in the default place.
 
+    Logs that have object storage (their setting archive) are archived, every 10 s.
+
     A bookie that dies is restarted. It stays down, which is reported, after several deaths
     within a minute, if it was stopped, and if its name was retired."""
     from dlog.local.cluster import MANAGED, LocalCluster
@@ -173,12 +177,27 @@ async def _run(
 ) -> None:
     async with cluster, AsyncExitStack() as stack:
         beside: dict[str, str] = {}
+        await stack.enter_async_context(_archiver(cluster))
         if console_port is not None:
             beside |= await stack.enter_async_context(_console(cluster, console_port))
         if kafka_port is not None:
             beside |= await stack.enter_async_context(_kafka(cluster, kafka_port))
         _show(cluster, beside, as_json=as_json)
         await cluster.keep_bookies(warn)
+
+
+@asynccontextmanager
+async def _archiver(cluster: "LocalCluster") -> AsyncIterator[None]:
+    """Archive the logs of *cluster* that have object storage."""
+    from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
+    from ledger.client import ClientConfig, LedgerClient
+
+    client = await LedgerClient.connect(cluster.uri, ClientConfig(tls=cluster.client_tls))
+    try:
+        async with Archiver(client, ArchiverConfig(interval_s=ARCHIVER_S)):
+            yield
+    finally:
+        await client.close()
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ METADATA_MAX: Final = 2_000
 """Closed ledgers' metadata that are remembered."""
 
 _QUICK: Final = frozenset({"bookies", "servers"})
-_SLOW: Final = frozenset({"repair", "logs", "deletions"})
+_SLOW: Final = frozenset({"repair", "logs", "deletions", "archive"})
 _log = get_logger(__name__)
 
 

@@ -14,6 +14,7 @@ from dlog.aio.maintain.janitor import ELECTION as JANITORS
 from dlog.aio.store import ManifestNode, log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.acls import AclFacts
+from dlog.health.archive import gather_archive
 from dlog.health.findings import CheckResult, Facts, Report
 from dlog.health.logs import DeletionsFacts
 from dlog.health.servers import ServerFacts, ServersFacts, Validity
@@ -204,6 +205,7 @@ CHECKS: Final = (
     Check("openings", gather_openings),
     Check("servers", gather_servers, deep=True),
     Check("deletions", gather_deletions, deep=True),
+    Check("archive", gather_archive, deep=True),
     Check("acls", gather_acls, deep=True),
 )
 

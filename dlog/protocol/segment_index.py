@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 LISTED_MAX: Final = 256
 """As many archived segments may be listed; then they go to a run."""
-RUN_SEGMENTS: Final = 4096
-"""A run is extended until it has as many: its index then has about 350 KB."""
+RUN_SEGMENTS: Final = 2048
+"""A run is extended until it has as many: its index then has about 180 KB."""
 INDEX: Final = "index"
 """Begins the name of an index; that of an object with segments begins with a number."""
 

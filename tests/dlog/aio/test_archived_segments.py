@@ -5,6 +5,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -29,6 +30,7 @@ from dlog.aio.port import LedgerTail
 from dlog.aio.read.chunks import ChunkReader
 from dlog.aio.read.segments import learn_end
 from dlog.aio.store import ManifestNode
+from dlog.archive import object_store
 from dlog.cli.log.overview import print_segments, segment_json
 from dlog.errors import (
     DamagedObject,
@@ -40,7 +42,10 @@ from dlog.errors import (
     ObjectStorageUnsupported,
     Trimmed,
 )
+from dlog.health import archive as archive_health
+from dlog.health.archive import gather_archive
 from dlog.health.record_trace import trace_record
+from dlog.health.survey import Reach
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
 from dlog.protocol import archive
@@ -851,3 +856,39 @@ def test_where_a_segment_is_is_shown(capsys: pytest.CaptureFixture[str]) -> None
         (True, "b"),
         (True, None),
     ]
+
+
+async def doctor(client: FakeLedgers) -> list[str]:
+    """Return the kinds of what the doctor finds in object storage."""
+    facts = await gather_archive(cast(Reach, SimpleNamespace(store=client.store)))
+    assert facts.logs == facts.looked_at == 1
+    assert facts.summary().startswith("1 log with object storage")
+    assert json.loads(json.dumps(facts.to_dict()))["logs"] == 1
+    return [finding.kind for finding in facts.findings()]
+
+
+async def test_the_doctor_finds_what_is_not_archived_not_there_and_not_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeCluster().client(store := MemoryStore("memory://fake", "fake"))
+    await create_log("plain", client=client)
+    folder = await written(client, tmp_path)
+    assert await doctor(client) == [], "it was due a moment ago"
+    monkeypatch.setattr(archive_health, "LATE_MS", 0)
+    assert await doctor(client) == ["archive-backlog"]
+    await archive_log("orders", client=client)
+    assert await doctor(client) == []
+    copy = copied(store, "copy")
+    await archive_log("orders", claim=True, client=copy)
+    assert await doctor(client) == ["objects-owned-elsewhere"]
+    assert await doctor(copy) == []
+    newest = folder / str((await manifest_of(copy)).segments[-1].location)
+    data = newest.read_bytes()
+    newest.write_bytes(data[:-1])
+    assert await doctor(copy) == ["object-damaged"]
+    newest.unlink()
+    assert await doctor(copy) == ["object-damaged"]
+    object_store._store_at.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "obstore.exceptions", None)
+    assert await doctor(copy) == ["object-storage-unreachable"]
+    object_store._store_at.cache_clear()

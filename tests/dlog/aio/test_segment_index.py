@@ -49,9 +49,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(segment_index, "LISTED_MAX", 3)
     monkeypatch.setattr(segment_index, "RUN_SEGMENTS", 8)
     monkeypatch.setattr(archive, "MERGED_MAX", 3)
-    indexes._kept.clear()
+    indexes.forget_indexes()
     yield
-    indexes._kept.clear()
+    indexes.forget_indexes()
 
 
 async def indexed(client: FakeLedgers, tmp_path: Path, **settings: object) -> Path:
@@ -184,7 +184,7 @@ async def test_an_index_that_is_damaged_or_lost_is_an_error_of_its_offsets_alone
     data = index.read_bytes()
     end = manifest.runs[0].end_offset
     index.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
-    indexes._kept.clear()
+    indexes.forget_indexes()
     with pytest.raises(DamagedObject, match=f"offsets 0..{end - 1}.*checksum"):
         await values(client, 0)
     assert await values(client, end) == ALL[end:]

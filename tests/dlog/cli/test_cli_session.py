@@ -512,3 +512,16 @@ def test_up_starts_a_bookie_again_that_died_and_not_one_that_was_stopped(
     finally:
         up.kill()
         up.communicate()
+
+
+def test_up_archives_logs_that_have_object_storage(shell: Shell, tmp_path: Path) -> None:
+    storage = tmp_path / "objects"
+    shell.run("log", "create", "archived", "--set", f"archive=file://{storage}")
+    shell.run("log", "append", "archived", stdin=b"one\ntwo\n")
+
+    def is_archived() -> bool:
+        segments = shell.json("log", "show", "archived")["segments"]
+        return bool(segments) and not any(each["on_bookies"] for each in segments)
+
+    wait_until(is_archived, "the archiver has moved it", timeout_s=60.0)
+    assert shell.run("log", "tail", "archived").split() == [b"one", b"two"]

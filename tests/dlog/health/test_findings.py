@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from dlog.aio import Log
+from dlog.health.archive import ArchiveFacts
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.checks import gather_deletions
 from dlog.health.findings import KIND_MAX, CheckResult, Facts, Finding, Report, Severity, named
@@ -39,6 +40,7 @@ WELL: tuple[Facts, ...] = (
     ServersFacts(version="1.0", servers=(SERVER,)),
     DeletionsFacts(logs=3, looked_at=3, janitor="h:2", retained=1),
     OpeningsFacts(logs=3, looked_at=3, open=1, asked=1),
+    ArchiveFacts(logs=2, looked_at=2, archiver="h:3"),
 )
 
 

@@ -241,7 +241,7 @@ def simulated_storage(objects: SimObjects) -> Iterator[None]:
     lines = segment_indexes.LISTED_MAX, segment_indexes.RUN_SEGMENTS
     segment_indexes.LISTED_MAX, segment_indexes.RUN_SEGMENTS = LISTED_MAX, RUN_SEGMENTS  # type: ignore[misc]
     merged, archive.MERGED_MAX = archive.MERGED_MAX, LISTED_MAX  # type: ignore[misc]
-    segment_index._kept.clear()
+    segment_index.forget_indexes()
     try:
         yield
     finally:

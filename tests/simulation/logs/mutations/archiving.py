@@ -1,6 +1,6 @@
 """Bugs of segments in object storage: what is deleted, and what is believed, too early."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -8,14 +8,16 @@ from dlog.aio.maintain import archive as driver
 from dlog.aio.store import delete_listed
 from dlog.aio.write.writer import LogWriter
 from dlog.archive import object_store, object_tail
+from dlog.archive import segment_index as indexes
 from dlog.archive.object_format import ObjectEntry
 from dlog.archive.object_tail import ObjectTail
 from dlog.errors import ObjectLost, ObjectStorageUnavailable
-from dlog.manifest import Manifest, StoredObject
-from dlog.protocol import archive, edits, manifest_steps, object_owner
+from dlog.manifest import Location, Manifest, Segment, SegmentRun, StoredObject
+from dlog.protocol import archive, edits, manifest_steps, object_owner, segment_index
 from dlog.protocol.actions import CopyToObject, DeleteLedger, DeleteObject, ListObjects
 from dlog.protocol.edits import Edit, trim
 from dlog.protocol.manifest_steps import ManifestSteps
+from dlog.protocol.segment_index import WriteIndex
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
 from ledger.metastore import uri
 from ledger.protocol.procedure import Steps
@@ -293,3 +295,134 @@ def archives_without_holding_the_objects(patch: Patch) -> None:
         yield
 
     patch.set(driver, "hold_objects", hold_objects)
+
+
+_INDEX = "tests/dlog/aio/test_segment_index.py"
+
+
+@mutation(
+    "a truncation beside the archiver",
+    logs=True,
+    drawn=False,
+    test=f"{_INDEX}::test_a_swap_demands_the_segments_as_they_were_read",
+)
+def indexes_segments_that_are_not_listed_any_more(patch: Patch) -> None:
+    honest = segment_index.add_run
+
+    def add_run(
+        log: str,
+        run: SegmentRun,
+        due: Sequence[Segment],
+        before: SegmentRun | None,
+        *,
+        incarnation: str,
+    ) -> Edit:
+        edit = honest(log, run, due, before, incarnation=incarnation)
+
+        def careless(manifest: Manifest) -> Manifest:
+            after = edit(manifest)
+            if after != manifest or run in manifest.runs:
+                return after
+            numbers = {segment.number for segment in due}
+            kept = tuple(s for s in manifest.segments if s.number not in numbers)
+            return replace(manifest, runs=(*manifest.runs, run), segments=kept)
+
+        return careless
+
+    patch.set(segment_index, "add_run", add_run)
+
+
+@mutation("apache/pulsar 17516", logs=True)
+def lists_an_index_that_it_did_not_read_back(patch: Patch) -> None:
+    async def write_index(action: WriteIndex) -> StoredObject:
+        data = indexes.encode_index(action.manifest, action.log, action.segments)
+        folder = object_store.open_folder(action.manifest.storage)
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            yield data
+
+        await folder.put(action.name, chunks())
+        return StoredObject(action.name, len(data), action.manifest.storage)
+
+    patch.set(indexes, "write_index", write_index)
+
+
+@mutation("decision 37", logs=True)
+def takes_objects_of_runs_for_orphans(patch: Patch) -> None:
+    """As the manifest does not list their segments."""
+
+    def is_indexed(*_: object) -> Steps[bool]:
+        return False
+        yield
+
+    patch.set(archive, "_is_indexed", is_indexed)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_INDEX}::test_a_truncation_deletes_the_objects_below_it_also_within_a_run",
+)
+def sweeps_a_run_beyond_the_trim_point(patch: Patch) -> None:
+    honest = segment_index.doomed_objects
+
+    def doomed_objects(
+        segments: Sequence[Segment], run: SegmentRun, trim: int
+    ) -> Iterator[tuple[StoredObject, int]]:
+        return honest(segments, run, trim + 1)
+
+    patch.set(segment_index, "doomed_objects", doomed_objects)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_small_segments_share_an_object_which_goes_with_the_last_of_them",
+)
+def deletes_a_shared_object_with_the_first_of_its_segments(patch: Patch) -> None:
+    honest = Manifest.trimmed
+
+    def trimmed(self: Manifest, before: int) -> Manifest:
+        after = honest(self, before)
+        gone = [s for s in self.segments if after.find(s.number) is None and s.location.object]
+        objects = {s.location.object.name: s.location.object for s in gone if s.location.object}
+        kept = (
+            s
+            if s.location.object is None or s.location.object.name not in objects
+            else replace(s, location=Location(on_bookies=True))
+            for s in after.segments
+        )
+        waiting = {stored.name: stored for stored in after.deleting_objects} | objects
+        return replace(after, segments=tuple(kept), deleting_objects=tuple(waiting.values()))
+
+    patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_COPIES}::test_an_attempt_for_several_segments_takes_those_that_are_left",
+)
+def judges_a_shared_object_by_its_first_segment(patch: Patch) -> None:
+    honest = archive.numbers_of
+    patch.set(archive, "numbers_of", lambda name: honest(name)[:1])
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_INDEX}::test_an_index_is_an_orphan_only_if_no_manifest_can_list_it_any_more",
+)
+def takes_an_index_that_is_not_listed_for_an_orphan(patch: Patch) -> None:
+    """Its attempt may be about to list it."""
+
+    def is_orphan_index(manifest: Manifest, name: str) -> bool:
+        listed = {run.index.name for run in manifest.runs}
+        return name.startswith("index-") and name not in listed
+
+    patch.set(segment_index, "is_orphan_index", is_orphan_index)
+    patch.set(archive, "is_orphan_index", is_orphan_index)
