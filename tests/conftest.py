@@ -16,7 +16,13 @@ from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.protocol.common import CHECKS
 from tests.waiting import PATIENCE_S, SESSION_S
 
-pytest_plugins = ["tests.coroutines", "tests.tiers", "tests.schedule", "tests.class_archive"]
+pytest_plugins = [
+    "tests.coroutines",
+    "tests.tiers",
+    "tests.schedule",
+    "tests.class_archive",
+    "tests.zygote",
+]
 
 CHECKS.costly = True
 
