@@ -25,6 +25,7 @@ LOGS ?=
 REPAIR ?=
 REPLICAS ?=
 PARTITIONS ?=
+GATEWAYS ?=
 REPLICA ?=
 CHANGES ?=
 SHRINK_S ?=
@@ -54,7 +55,7 @@ help:
 	@echo 'make pins [UPGRADE=1]  write requirements/ anew: versions and hashes of all that is installed'
 	@echo 'make docs              the site, in build/site/html; a dead link is an error. Needs no network once it is installed'
 	@echo 'make fix               format and repair what can be repaired'
-	@echo 'make sim [LOGS=1 | REPAIR=1 | REPLICAS=1 | PARTITIONS=1] [SEED=n | SEEDS=a:b] [SHRINK_S=60] [CHANGES=text]'
+	@echo 'make sim [LOGS=1 | REPAIR=1 | REPLICAS=1 | PARTITIONS=1 | GATEWAYS=1] [SEED=n | SEEDS=a:b] [SHRINK_S=60] [CHANGES=text]'
 	@echo '                       the simulator of ledgers, of logs, of repair, of replicas or of Kafka partitions: one seed, or those'
 	@echo '                       from a up to b; a failing seed is made smaller, and told as a story'
 	@echo 'make mutations         bugs, put in one at a time: deleted statements that no quick test notices, and'
@@ -221,7 +222,7 @@ proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 sim: $(STAMP)
-	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(REPLICAS)$(REPLICA),--replicas) $(if $(PARTITIONS),--partitions) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHANGES),--changes "$(CHANGES)") $(if $(SHRINK_S),--shrink-s $(SHRINK_S))
+	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(REPLICAS)$(REPLICA),--replicas) $(if $(PARTITIONS),--partitions) $(if $(GATEWAYS),--gateways) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHANGES),--changes "$(CHANGES)") $(if $(SHRINK_S),--shrink-s $(SHRINK_S))
 	$(if $(LOGS),$(if $(SEED),,$(PY) -m pytest -q --long -m long tests/simulation/logs/test_interrupted_takeovers.py))
 
 mutations: $(STAMP)

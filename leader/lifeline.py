@@ -19,6 +19,7 @@ is the right process, its secret says.
 import asyncio
 import secrets
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, cast
@@ -185,12 +186,17 @@ def network() -> str:
 
 
 async def has_died(
-    address: LifelineAddress, refusals: Refusals = _refusals, *, security: Security | None = None
+    address: LifelineAddress,
+    refusals: Refusals = _refusals,
+    *,
+    security: Security | None = None,
+    connected: Callable[[asyncio.StreamReader], None] = lambda _: None,
 ) -> bool:
     """Wait for the end of the process at *address*: True once it counts as gone.
 
     False as soon as it turns out that nothing can be learned from here, with what *security* this
-    process has."""
+    process has. *connected* gets the connection: once that is at its end, this is about to return.
+    """
     try:
         reader, connection = await _verified(address, security)
     except TimeoutError:
@@ -199,6 +205,7 @@ async def has_died(
         gone = await _refuses(address, security)
         return gone and refusals.is_death(address, here=network())
     refusals.proven(address)
+    connected(reader)
     try:
         with suppress(OSError):
             while await reader.read(1024):

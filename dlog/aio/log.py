@@ -378,11 +378,21 @@ class Log:
             await self.close()
 
 
-async def open_as_gateway(name: str, ledgers: Ledgers, *, owner: str) -> Log:
+async def open_as_gateway(
+    name: str, ledgers: Ledgers, *, owner: str, expected_epoch: int | None = None
+) -> Log:
     """Take *name*, which must exist, over for a gateway for Kafka's clients: `Log.open` of others
     is refused from then on while one lives. *ledgers* is left open. Raises as `Log.open`."""
     node = ManifestNode(ledgers.store, name)
-    driver = TakeoverDriver(ledgers, node, term=None, now_ms=now_ms, owner=owner, is_gateway=True)
+    driver = TakeoverDriver(
+        ledgers,
+        node,
+        term=None,
+        now_ms=now_ms,
+        owner=owner,
+        expected_epoch=expected_epoch,
+        is_gateway=True,
+    )
     with spans.span("dlog.open", log=name) as span:
         opened = await driver.run()
         spans.describe(span, epoch=opened.manifest.epoch)

@@ -1,8 +1,9 @@
 """One log that consumers read through this gateway while a native writer has it, or that is sealed.
 
 To take a log over would fence its writer, which no consumer should do. So it is read as any reader
-reads it: what is confirmed is asked of bookies, and nothing is written. The first request to
-produce takes it over; what followed it fails then, and is opened again as a partition that is led.
+reads it: what is confirmed is asked of bookies, and nothing is written. A request to produce takes
+it over once its writer has closed it (`check_left`), or at once if it is a log of Kafka's clients;
+what followed it fails then, and is opened again as a partition that is led.
 """
 
 import asyncio
@@ -10,19 +11,23 @@ from typing import Final, Self
 
 from kio.schema.errors import ErrorCode
 
+from dlog.aio.maintain.survey import was_left_open
 from dlog.aio.port import Ledgers
-from dlog.aio.read.tails import LogTail, TailTracker
+from dlog.aio.read.tails import LogTail, TailTracker, acknowledged_end
 from dlog.aio.store import ManifestNode
 from dlog.kafka.consumer_reads import ConsumerReads, Movements, check_offset
-from dlog.kafka.errors import KafkaRefusal
+from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.partition import Produced
 from dlog.manifest import Manifest
+from dlog.protocol.edits import check_writable
+from leader import is_led
 from ledger.delays import Backoff
 from ledger.errors import LogError
 from ledger.log_events import get_logger
+from ledger.metastore.port import MetadataStore
 
 WAIT_S: Final = 5.0
-"""How long bookies are asked at once whether there is more."""
+"""How long bookies are asked at once whether there is more, or where the end is."""
 RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 _log = get_logger(__name__)
@@ -34,6 +39,26 @@ def is_for_others(manifest: Manifest) -> bool:
     return manifest.sealed or (manifest.epoch > 0 and not manifest.gateway)
 
 
+async def check_left(store: MetadataStore, log: str, manifest: Manifest) -> None:
+    """Raise `KafkaRefusal`, POLICY_VIOLATION, while a program leads *log* or has it open: to
+    produce would fence it. `dlog log append` asks the same.
+
+    Of a log with an election the candidates say who lives. Otherwise an open segment counts as a
+    living writer: nothing tells one that is idle from one that has crashed."""
+    try:
+        check_writable(manifest, log)
+        led = await is_led(store, log)
+    except LogError as error:
+        raise refusal_of(error) from error
+    if led or (led is None and was_left_open(manifest)):
+        raise KafkaRefusal(
+            ErrorCode.policy_violation,
+            f"log {log!r} is written by {manifest.owner or 'a program'}, or that ended without "
+            "closing it: let it close the log, or give the log to Kafka's clients with "
+            f"'dlog kafka topic create TOPIC --log {log}', where TOPIC is its name",
+        )
+
+
 class FollowedPartition:
     """Made by `open`; `dlog.kafka.led_logs.LedPartition`, of which nothing can be produced."""
 
@@ -43,7 +68,7 @@ class FollowedPartition:
         self.log = node.log
         self.epoch = manifest.epoch
         self.failed = asyncio.Event()
-        self._node, self._tail = node, tail
+        self._ledgers, self._node, self._tail = ledgers, node, tail
         self._movements = Movements()
         self._reads = ConsumerReads(ledgers, self.log, manifest.incarnation, self.epoch)
         self._following: asyncio.Task[None] | None = None
@@ -72,6 +97,15 @@ class FollowedPartition:
     def high_watermark(self) -> int:
         return self._tail.next_offset
 
+    async def check_left(self) -> None:
+        """Raise `KafkaRefusal` while a program has the log; see `check_left`."""
+        try:
+            manifest, _ = await self._node.read()
+        except LogError as error:
+            raise refusal_of(error) from error
+        if is_for_others(manifest):
+            await check_left(self._ledgers.store, self.log, manifest)
+
     async def produce(self, batches: bytes, *, acks: int) -> Produced:  # noqa: ARG002 - refused
         raise KafkaRefusal(
             ErrorCode.not_leader_or_follower, f"log {self.log!r} is followed here, and not led"
@@ -88,8 +122,24 @@ class FollowedPartition:
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
         end = self.high_watermark
+        if offset > end:
+            await self._check_beyond(offset)
+            return b""
         check_offset(self.log, offset, self.start_offset, end)
         return b"".join(await self._reads.fetch(offset, end, bytes_max)) if offset < end else b""
+
+    async def _check_beyond(self, offset: int) -> None:
+        """Raise `KafkaRefusal` if *offset* is beyond all that was acknowledged. A consumer may have
+        it from another gateway, which heard earlier of what is confirmed; told that it is out of
+        range it would start again."""
+        incarnation = self._tail.incarnation
+        try:
+            end = await acknowledged_end(
+                self._ledgers, self._node, timeout_s=WAIT_S, incarnation=incarnation
+            )
+        except LogError as error:
+            raise refusal_of(error) from error
+        check_offset(self.log, offset, self.start_offset, end)
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         return await self._reads.offset_for_time(timestamp_ms, self.high_watermark)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode
+from dlog.errors import NoSuchLog
 from dlog.kafka import wire
 from dlog.kafka.access import DocumentFollower, GatewayAccess
 from dlog.kafka.authentication import Authenticator, InvalidSasl, SaslSettings
 from dlog.kafka.coordinator import GroupCoordinator, offsets_log
-from dlog.kafka.followed_partition import FollowedPartition, is_for_others
+from dlog.kafka.followed_partition import FollowedPartition, check_left, is_for_others
 from dlog.kafka.group_requests import GroupRequests
 from dlog.kafka.led_logs import LedLogs, LedPartition, PartitionOpener
 from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
@@ -253,12 +254,22 @@ class Gateway:
         return record.logs[partition] if known and record is not None else None
 
     async def _open_partition(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
-        await self.topics.create_logs(topic)
-        if follow:
+        try:
+            return await self._open_log(log, topic, follow=follow)
+        except NoSuchLog:  # the creation of the topic was cut off
+            await self.topics.create_logs(topic)
+            return await self._open_log(log, topic, follow=follow)
+
+    async def _open_log(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
+        epoch: int | None = None
+        if follow or not topic.is_made_for(log):
             manifest, _ = await ManifestNode(self._ledgers.store, log).read()
             if is_for_others(manifest):
-                return await FollowedPartition.open(log, self._ledgers)
-        return await Partition.open(log, self._ledgers, owner=_owner())
+                if follow:
+                    return await FollowedPartition.open(log, self._ledgers)
+                await check_left(self._ledgers.store, log, manifest)
+                epoch = manifest.epoch  # a program that opens it now is not disturbed
+        return await Partition.open(log, self._ledgers, owner=_owner(), expected_epoch=epoch)
 
 
 @asynccontextmanager

@@ -246,7 +246,7 @@ class GroupRequests:
         """Return the offsets of *topics*; None: of all."""
 
         async def fetch(log: OffsetsLog) -> Mapping[TopicPartition, CommittedOffset] | ErrorCode:
-            return log.committed(group)
+            return await log.committed(group)
 
         committed = await self._ask(client, group, fetch, _same)
         error = committed if isinstance(committed, ErrorCode) else ErrorCode.none

@@ -111,7 +111,8 @@ class LedLogs:
         """Return partition *index* of *topic*, opened if need be. *follow*: one that another writer
         has will do.
 
-        Raises `KafkaRefusal`: NOT_LEADER_OR_FOLLOWER if another gateway leads it."""
+        Raises `KafkaRefusal`: NOT_LEADER_OR_FOLLOWER if another gateway leads it, POLICY_VIOLATION
+        if a program does."""
         if not 0 <= index < len(topic.logs):
             sentence = f"topic {topic.name!r} has {len(topic.logs)} partitions"
             raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, sentence)
@@ -119,9 +120,16 @@ class LedLogs:
         if not self._membership.leads(log):
             self.release(log)
             raise _not_leader(log)
-        partition = await self._usable(log, topic, follow=follow)
+        opened = self.opened(log)
+        if opened is not None and (follow or not isinstance(opened, FollowedPartition)):
+            return opened
+        belongs_to_kafka = topic.is_made_for(log)
+        partition = await self._usable(log, topic, follow=follow or not belongs_to_kafka)
         if isinstance(partition, FollowedPartition) and not follow:
-            self.release(log)
+            if not belongs_to_kafka:
+                await partition.check_left()  # before its consumers are disturbed
+            if self.opened(log) is partition:  # else another request has released it
+                self.release(log)
             partition = await self._usable(log, topic, follow=False)
         return partition
 

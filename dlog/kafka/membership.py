@@ -30,6 +30,8 @@ PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 5.0
 LOOK_S: Final = 10.0
 """The list of gateways is read this often even if its watch reports nothing."""
+SETTLE_S: Final = 0.5
+"""How long a client waits to hear who leads while it is found out whether a gateway is dead."""
 WITHDRAW_S: Final = 1.0
 """How long `close` waits for the node to go; the end of the session deletes it otherwise."""
 _log = get_logger(__name__)
@@ -64,6 +66,10 @@ class Membership:
         """What waits for the death of each other gateway, by path."""
         self._dead: set[str] = set()
         """Paths of gateways that died and whose nodes are still listed."""
+        self._lifelines: dict[str, asyncio.StreamReader] = {}
+        """Connections to the lifelines of other gateways, by path."""
+        self._decided = asyncio.Event()
+        """Set when it was found out whether one is dead whose connection had ended."""
         self._running: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         self.deaths = 0
@@ -96,6 +102,19 @@ class Membership:
         """Return whether this gateway leads *log*, by its view."""
         leader = self.view.leader_of(log)
         return leader is not None and leader.node_id == self.node_id
+
+    async def settled(self) -> GatewayView:
+        """Return the view, once it is known of each gateway whose lifeline has ended whether it is
+        dead; after `SETTLE_S` at the latest.
+
+        A client that lost its leader asks at the same moment; told of the dead one again, it would
+        not ask for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(lifeline.at_eof() for lifeline in self._lifelines.values()):
+                    self._decided.clear()
+                    await self._decided.wait()
+        return self.view
 
     async def start(self) -> None:
         """Register, and read who else is there. Raises `MetadataUnavailable`."""
@@ -175,14 +194,29 @@ class Membership:
     async def _until_dead(self, path: str, record: GatewayRecord) -> None:
         """Take the gateway at *path* out of the view once its process has died for certain."""
         assert record.lifeline is not None
-        while not await has_died(record.lifeline, security=self._security):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)  # nothing can be learned from here just now
+
+        def connected(reader: asyncio.StreamReader) -> None:
+            self._lifelines[path] = reader
+
+        try:
+            while not await has_died(record.lifeline, security=self._security, connected=connected):
+                self._is_decided(path)
+                await asyncio.sleep(LOOK_S)  # nothing can be learned from here just now
+            self._died(path, record)
+        finally:
+            self._is_decided(path)
+        with suppress(LogError):
+            await self._store.delete(path)
+
+    def _is_decided(self, path: str) -> None:
+        self._lifelines.pop(path, None)
+        self._decided.set()
+
+    def _died(self, path: str, record: GatewayRecord) -> None:
         self.deaths += 1
         _log.info("gateway_died", address=record.address, node_id=record.node_id)
         self._dead.add(path)
         self._apply()
-        with suppress(LogError):
-            await self._store.delete(path)
 
     async def _register(self) -> None:
         session = self._store.session

@@ -5,7 +5,8 @@ writes: it takes whatever waits, appends it as one, applies it once it is confir
 an answer is never ahead of the log, everything has the order in which it was decided, and a
 snapshot is written while nothing else is under way. When nothing else can be appended (another
 gateway has taken over, or an outcome is unknown), every request that waits is answered with
-NOT_COORDINATOR, and what is in memory is dropped: the next opening reads it again.
+NOT_COORDINATOR, and what is in memory is dropped: the next opening reads it again. What a group has
+committed is told only after the manifest has said that this gateway still has the log.
 
 Bounds: `WAITING_BYTES_MAX` of commits that wait for the log (then they are refused, and may be
 tried again), those of `group_offsets` and `consumer_group`; replay reads at most twice the state
@@ -191,10 +192,24 @@ class OffsetsLog:
         names = dict.fromkeys((*self.state.groups, *self._led))
         return [group for group in map(self.find, names) if group is not None]
 
-    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the offsets of *group* that are in the log."""
-        self._check()
+    async def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the offsets of *group* that are in the log, with every commit that was
+        acknowledged before the call, by whichever gateway. Raises `CoordinatorMoved`."""
+        await self._check_leads()
         return self.state.committed(group)
+
+    async def _check_leads(self) -> None:
+        """Raise `CoordinatorMoved` if another gateway has the log by now: one that was stopped for
+        a while, or hears late of a new one, does not know what was committed since."""
+        self._check()
+        try:
+            manifest, _ = await self._dlog.writer.node.read()
+        except LogError as error:
+            raise CoordinatorMoved from error
+        if manifest.epoch != self._dlog.epoch:
+            _log.info("offsets_log_taken_over", log=self.name)
+            self._fail()
+        self._check()
 
     def _machine(self, group: str) -> ConsumerGroup:
         stored = self.state.groups.get(group)

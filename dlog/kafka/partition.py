@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from dlog.aio.log import Log, open_as_gateway
 from dlog.aio.port import Ledgers
 from dlog.aio.write.append_future import AppendFuture
-from dlog.errors import DamagedBatch, LostOwnership, NoSuchLog
+from dlog.errors import DamagedBatch, LogClosed, LostOwnership, NoSuchLog
 from dlog.kafka.consumer_reads import ConsumerReads, Movements, check_offset
 from dlog.kafka.errors import KafkaRefusal, refusal_of
 from dlog.kafka.producer_recovery import ProducerRecovery, producer_batch
@@ -145,11 +145,14 @@ class Partition:
         self._closed = False
 
     @classmethod
-    async def open(cls, log: str, ledgers: Ledgers, *, owner: str) -> Self:
+    async def open(
+        cls, log: str, ledgers: Ledgers, *, owner: str, expected_epoch: int | None = None
+    ) -> Self:
         """Take *log* over, which must exist: whoever led or wrote it cannot any more.
 
-        Raises what `dlog.aio.Log.open` and reading raise."""
-        own = await open_as_gateway(log, ledgers, owner=owner)
+        *expected_epoch*: only if that is its epoch still. Raises what `dlog.aio.Log.open` and
+        reading raise."""
+        own = await open_as_gateway(log, ledgers, owner=owner, expected_epoch=expected_epoch)
         try:
             manifest, _ = await own.writer.node.read()
             recovery = ProducerRecovery(ledgers, log, manifest, now_ms=now_ms())
@@ -178,6 +181,8 @@ class Partition:
         this waits. A batch of an idempotent producer that is in the log already is not appended
         again. Raises `KafkaRefusal`."""
         header = check_batch(batch)
+        if self._is_over:  # a batch before it may have been refused for that, and is no gap
+            raise refusal_of(self._writer.error or LogClosed(self.log))
         appended_ms = now_ms()
         offset = self._writer.next_offset
         sent = producer_batch(header, offset, appended_ms)
@@ -269,6 +274,8 @@ class Partition:
 
         Raises `KafkaRefusal`: OFFSET_OUT_OF_RANGE outside of what the log has."""
         end = self.high_watermark
+        if offset > end:  # a consumer may have it from the leader that took the log since
+            await self._check_leads()
         check_offset(self.log, offset, self.start_offset, end)
         batches = self._recent.read(offset, end, bytes_max) if offset < end else []
         if batches is None:
@@ -285,10 +292,12 @@ class Partition:
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return an epoch, and the offset at which it ended: of *epoch*, or -1 twice if there was
         none yet. Nothing that a consumer ever got is cut off, so of all epochs before this one the
-        end of the last is returned."""
-        if epoch > self.epoch or epoch < 0:
-            return _UNKNOWN, _UNKNOWN
-        return epoch, self.high_watermark if epoch == self.epoch else self._begin
+        end of the last is returned. Raises `KafkaRefusal` if another gateway leads by now: a client
+        that hears of an earlier end goes back to it."""
+        if 0 <= epoch < self.epoch:
+            return epoch, self._begin
+        await self._check_leads()
+        return (epoch, self.high_watermark) if epoch == self.epoch else (_UNKNOWN, _UNKNOWN)
 
     async def delete_records(self, before: int) -> int:
         """Remove the records below *before*, -1: all; return the first offset that is left.

@@ -74,7 +74,7 @@ class TopicRequests:
     async def metadata(self, request: WireRequest, session: ClientSession) -> Values:
         body = request.body
         table = await self._topics.table()
-        view = self._membership.view
+        view = await self._membership.settled()
         named = body.topics
         if named is None or (not named and request.version < _ALL_TOPICS_VERSION):
             described = [
@@ -174,6 +174,7 @@ class TopicRequests:
     async def find_coordinator(self, request: WireRequest, _session: ClientSession) -> Values:
         body = request.body
         key_type = int(getattr(body, "key_type", _GROUP_COORDINATOR))
+        await self._membership.settled()
         if request.version < _COORDINATOR_LISTS_VERSION:
             return self._coordinator(body.key, key_type)
         found = [{"key": key, **self._coordinator(key, key_type)} for key in body.coordinator_keys]

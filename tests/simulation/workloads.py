@@ -1,8 +1,9 @@
-"""What a seed can be a seed of: ledgers, logs on them, partitions of Kafka, repair, or replicas
-of a state machine."""
+"""What a seed can be a seed of: ledgers, logs on them, partitions of Kafka, the gateways that lead
+them, repair, or replicas of a state machine."""
 
 from typing import Final
 
+from tests.simulation.gateways.workload import GatewaySimulation
 from tests.simulation.kernel.simulation import Simulation
 from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.partitions.workload import PartitionSimulation
@@ -16,6 +17,7 @@ WORKLOADS: Final[dict[str, type[Simulation]]] = {
         LedgerSimulation,
         LogSimulation,
         PartitionSimulation,
+        GatewaySimulation,
         RepairSimulation,
         ReplicaSimulation,
     )

@@ -108,6 +108,11 @@ class TopicRecord:
         """Whether it is being deleted, and its logs with it."""
         return bool(self.deleting)
 
+    def is_made_for(self, log: str) -> bool:
+        """Return whether *log* belongs to Kafka's clients: it was created as a partition of this
+        topic, or the topic of its name was created of it. Other logs are those of programs."""
+        return self.id != NO_ID and log in {self.name, f"{self.name}-{self.logs.index(log)}"}
+
     @classmethod
     def new(
         cls, name: str, partitions: int, *, id_: UUID, now_ms: int, settings: Mapping[str, str]

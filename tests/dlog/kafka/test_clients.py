@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import dlog.testing
-from dlog.aio import Log
+from dlog.aio import Log, Standby
 from dlog.aio.namespace_connection import connect
 from dlog.errors import AppendOutcomeUnknown, LedByGateway, LostOwnership
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
@@ -134,17 +134,71 @@ async def test_a_program_that_is_called_like_a_gateway_is_a_program() -> None:
             assert log.last_offset == 0
 
 
-async def test_a_producer_takes_a_log_over_from_its_native_writer() -> None:
+async def test_a_producer_takes_no_log_from_a_program_that_has_it_open() -> None:
+    async with serving() as served:
+        async with Log.open("flights", client=served.ledgers) as log:
+            await log.append(b"1")
+            (record,) = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 1)
+            for _ in range(2):
+                with pytest.raises(AssertionError, match="POLICY_VIOLATION"):
+                    await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+            await log.append(b"2")
+            assert served.led.takeovers == 0
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"3"])
+        found = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 3)
+        assert [each.value for each in (record, *found)] == [b"1", b"1", b"2", b"3"]
+
+
+async def test_a_log_that_a_program_left_open_goes_to_kafka_by_the_topic_of_its_name() -> None:
     async with serving() as served:
         log = await Log.open("flights", client=served.ledgers)
         await log.append(b"1")
-        (record,) = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 1)
+        await log.abandon()  # as a crash leaves it
+        with pytest.raises(AssertionError, match="POLICY_VIOLATION"):
+            await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+        await served.topics.adopt("flights", ["flights"])
         await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
         found = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 2)
-        assert [each.value for each in (record, *found)] == [b"1", b"1", b"2"]
+        assert [each.value for each in found] == [b"1", b"2"]
+
+
+async def test_an_election_tells_whether_a_program_has_the_log() -> None:
+    async with serving() as served:
+        async with Standby.open(
+            "flights", lambda _: None, client=served.ledgers, lifeline_host=None
+        ) as standby:
+            log = await standby.promote()
+            await log.append(b"1")
+            with pytest.raises(AssertionError, match="POLICY_VIOLATION"):
+                await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+            await log.abandon()
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "flights", [b"2"])
+        found = await asyncio.to_thread(CONFLUENT.consume, served.address, "flights", 0, 2)
+        assert [each.value for each in found] == [b"1", b"2"]
+
+
+async def test_requests_that_take_a_log_over_together_take_it_once() -> None:
+    async with serving() as served:
+        async with Log.open("flights", client=served.ledgers) as log:
+            await log.append(b"1")
+        topic = await served.topics.find("flights")
+        await served.led.partition(topic, 0, follow=True)
+        opened = await asyncio.gather(*(served.led.partition(topic, 0) for _ in range(5)))
+        assert len(set(map(id, opened))) == 1
+        assert served.led.takeovers == 1
+
+
+async def test_a_topic_of_kafka_is_taken_back_from_a_program() -> None:
+    async with serving() as served:
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "t", [b"1"])
+        log = await Log.open("t", client=served.ledgers, take_over=True)
+        await log.append(b"2")
+        await asyncio.to_thread(CONFLUENT.produce, served.address, "t", [b"3"])
         with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
-            await log.append(b"3")
+            await log.append(b"4")
         await log.abandon()
+        found = await asyncio.to_thread(CONFLUENT.consume, served.address, "t", 0, 3)
+        assert [each.value for each in found] == [b"1", b"2", b"3"]
 
 
 async def test_a_sealed_log_is_consumed_and_takes_no_more() -> None:

@@ -187,6 +187,37 @@ async def test_a_takeover_finds_members_and_offsets() -> None:
 
 
 @asynchronous
+async def test_a_coordinator_that_was_replaced_unnoticed_tells_no_old_offsets() -> None:
+    async with gateways(2) as [first, second]:
+        joined = await first.member()
+        assert await first.commit(joined, 42) is NONE
+        assert await second.commit(joined, 43) is NONE
+        request = Body(version=8, body=Body(groups=[Body(group_id=GROUP, topics=None)]))
+        [answer] = (await first.requests.offset_fetch(request, first))["groups"]
+        assert answer["error_code"] is ErrorCode.not_coordinator
+        assert await second.fetch() == {("orders", 0): 43}
+
+
+@asynchronous
+async def test_offsets_are_not_told_while_nobody_knows_who_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gateways() as [gateway]:
+        joined = await gateway.member()
+        assert await gateway.commit(joined, 42) is NONE
+
+        async def read(self: ManifestNode, **_: bool) -> Any:
+            raise MetadataUnavailable("memory:", "get", 1.0)
+
+        monkeypatch.setattr(ManifestNode, "read", read)
+        request = Body(version=8, body=Body(groups=[Body(group_id=GROUP, topics=None)]))
+        [answer] = (await gateway.requests.offset_fetch(request, gateway))["groups"]
+        assert answer["error_code"] is ErrorCode.not_coordinator
+        monkeypatch.undo()
+        assert await gateway.fetch() == {("orders", 0): 42}
+
+
+@asynchronous
 async def test_a_takeover_between_join_and_sync_continues_the_generation() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.join()

@@ -1,5 +1,6 @@
 """Gateways that register, see each other, die, and lose their session."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -7,11 +8,13 @@ import pytest
 
 import dlog.testing
 from dlog.aio.namespace_connection import connect
+from dlog.kafka import membership as memberships
 from dlog.kafka.membership import Membership
 from dlog.protocol.gateway_record import GATEWAYS_PATH
 from dlog.testing import AsyncCluster
+from leader import lifeline as lifelines
 from ledger.errors import MetadataUnavailable
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, ended, settled, until
 
 LOGS = [f"log-{number}" for number in range(50)]
 
@@ -65,6 +68,50 @@ async def test_the_death_of_a_process_is_seen_though_its_session_lives_on() -> N
         await until(lambda: len(first.view.gateways) == 1)
         assert first.deaths == 1
         assert all(first.leads(log) for log in LOGS)
+
+
+async def test_a_client_hears_of_no_leader_whose_death_is_being_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first.view.gateways) == 2)
+        await until(lambda: len(first._lifelines) == 1)
+        assert len((await first.settled()).gateways) == 2
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def refuses(*_: object) -> bool:
+            asked.set()
+            await answer.wait()
+            return True
+
+        monkeypatch.setattr(lifelines, "_refuses", refuses)
+        monkeypatch.setattr(memberships, "SETTLE_S", PATIENCE_S)
+        assert second._lifeline is not None
+        second._lifeline.close()
+        await ended(asked.wait())
+        waiting = asyncio.create_task(first.settled())
+        await settled()
+        assert not waiting.done()
+        answer.set()
+        assert [each.port for each in (await ended(waiting)).gateways] == [9092]
+
+
+async def test_a_client_waits_for_a_decision_for_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first._lifelines) == 1)
+
+        async def refuses(*_: object) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+        monkeypatch.setattr(lifelines, "_refuses", refuses)
+        monkeypatch.setattr(memberships, "SETTLE_S", 0.0)
+        assert second._lifeline is not None
+        second._lifeline.close()
+        await until(lambda: any(each.at_eof() for each in first._lifelines.values()))
+        assert len((await ended(first.settled())).gateways) == 2
 
 
 async def test_a_dead_gateway_leads_nothing_also_while_its_node_cannot_be_deleted(

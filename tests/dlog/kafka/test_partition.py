@@ -163,6 +163,35 @@ async def test_a_gap_is_not_refused_by_who_does_not_lead_any_more() -> None:
             assert refusal.value.code is ErrorCode.not_leader_or_follower
 
 
+async def test_what_follows_a_batch_that_is_refused_as_the_log_closes_is_no_gap() -> None:
+    """A producer that is told so gives up; these it sends to the next leader."""
+    async with led(await made()) as partition:
+        await partition.produce(batch_of(b"a", producer=7, epoch=0, sequence=0), acks=-1)
+        await partition.close()
+        for sequence in (1, 2):
+            batch = batch_of(b"b", producer=7, epoch=0, sequence=sequence)
+            with pytest.raises(KafkaRefusal) as refusal:
+                await partition.produce(batch, acks=-1)
+            assert refusal.value.code is ErrorCode.not_leader_or_follower
+
+
+async def test_a_leader_that_was_replaced_unnoticed_tells_no_consumer_to_go_back() -> None:
+    """One that has read on from the next leader would begin again at an end that is none."""
+    client = await made()
+    async with led(client) as partition:
+        await partition.produce(batch_of(b"a"), acks=-1)
+        partition._watching.cancel()
+        async with led(client) as next_one:
+            await next_one.produce(batch_of(b"b"), acks=-1)
+            for asked in (partition.fetch(2, WHOLE), partition.end_of_epoch(partition.epoch)):
+                with pytest.raises(KafkaRefusal) as refusal:
+                    await asked
+                assert refusal.value.code is ErrorCode.not_leader_or_follower
+            with pytest.raises(KafkaRefusal) as refusal:
+                await next_one.fetch(3, WHOLE)
+            assert refusal.value.code is ErrorCode.offset_out_of_range
+
+
 async def test_a_movement_is_done_once_something_is_confirmed_behind_its_offset() -> None:
     async with led(await made()) as partition:
         movement, cancelled = partition.movement(0), partition.movement(0)
@@ -305,6 +334,24 @@ async def test_records_that_are_none_stop_native_readers_with_their_offsets_alon
 def recomputed(batch: bytes) -> bytes:
     crc: int = crc32c(batch[21:])
     return batch[:17] + crc.to_bytes(4, "big") + batch[21:]
+
+
+async def test_an_offset_that_a_follower_does_not_know_yet_is_not_out_of_range() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"x")
+        followed = await FollowedPartition.open("log", client)
+        try:
+            assert followed._following is not None
+            followed._following.cancel()
+            await log.append(b"y")
+            assert followed.high_watermark == 1
+            assert await followed.fetch(2, WHOLE) == b""
+            with pytest.raises(KafkaRefusal) as refusal:
+                await followed.fetch(3, WHOLE)
+            assert refusal.value.code is ErrorCode.offset_out_of_range
+        finally:
+            await followed.close()
 
 
 async def test_a_log_that_is_followed_tells_the_time_of_the_record_that_it_found() -> None:

@@ -362,6 +362,7 @@ def main() -> None:
         _stop = True
 
     signal.signal(signal.SIGTERM, stop)
+    _say("startup_complete")
     FAMILIES[role][family](bootstrap, topic, int(partitions), name)
     _say("shutdown_complete")
 

@@ -110,12 +110,16 @@ class KafkaStage(Stage):
         self._moved: dict[str, float] = defaultdict(float)
         """When a partition, or a group, got on last."""
         self._prefixes: dict[str, int] = {}
+        self._ready: set[str] = set()
+        """Lives of clients that end in order when they are told to."""
         self._lives = 0
         self._usurped = 0
         self._clock = time.time() - time.monotonic()
         self._told: Counter[str] = Counter()
         self._asking: dict[str, Consumer] = {}
         """By group."""
+        self._one_question = asyncio.Lock()
+        """Answers are compared in the order in which they were given."""
 
     # Processes.
 
@@ -215,6 +219,8 @@ class KafkaStage(Stage):
                     self._read(member, group, partition, offset, value, at)
             case "offsets_committed":
                 self._commit(member, group, event)
+            case "startup_complete":  # Java's say it too
+                self._ready.add(member.life)
             case "shutdown_complete":
                 self._finished.add(member.name)
             case _:  # what Java's tools tell besides, and errors that a client tries again after
@@ -285,12 +291,13 @@ class KafkaStage(Stage):
         if group not in self._asking:
             settings = {"bootstrap.servers": self.bootstrap, "log_level": 0, "group.id": group}
             self._asking[group] = Consumer(settings)
-        since = dict(self.kafka.committed)
-        offsets = await asyncio.to_thread(_committed, self._asking[group])
-        broken = len(self.kafka.broken)
-        now = time.monotonic()
-        for partition, offset in offsets.items():
-            self.kafka.stored(group, partition, offset, since, now)
+        async with self._one_question:
+            since = dict(self.kafka.committed)
+            offsets = await asyncio.to_thread(_committed, self._asking[group])
+            broken = len(self.kafka.broken)
+            now = time.monotonic()
+            for partition, offset in offsets.items():
+                self.kafka.stored(group, partition, offset, since, now)
         self._tell("questions for committed offsets")
         for sentence in self.kafka.broken[broken:]:
             self._broke(sentence)
@@ -429,6 +436,12 @@ class KafkaStage(Stage):
         members = list(self._of(role))
         for member in members:
             member.signal(signal.SIGCONT)
+
+        def are_ready() -> bool:
+            return all(member.life in self._ready for member in members)
+
+        await self._until(are_ready, FINISH_S, f"the start of all {role}s")
+        for member in members:
             member.signal(signal.SIGTERM)
         names = {member.name for member in members}
         try:

@@ -41,9 +41,9 @@ class _Time:
         return EPOCH_S * 1_000_000_000 + round((self._scheduler.now + skew_s) * 1e9)
 
 
-async def _has_died(address: LifelineAddress, *, security: object = None) -> bool:
+async def _has_died(address: LifelineAddress, *, security: object = None, **more: Any) -> bool:
     """As `leader.lifeline.has_died`, with what this simulated process remembers."""
-    return await lifeline.has_died(address, refusals_here())
+    return await lifeline.has_died(address, refusals_here(), **more)
 
 
 def _shows_what_breaks(honest: Break) -> Break:
@@ -78,6 +78,7 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
     put(lifeline, "socket", SocketModule)
     put(lifeline, "network", network_here)
     put(import_module("leader.campaign"), "has_died", _has_died)
+    put(import_module("dlog.kafka.membership"), "has_died", _has_died)
     defaults = _Campaign.__init__.__kwdefaults__
     assert defaults is not None, "a campaign takes a clock"
     monotonic = defaults["clock"]

@@ -9,6 +9,7 @@ decision (docs/decisions.md). An own bug was in this project until the simulator
 Some also name the test that fails with them; those that no simulator draws name nothing else.
 """
 
+from tests.simulation.gateways import mutations as gateways
 from tests.simulation.logs import mutations as logs
 from tests.simulation.mutations import (
     bookies,
@@ -41,6 +42,7 @@ __all__ = [
     "disks",
     "doubting",
     "evicting",
+    "gateways",
     "groups",
     "identities",
     "journals",

@@ -52,6 +52,7 @@ def mutation(
     logs: bool = False,
     repair: bool = False,
     partitions: bool = False,
+    gateways: bool = False,
     replicas: bool = False,
     test: str = "",
     drawn: bool = True,
@@ -68,6 +69,7 @@ def mutation(
             "logs": logs,
             "repair": repair,
             "partitions": partitions,
+            "gateways": gateways,
             "replicas": replicas,
         }
         scenario = next((each for each, is_chosen in chosen.items() if is_chosen), "ledgers")

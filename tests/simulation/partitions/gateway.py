@@ -106,7 +106,7 @@ class Gateway:
     async def _serve(self, partition: Partition) -> None:
         rounds = self._random.choice(self._profile.bursts)
         sending: set[asyncio.Task[None]] = set()
-        while (rounds > 0 or self.stopping) and not partition.failed.is_set():
+        while (rounds > 0 or self.stopping) and self._leads(partition):
             rounds -= 1
             if self.is_finished:
                 break
@@ -124,6 +124,9 @@ class Gateway:
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
+
+    def _leads(self, partition: Partition) -> bool:
+        return not partition.failed.is_set()
 
     def _send(self, partition: Partition, sending: set[asyncio.Task[None]]) -> None:
         """Let a producer send all that it has no answer to, in order, and something new."""

@@ -80,7 +80,7 @@ def draw(random: Random) -> LogProfile:
 
 class PartitionSimulation(LogSimulation):
     name = "partitions"
-    required = REQUIRED_OF_PARTITIONS
+    required: ClassVar[tuple[str, ...]] = REQUIRED_OF_PARTITIONS
     invariants: ClassVar = {**LogSimulation.invariants, **INVARIANTS}
 
     def __init__(
