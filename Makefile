@@ -41,7 +41,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-archive bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark chaos-kafka kafka-compat fuzz upgrade-test clean distclean
+.PHONY: deploy-tools dist dist-test alerts help venv check drift audit pins fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-tls bench-console bench-peers bench-replica bench-kafka bench-archive bench-calls linearizable chaos chaos-jepsen chaos-ledger chaos-bookie chaos-repair chaos-replica chaos-spark chaos-kafka chaos-archive kafka-compat fuzz upgrade-test clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -77,6 +77,8 @@ help:
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
 	@echo 'make chaos-kafka [CHAOS_S=600] [SEED=n] [ZK=3|1|0]   gateways, bookies, ZooKeepers and Kafka clients are'
 	@echo '                       killed, stopped and cut off; what clients were told is compared with the logs'
+	@echo 'make chaos-archive [CHAOS_S=600] [SEED=n]   archivers, readers and bookies are killed while an S3 that fails'
+	@echo '                       takes the segments of a log; each record is compared, and each object'
 	@echo 'make kafka-compat      tools of others (kcat, those of Kafka, Connect, Spark) at gateways, one row each'
 	@echo 'make dist              wheel and source archive, in build/dist'
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
@@ -349,6 +351,9 @@ chaos-spark: $(STAMP)
 chaos-kafka: $(STAMP)
 	$(PY) -m pytest -q --long -m long tests/integration/test_kafka_chaos.py
 	@exec $(PY) -m tests.integration.chaos --kafka --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) --zookeepers $(or $(ZK),3)
+
+chaos-archive: $(STAMP)
+	@exec $(PY) -m tests.integration.archive_chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1)
 
 kafka-compat: $(STAMP)
 	@exec $(PY) -m tests.integration.kafka_compat

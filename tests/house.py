@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 517,
     "product lines": 111_400,
-    "test lines": 146_500,
+    "test lines": 146_800,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

@@ -1,23 +1,22 @@
 """``dlog archiver``: moves sealed segments of all logs to object storage."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dlog.cli.commands import CommandGroup, changes_if
-from dlog.cli.connections import connected
 from dlog.cli.log.archive import REPORT
 from dlog.cli.log.maintenance import ERROR
 from dlog.cli.options import Json, Uri
 from dlog.cli.output import format_size, print_json, warn
-from dlog.cli.runner import run_check, until_signal
-from dlog.config import load
+from dlog.cli.runner import run_check, run_passes
 from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration, size
 from ledger.values import DURATION_HELP, SIZE_HELP, counted
 
 if TYPE_CHECKING:
-    from dlog.aio.maintain.archiver import Archiver, ArchiverPass
+    from dlog.aio.maintain.archiver import ArchiverPass
 
 app = CommandGroup("cli#the-archiver")
 
@@ -77,33 +76,18 @@ def run_archiver(
 
     async def command() -> bool:
         from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
-        from dlog.metrics import expose
-        from ledger.metering.declaration import Exposed
-        from ledger.metering.http_server import served
-        from ledger.security.certificates import Security
 
         config = ArchiverConfig(interval_s=interval_s, bytes_per_s=bytes_per_s, elect=elect)
-        if once:
-            async with connected(uri) as client:
-                done = await Archiver(client, config).run_once()
-            _show_pass(done, as_json=as_json)
-            return not (done.failures or done.troubles)
-        exposed = Exposed()
-        security = await Security.settled(load().secured)
-        with served(exposed, metrics_host, metrics_port, warn, security=security):
-            async with connected(uri) as client:
-                archiver = Archiver(client, config)
-                expose(exposed)
-                exposed.readiness = archiver.readiness
-                await until_signal(_show_passes(archiver, as_json=as_json), archiver.run())
-        return True
+        return await run_passes(
+            lambda client: Archiver(client, config),
+            partial(_show_pass, as_json=as_json),
+            lambda done: not (done.failures or done.troubles),
+            once=once,
+            uri=uri,
+            metrics=(metrics_host, metrics_port),
+        )
 
     run_check(uri, command())
-
-
-async def _show_passes(archiver: "Archiver", *, as_json: bool) -> None:
-    while True:
-        _show_pass(await archiver.next_pass(), as_json=as_json)
 
 
 def _show_pass(done: "ArchiverPass", *, as_json: bool) -> None:

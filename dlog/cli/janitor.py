@@ -1,25 +1,23 @@
 """``dlog janitor``: looks after logs that nobody writes now."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dlog.cli.commands import CommandGroup, changes_if
-from dlog.cli.connections import connected
 from dlog.cli.log.maintenance import ERROR, UNLISTED
 from dlog.cli.options import Json, Uri
 from dlog.cli.output import (
     print_json,
-    warn,
 )
-from dlog.cli.runner import run_check, until_signal
-from dlog.config import load
+from dlog.cli.runner import run_check, run_passes
 from ledger.options import HOST_DEFAULT, MetricsHost, MetricsPort, duration
 from ledger.values import DURATION_HELP, counted
 
 if TYPE_CHECKING:
-    from dlog.aio.maintain.janitor import Janitor, JanitorPass
+    from dlog.aio.maintain.janitor import JanitorPass
 
 app = CommandGroup("cli#the-janitor")
 
@@ -72,33 +70,18 @@ def run_janitor(
 
     async def command() -> bool:
         from dlog.aio.maintain.janitor import Janitor, JanitorConfig
-        from dlog.metrics import expose
-        from ledger.metering.declaration import Exposed
-        from ledger.metering.http_server import served
-        from ledger.security.certificates import Security
 
         config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)
-        if once:
-            async with connected(uri) as client:
-                done = await Janitor(client, config).run_once()
-            _show_pass(done, as_json=as_json)
-            return not done.troubles
-        exposed = Exposed()
-        security = await Security.settled(load().secured)
-        with served(exposed, metrics_host, metrics_port, warn, security=security):
-            async with connected(uri) as client:
-                keeper = Janitor(client, config)
-                expose(exposed)
-                exposed.readiness = keeper.readiness
-                await until_signal(_show_passes(keeper, as_json=as_json), keeper.run())
-        return True
+        return await run_passes(
+            lambda client: Janitor(client, config),
+            partial(_show_pass, as_json=as_json),
+            lambda done: not done.troubles,
+            once=once,
+            uri=uri,
+            metrics=(metrics_host, metrics_port),
+        )
 
     run_check(uri, command())
-
-
-async def _show_passes(janitor: "Janitor", *, as_json: bool) -> None:
-    while True:
-        _show_pass(await janitor.next_pass(), as_json=as_json)
 
 
 def _show_pass(done: "JanitorPass", *, as_json: bool) -> None:

@@ -13,23 +13,28 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
 from dlog.cli.commands import INTERRUPTED, recording
-from dlog.cli.connections import check_there
+from dlog.cli.connections import check_there, connected
 from dlog.cli.output import warn
+from dlog.config import load
 from ledger import log_events
 from ledger.errors import LogError
 
 if TYPE_CHECKING:
     import asyncio
 
+    from dlog.aio.maintain.pass_runner import PassRunner
+    from ledger.client import LedgerClient
+
 FAILED: Final = 1
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -178,3 +183,40 @@ def debugging() -> bool:
 def _forget_stdout() -> None:
     """The reader of our output went away; nothing is left to say, also not at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def run_passes(
+    make: "Callable[[LedgerClient], PassRunner[P]]",
+    show: Callable[[P], None],
+    is_well: Callable[[P], bool],
+    *,
+    once: bool,
+    uri: str | None,
+    metrics: tuple[str, int | None],
+) -> bool:
+    """Let what *make* returns make passes until a signal comes, and *show* each; *once*: one pass,
+    and return whether it *is_well*. *metrics*: host and port where they are served."""
+    from dlog.metrics import expose
+    from ledger.metering.declaration import Exposed
+    from ledger.metering.http_server import served
+    from ledger.security.certificates import Security
+
+    if once:
+        async with connected(uri) as client:
+            done = await make(client).run_once()
+        show(done)
+        return is_well(done)
+    exposed = Exposed()
+    security = await Security.settled(load().secured)
+    with served(exposed, *metrics, warn, security=security):
+        async with connected(uri) as client:
+            runner = make(client)
+            expose(exposed)
+            exposed.readiness = runner.readiness
+            await until_signal(_show_passes(runner, show), runner.run())
+    return True
+
+
+async def _show_passes(runner: "PassRunner[P]", show: Callable[[P], None]) -> None:
+    while True:
+        show(await runner.next_pass())

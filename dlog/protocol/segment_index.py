@@ -116,7 +116,11 @@ def index_segments(node: "ManifestSteps", *, incarnation: str, token: str) -> St
     run = extended_by(manifest)
     segments = due if run is None else (*(yield from ReadIndex(node.log, run)), *due)
     name = index_name(segments, token)
-    index = yield from WriteIndex(manifest, node.log, name, segments)
+    try:
+        index = yield from WriteIndex(manifest, node.log, name, segments)
+    except (DamagedObject, ObjectLost):
+        yield from DeleteObject(manifest.storage, name)
+        raise
     longer = run_of(manifest, segments, index, run)
     now = yield from node.edit(add_run(node.log, longer, due, run, incarnation=incarnation))
     if longer.index not in {each.index for each in now.runs}:

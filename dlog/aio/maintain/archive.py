@@ -172,7 +172,13 @@ async def _index(node: ManifestNode, incarnation: str, perform: Perform) -> int:
     while True:
         token = secrets.token_hex(protocol.TOKEN_BYTES)
         steps = index_segments(node.steps, incarnation=incarnation, token=token)
-        lines = await run(steps, perform)
+        try:
+            lines = await run(steps, perform)
+        except NoSuchLog:
+            raise
+        except LogError as error:  # the next time
+            _log.warning("indexing_failed", log=node.log, error=str(error))
+            break
         moved += lines
         if not lines:
             break

@@ -48,10 +48,9 @@ from dlog.health.record_trace import trace_record
 from dlog.health.survey import Reach
 from dlog.manifest import ON_BOOKIES, Location, Manifest, Segment, StoredObject
 from dlog.position import Start, Timestamp, Txid
-from dlog.protocol import archive
+from dlog.protocol import archive, object_owner
 from dlog.protocol.archive import is_orphan, object_name, plan_archive
 from dlog.protocol.manifest_steps import LOST_REPLIES_MAX
-from dlog.protocol.object_owner import OWNERS_MAX, settle_owner, try_owner
 from dlog.protocol.orphans import OrphanKind, Stamp, standing
 from dlog.settings import LogSettings
 from dlog.wire import log_pb2 as pb
@@ -722,10 +721,10 @@ def test_a_token_is_kept_as_long_as_its_mark_may_be_there_or_come() -> None:
     life = EMPTY.incarnation
 
     def tried(manifest: Manifest, seen: str, token: str, *, claim: bool = False) -> Manifest:
-        return try_owner("log", life, seen, token, claim=claim)(manifest)
+        return object_owner.try_owner("log", life, seen, token, claim=claim)(manifest)
 
     def settled(manifest: Manifest, token: str) -> Manifest:
-        return settle_owner("log", life, token)(manifest)
+        return object_owner.settle_owner("log", life, token)(manifest)
 
     first = tried(EMPTY, "", "a")
     assert first.owners == ("", "a")
@@ -738,10 +737,10 @@ def test_a_token_is_kept_as_long_as_its_mark_may_be_there_or_come() -> None:
     assert tried(settled(second, "b"), "x", "c", claim=True).owners == ("x", "c")
     assert roundtrip(second) == second
     many = first
-    for index in range(2 * OWNERS_MAX):
+    for index in range(2 * object_owner.OWNERS_MAX):
         many = tried(many, "", f"{index}")
-    assert len(many.owners) == OWNERS_MAX
-    assert (many.owners[0], many.owners[-1]) == ("", f"{2 * OWNERS_MAX - 1}")
+    assert len(many.owners) == object_owner.OWNERS_MAX
+    assert (many.owners[0], many.owners[-1]) == ("", f"{2 * object_owner.OWNERS_MAX - 1}")
 
 
 # Orphans.

@@ -1,6 +1,6 @@
 """Runs: lines of archived segments that are in an index object, and not in the manifest."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +22,12 @@ from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.read.chunks import read_range
 from dlog.aio.read.tails import tail_of
 from dlog.archive import segment_index as indexes
+from dlog.archive.object_store import _Folder
 from dlog.archive.segment_index import all_segments, encode_index, parse_index
 from dlog.errors import DamagedObject, MalformedObject, ObjectLost, Trimmed
 from dlog.manifest import Location, Manifest, Segment, StoredObject
 from dlog.position import DLSN, Start, Timestamp, Txid
 from dlog.protocol import archive, segment_index
-from dlog.protocol.segment_index import (
-    add_run,
-    doomed_objects,
-    due_for_index,
-    is_orphan_index,
-    run_of,
-    swept,
-)
 from dlog.settings import LogSettings
 from tests.dlog.aio.test_archived_segments import EMPTY, manifest_of, values
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
@@ -131,7 +124,7 @@ async def test_a_log_is_written_on_behind_runs_and_a_tail_crosses_them(tmp_path:
         assert read == [*ALL, b"next"]
 
 
-@pytest.mark.parametrize("before", range(1, 2 * SEGMENTS + 1, 3))
+@pytest.mark.parametrize("before", range(1, 2 * SEGMENTS + 1, 4))
 async def test_a_truncation_deletes_the_objects_below_it_also_within_a_run(
     tmp_path: Path, before: int
 ) -> None:
@@ -202,6 +195,29 @@ async def test_an_index_that_is_damaged_or_lost_is_an_error_of_its_offsets_alone
     index.write_bytes(data)
 
 
+async def test_an_index_that_was_torn_is_never_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = _Folder.put
+
+    async def put(self: _Folder, name: str, chunks: AsyncGenerator[bytes, None]) -> None:
+        async def torn() -> AsyncGenerator[bytes, None]:
+            async for chunk in chunks:
+                yield chunk[:-1]
+
+        await honest(self, name, torn() if name.startswith("index") else chunks)
+
+    client = FakeCluster().client()
+    with monkeypatch.context() as patch:
+        patch.setattr(_Folder, "put", put)
+        folder = await indexed(client, tmp_path)
+        assert (await manifest_of(client)).runs == ()
+        assert await values(client, 0) == ALL
+        assert names(folder) == await objects_of(client)
+    assert (await archive_log("orders", client=client)).indexed > 0
+    assert await values(client, 0) == ALL
+
+
 async def test_an_object_of_an_attempt_is_an_orphan_if_the_index_names_another_one(
     tmp_path: Path,
 ) -> None:
@@ -233,10 +249,10 @@ def archived(count: int, *, shared: frozenset[int] = frozenset()) -> Manifest:
 
 
 def run_added(manifest: Manifest) -> Manifest:
-    due = due_for_index(manifest)
+    due = segment_index.due_for_index(manifest)
     index = StoredObject(f"index-{due[0].number}-{due[-1].number}-b", 9, manifest.storage)
-    run = run_of(manifest, due, index, None)
-    return add_run("log", run, due, None, incarnation=manifest.incarnation)(manifest)
+    run = segment_index.run_of(manifest, due, index, None)
+    return segment_index.add_run("log", run, due, None, incarnation=manifest.incarnation)(manifest)
 
 
 def test_a_run_comes_back_and_loses_nothing_of_what_the_segments_said() -> None:
@@ -264,20 +280,20 @@ def test_a_swap_demands_the_segments_as_they_were_read() -> None:
     before = archived(4)
     after = run_added(before)
     due, run = before.segments[:4], after.runs[0]
-    edit = add_run("log", run, due, None, incarnation=before.incarnation)
+    edit = segment_index.add_run("log", run, due, None, incarnation=before.incarnation)
     trimmed = before.trimmed(2)
     assert edit(trimmed) == trimmed
     assert edit(after) == after
-    extends = add_run("log", run, due, run, incarnation=before.incarnation)
+    extends = segment_index.add_run("log", run, due, run, incarnation=before.incarnation)
     assert extends(before) == before, "the run that it extends is gone"
 
 
 def test_segments_that_share_an_object_go_to_a_run_together() -> None:
-    assert len(due_for_index(archived(4))) == 4
-    assert due_for_index(archived(2)) == ()
+    assert len(segment_index.due_for_index(archived(4))) == 4
+    assert segment_index.due_for_index(archived(2)) == ()
     manifest = archived(6, shared=frozenset({4, 5, 6}))
     cut = replace(manifest, segments=manifest.segments[:5], next_segment=7)
-    assert [segment.number for segment in due_for_index(cut)] == [1, 2]
+    assert [segment.number for segment in segment_index.due_for_index(cut)] == [1, 2]
 
 
 def test_objects_of_a_run_go_with_the_last_of_their_segments() -> None:
@@ -287,15 +303,15 @@ def test_objects_of_a_run_go_with_the_last_of_their_segments() -> None:
 
     def doomed(trim: int, deleted_to: int = 0) -> list[str]:
         at = replace(run, deleted_to=deleted_to)
-        return [stored.name for stored, _ in doomed_objects(segments, at, trim)]
+        return [stored.name for stored, _ in segment_index.doomed_objects(segments, at, trim)]
 
     assert doomed(2) == []
     assert doomed(4) == ["1-a"]
     assert doomed(7) == ["1-a", "3-a"]
     assert doomed(8, deleted_to=4) == ["3-a", "4-a"]
-    part = swept("log", run, 4, incarnation=after.incarnation)(after.trimmed(5))
+    part = segment_index.swept("log", run, 4, incarnation=after.incarnation)(after.trimmed(5))
     assert part.runs[0].deleted_to == 4
-    whole = swept("log", run, 8, incarnation=after.incarnation)(after.trimmed(8))
+    whole = segment_index.swept("log", run, 8, incarnation=after.incarnation)(after.trimmed(8))
     assert (whole.runs, whole.deleting_objects) == ((), (run.index,))
     assert whole.trimmed_txid == run.last_txid
 
@@ -303,13 +319,13 @@ def test_objects_of_a_run_go_with_the_last_of_their_segments() -> None:
 def test_an_index_is_an_orphan_only_if_no_manifest_can_list_it_any_more() -> None:
     before = archived(4)
     after = run_added(before)
-    assert not is_orphan_index(before, "index-1-4-c"), "its attempt may yet succeed"
-    assert is_orphan_index(after, "index-1-4-c")
-    assert is_orphan_index(after, "index-1-3-c")
-    assert not is_orphan_index(after, after.runs[0].index.name)
-    assert not is_orphan_index(after, "index-1-5-c")
+    assert not segment_index.is_orphan_index(before, "index-1-4-c"), "its attempt may yet succeed"
+    assert segment_index.is_orphan_index(after, "index-1-4-c")
+    assert segment_index.is_orphan_index(after, "index-1-3-c")
+    assert not segment_index.is_orphan_index(after, after.runs[0].index.name)
+    assert not segment_index.is_orphan_index(after, "index-1-5-c")
     for name in ("index", "index-1-4", "4-c", "index-a-b-c", "README"):
-        assert not is_orphan_index(after, name)
+        assert not segment_index.is_orphan_index(after, name)
 
 
 async def test_what_a_log_shows_counts_segments_of_runs(tmp_path: Path) -> None:

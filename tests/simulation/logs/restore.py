@@ -67,7 +67,8 @@ def orphans(node: ManifestNode, manifest: Manifest) -> Steps[list[str]]:
 class StoreRestore:
     """Draws from a source of its own, so that a seed's run is the same with and without it."""
 
-    def __init__(self, world: "World", until_s: float) -> None:
+    def __init__(self, world: "World", until_s: float, *, archives: bool = False) -> None:
+        """*archives*: logs move to object storage; then a copy always acts beside the original."""
         self._world = world
         self._backup: Tree | None = None
         self._below = 0
@@ -76,8 +77,9 @@ class StoreRestore:
         self._found: list[tuple[int, bool]] = []
         self.results: list[Reconciled] = []
         random = Random(f"{world.scheduler.seed} restored")
-        if random.random() < RESTORED:
-            world.scheduler.after(random.uniform(0.0, until_s), self._back_up)
+        if random.random() < RESTORED or archives:
+            least_s = until_s / 2 if archives else 0.0
+            world.scheduler.after(random.uniform(least_s, until_s), self._back_up)
 
         self._needed: set[Key] = set()
         """Objects of the store that is about to be put back."""

@@ -141,7 +141,7 @@ class LogSimulation(Simulation):
             back_s = 1.5 * profile.floor.faults_s
             send_away(self.world, self._random, profile.floor.away_first, back_s=back_s)
             self._step_until(GONE_S)
-        restore = StoreRestore(self.world, profile.floor.faults_s)
+        restore = StoreRestore(self.world, profile.floor.faults_s, archives=bool(profile.archives))
         if not profile.floor.begins_calm:
             self._faults.begin()
         for name in self._names:

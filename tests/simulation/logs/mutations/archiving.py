@@ -332,7 +332,12 @@ def indexes_segments_that_are_not_listed_any_more(patch: Patch) -> None:
     patch.set(segment_index, "add_run", add_run)
 
 
-@mutation("apache/pulsar 17516", logs=True)
+@mutation(
+    "apache/pulsar 17516",
+    logs=True,
+    drawn=False,
+    test=f"{_INDEX}::test_an_index_that_was_torn_is_never_listed",
+)
 def lists_an_index_that_it_did_not_read_back(patch: Patch) -> None:
     async def write_index(action: WriteIndex) -> StoredObject:
         data = indexes.encode_index(action.manifest, action.log, action.segments)
