@@ -1,7 +1,7 @@
 """Replicated state machines beside each other: `make bench-replica`.
 
     python -m benchmarks.replica [--seconds 5] [--rounds 3] [--takeovers 10] [--megabytes 200]
-                                 [--only SYSTEM ...] [--directory DIR]
+                                 [--node-megabytes 20] [--only SYSTEM ...] [--directory DIR]
 
 Three nodes each of dlog (on three bookies), PySyncObj and hashicorp/raft, measured in turns, one at
 a time. Peers that are not installed are left out: PySyncObj is a package, hashicorp/raft needs Go.
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import math
 import os
 import platform
 import shutil
@@ -31,7 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, Final
 
-from benchmarks.replica.nodes import PAYLOAD, Counter
+from benchmarks.replica.nodes import CATCH_UP_S, PAYLOAD, Counter
 from dlog import Command, SnapshotPolicy, StateMachine
 from dlog.aio import Log, Replica
 from dlog.local.cluster import LocalCluster
@@ -55,6 +56,8 @@ class Figures:
     p50_ms: dict[int, list[float]] = field(default_factory=dict)
     p99_ms: dict[int, list[float]] = field(default_factory=dict)
     takeovers_s: list[float] = field(default_factory=list)
+    caught_up_s: float = math.nan
+    """From the start of a third node that has nothing until it has applied all that two have."""
     failures: list[str] = field(default_factory=list)
 
 
@@ -83,11 +86,15 @@ class Node:
         return said
 
     async def run(self, clients: int, seconds: float) -> dict[str, Any]:
+        return await self.ask(f"run {clients} {seconds}", "ran", PATIENCE_S + seconds)
+
+    async def ask(self, line: str, answer: str, timeout_s: float) -> dict[str, Any]:
+        """Write *line*; return what it says with *answer* in it."""
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(f"run {clients} {seconds}\n".encode())
-        async with asyncio.timeout(PATIENCE_S + seconds):
-            while "ran" not in (said := await self.said()):
+        self._process.stdin.write(f"{line}\n".encode())
+        async with asyncio.timeout(timeout_s):
+            while answer not in (said := await self.said()):
                 pass
         return said
 
@@ -115,7 +122,9 @@ async def _leads(node: Node) -> None:
 
 
 @asynccontextmanager
-async def running(system: str, directory: Path, uri: str) -> AsyncIterator[list[Node]]:
+async def running(
+    system: str, directory: Path, uri: str, started: int = NODES
+) -> AsyncIterator[list[Node]]:
     directory.mkdir(parents=True)  # noqa: ASYNC240 - nothing else is under way
     python = [sys.executable, "-m", "benchmarks.replica.nodes"]
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(NODES)]
@@ -133,7 +142,7 @@ async def running(system: str, directory: Path, uri: str) -> AsyncIterator[list[
             command = [*python, kind, str(own), addresses[number], *others]
         nodes.append(Node(command, directory / f"{number}.log"))
     try:
-        for node in nodes:
+        for node in nodes[:started]:
             await node.start()
         yield nodes
     finally:
@@ -173,6 +182,19 @@ async def take_over(system: str, directory: Path, uri: str, count: int, into: Fi
             into.takeovers_s.append(time.perf_counter() - began)
             await leader.start()
             leader = successor
+
+
+async def catch_up_a_node(
+    system: str, directory: Path, uri: str, megabytes: float, into: Figures
+) -> None:
+    count = int(megabytes * 1e6) // RECORD_BYTES
+    async with running(system, directory, uri, NODES - 1) as nodes:
+        leader = await leader_of(nodes[:-1])
+        await leader.ask(f"fill {count}", "filled", CATCH_UP_S)
+        began = time.perf_counter()
+        await nodes[-1].start()
+        await nodes[-1].ask(f"applied {count}", "applied", CATCH_UP_S)
+        into.caught_up_s = time.perf_counter() - began
 
 
 class Records(StateMachine):
@@ -237,7 +259,12 @@ async def catch_up(uri: str, directory: Path, megabytes: float) -> dict[str, flo
     snapshots = f"file://{directory}"
     count = int(megabytes * 1e6) // RECORD_BYTES
     async with Replica.open(
-        "caught up", Records(megabytes), uri=uri, snapshots=snapshots, policy=policy
+        "caught up",
+        Records(megabytes),
+        uri=uri,
+        snapshots=snapshots,
+        policy=policy,
+        lease_s=PATIENCE_S,  # a machine with other work may not renew a short one in time
     ) as leader:
         await leader.wait_role("leader")
         payload = bytes(RECORD_BYTES)
@@ -252,7 +279,7 @@ async def catch_up(uri: str, directory: Path, megabytes: float) -> dict[str, flo
 async def _caught_up(uri: str, snapshots: str | None, megabytes: float) -> float:
     began = time.perf_counter()
     async with Replica.open("caught up", Records(megabytes), uri=uri, snapshots=snapshots) as new:
-        await new.read(lambda state: len(state.records), timeout_s=PATIENCE_S)
+        await new.read(lambda state: len(state.records), timeout_s=CATCH_UP_S)
         return time.perf_counter() - began
 
 
@@ -300,6 +327,8 @@ def table(result: dict[str, Any]) -> str:
         for each in figures.values()
     ]
     row("takeover after kill -9, median / most, ms", cells)
+    cells = [f"{each.caught_up_s:,.1f}" for each in figures.values()]
+    row(f"a new node has applied {result['node_megabytes']:g} MB after, s", cells)
     beside, caught = result["beside"], result["caught_up"]
     failures = [f"{name}, {each}." for name, of in figures.items() for each in of.failures]
     lines += [
@@ -336,6 +365,14 @@ async def main(options: argparse.Namespace) -> dict[str, Any]:
                 await take_over(system, directory, cluster.uri, options.takeovers, into)
             except (AssertionError, TimeoutError) as error:
                 into.failures.append(f"after {len(into.takeovers_s)} takeovers: {error!r}")
+        for system, into in figures.items():
+            directory = Path(place) / f"caught-up-{system.replace('/', '-')}"
+            print(f"{datetime.now(UTC):%H:%M:%S} {directory.name}", file=sys.stderr)
+            try:
+                size = options.node_megabytes
+                await catch_up_a_node(system, directory, cluster.uri, size, into)
+            except (AssertionError, TimeoutError) as error:
+                into.failures.append(f"a new node: {error!r}")
         beside = await beside_appends(cluster.uri, options.seconds)
         caught_up = await catch_up(cluster.uri, Path(place) / "snapshots", options.megabytes)
     return {
@@ -343,6 +380,7 @@ async def main(options: argparse.Namespace) -> dict[str, Any]:
         "beside": beside,
         "caught_up": caught_up,
         "megabytes": options.megabytes,
+        "node_megabytes": options.node_megabytes,
         "load": [began, os.getloadavg()[0]],
         "python": platform.python_version(),
         "cores": os.cpu_count(),
@@ -356,6 +394,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--takeovers", type=int, default=10)
     parser.add_argument("--megabytes", type=float, default=200.0)
+    parser.add_argument("--node-megabytes", type=float, default=20.0)
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, default=[])
     parser.add_argument("--directory", default=None)
     return parser.parse_args(arguments)

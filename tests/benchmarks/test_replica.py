@@ -10,7 +10,18 @@ from benchmarks.replica import __main__ as bench
 
 @pytest.mark.integration
 async def test_replicas_are_measured_from_end_to_end() -> None:
-    sizes = ("--seconds", "0.2", "--rounds", "1", "--takeovers", "1", "--megabytes", "1")
+    sizes = (
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "1",
+        "--takeovers",
+        "1",
+        "--megabytes",
+        "1",
+        "--node-megabytes",
+        "1",
+    )
     outcome = await bench.main(bench.parse([*sizes, "--only", "dlog"]))
     dlog: bench.Figures = outcome["systems"]["dlog"]
     assert {clients: len(rates) for clients, rates in dlog.rates.items()} == dict.fromkeys(
@@ -19,6 +30,8 @@ async def test_replicas_are_measured_from_end_to_end() -> None:
     assert len(dlog.takeovers_s) == 1
     said = bench.table(outcome)
     assert "| commands/s, 16 clients |" in said
+    assert dlog.caught_up_s > 0
+    assert "a new node has applied 1 MB" in said
     assert "from a snapshot" in said
     json.dumps(asdict(dlog))
 

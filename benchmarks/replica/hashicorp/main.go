@@ -21,15 +21,67 @@ import (
 
 const commandBytes = 100
 
-type counter struct{ count uint64 }
+const (
+	recordBytes = 1000
+	inFlight    = 1000 // of the commands that fill the state
+)
 
-func (c *counter) Apply(*raft.Log) interface{}         { c.count++; return c.count }
-func (c *counter) Snapshot() (raft.FSMSnapshot, error) { return c, nil }
-func (c *counter) Restore(source io.ReadCloser) error  { return source.Close() }
-func (c *counter) Persist(sink raft.SnapshotSink) error {
+// Counts commands, and keeps those of recordBytes.
+type counter struct {
+	count   uint64
+	lock    sync.Mutex
+	records [][]byte
+}
+
+type snapshot struct{ records [][]byte }
+
+func (c *counter) Apply(log *raft.Log) interface{} {
+	c.count++
+	if len(log.Data) == recordBytes {
+		c.lock.Lock()
+		c.records = append(c.records, log.Data)
+		c.lock.Unlock()
+	}
+	return c.count
+}
+
+func (c *counter) kept() int {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return len(c.records)
+}
+
+func (c *counter) Snapshot() (raft.FSMSnapshot, error) {
+	return &snapshot{c.records[:len(c.records):len(c.records)]}, nil
+}
+
+func (c *counter) Restore(source io.ReadCloser) error {
+	var records [][]byte
+	for {
+		record := make([]byte, recordBytes)
+		if _, err := io.ReadFull(source, record); err == io.EOF {
+			break
+		} else if err != nil {
+			return err
+		}
+		records = append(records, record)
+	}
+	c.lock.Lock()
+	c.records = records
+	c.lock.Unlock()
+	return source.Close()
+}
+
+func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	for _, record := range s.records {
+		if _, err := sink.Write(record); err != nil {
+			return err
+		}
+	}
 	return sink.Close()
 }
-func (c *counter) Release() {}
+
+func (s *snapshot) Release() {}
 
 func main() {
 	number, err := strconv.Atoi(os.Args[1])
@@ -52,7 +104,8 @@ func main() {
 	if err := raft.BootstrapCluster(config, store, store, snapshots, transport, all); err != raft.ErrCantBootstrap {
 		check(err) // else it was started before
 	}
-	node, err := raft.NewRaft(config, &counter{}, store, store, snapshots, transport)
+	state := &counter{}
+	node, err := raft.NewRaft(config, state, store, store, snapshots, transport)
 	check(err)
 	go func() {
 		for leads := range node.LeaderCh() {
@@ -63,12 +116,37 @@ func main() {
 	}()
 	asked := bufio.NewScanner(os.Stdin)
 	for asked.Scan() {
-		var clients int
+		var clients, count int
 		var seconds float64
-		_, err := fmt.Sscanf(asked.Text(), "run %d %g", &clients, &seconds)
-		check(err)
-		run(node, clients, time.Duration(seconds*float64(time.Second)))
+		if _, err := fmt.Sscanf(asked.Text(), "fill %d", &count); err == nil {
+			fill(node, count)
+		} else if _, err := fmt.Sscanf(asked.Text(), "applied %d", &count); err == nil {
+			for state.kept() < count {
+				time.Sleep(2 * time.Millisecond)
+			}
+			fmt.Printf(`{"applied": %d}`+"\n", state.kept())
+		} else {
+			_, err := fmt.Sscanf(asked.Text(), "run %d %g", &clients, &seconds)
+			check(err)
+			run(node, clients, time.Duration(seconds*float64(time.Second)))
+		}
 	}
+}
+
+func fill(node *raft.Raft, count int) {
+	var filling sync.WaitGroup
+	room := make(chan struct{}, inFlight)
+	for range count {
+		room <- struct{}{}
+		filling.Add(1)
+		go func() {
+			defer filling.Done()
+			check(node.Apply(make([]byte, recordBytes), 0).Error())
+			<-room
+		}()
+	}
+	filling.Wait()
+	fmt.Printf(`{"filled": %d}`+"\n", count)
 }
 
 func run(node *raft.Raft, clients int, limit time.Duration) {
