@@ -493,8 +493,10 @@ class Replica(Generic[M]):
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
         waiter: Waiter = self._loop.create_future()
+        key = None
         if request is not None:
-            waiters = self._proposals.waiter_of(request)
+            key = request.client, request.number
+            waiters = self._proposals.waiter_of(key)
             if waiters is not None:
                 self._check()
                 waiters.append(waiter)
@@ -505,7 +507,7 @@ class Replica(Generic[M]):
         queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
         if queued > QUEUE_BYTES_MAX:
             raise TooManyPending(queued, QUEUE_BYTES_MAX)
-        origin = self._proposals.propose(term.log.epoch, request, [waiter])
+        origin = self._proposals.propose(term.log.epoch, key, [waiter])
         envelope = CommandEnvelope(payload, version, origin, request)
         try:
             term.append(envelope, encode_command(envelope), now_s)

@@ -15,7 +15,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappush, heappushpop
 from typing import Final, Self
 
 from dlog.errors import DamagedSnapshot, InvalidResult, text_of
@@ -156,14 +156,15 @@ class ClientTable:
             self.size_bytes += _client_charge(name)
         assert request.number > client.floor, "forgotten requests are refused"
         assert request.number not in client.results, "a request is done once"
-        client.results[request.number] = result
-        heappush(client.numbers, request.number)
-        self.size_bytes += _result_charge(result)
+        results, numbers = client.results, client.numbers
+        results[request.number] = result
+        self.size_bytes += len(result) + _RESULT_CHARGE
         self._clients.move_to_end(name)
-        if len(client.results) > REQUESTS_MAX:
-            oldest = heappop(client.numbers)
-            self.size_bytes -= _result_charge(client.results.pop(oldest))
-            client.floor = oldest
+        if len(numbers) < REQUESTS_MAX:
+            heappush(numbers, request.number)
+        else:
+            oldest = client.floor = heappushpop(numbers, request.number)
+            self.size_bytes -= _result_charge(results.pop(oldest))
         while len(self._clients) > CLIENTS_MAX or (
             self.size_bytes > TABLE_BYTES_MAX and len(self._clients) > 1
         ):

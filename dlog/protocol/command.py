@@ -25,6 +25,7 @@ what an earlier epoch proposed and is not below the mark is not in the log, and 
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dlog.errors import CommandTooNew, DamagedCommand
@@ -33,6 +34,8 @@ from ledger.errors import InvalidValue
 FORMAT_VERSION: Final = 1
 PROPOSER_BYTES: Final = 16
 CLIENT_BYTES_MAX: Final = 255
+CLIENTS_CHECKED_MAX: Final = 4096
+"""Names that need no second look."""
 NUMBER_MAX: Final = 2**63 - 1
 VERSION_MAX: Final = 2**16 - 1
 DIGEST_BYTES_MAX: Final = 64
@@ -73,12 +76,18 @@ class RequestId:
             if isinstance(self.number, bool) or not isinstance(self.number, int):
                 raise InvalidValue("number", self.number, "use a whole number")
             object.__setattr__(self, "number", int.__index__(self.number))
-        encoded = self.client.encode(errors="replace")
-        if not 1 <= len(encoded) <= CLIENT_BYTES_MAX or not self.client.isprintable():
-            reason = f"use 1 to {CLIENT_BYTES_MAX} bytes of printable text"
-            raise InvalidValue("client", self.client, reason)
+        _check_client(self.client)
         if not 0 <= self.number <= NUMBER_MAX:
             raise InvalidValue("number", self.number, "use numbers from 0 to 2**63 - 1")
+
+
+@lru_cache(CLIENTS_CHECKED_MAX)
+def _check_client(client: str) -> None:
+    """Raises `InvalidValue`. A client has many requests, and its name is checked once."""
+    encoded = client.encode(errors="replace")
+    if not 1 <= len(encoded) <= CLIENT_BYTES_MAX or not client.isprintable():
+        reason = f"use 1 to {CLIENT_BYTES_MAX} bytes of printable text"
+        raise InvalidValue("client", client, reason)
 
 
 class Command(NamedTuple):  # tuples are made in a fraction of the time

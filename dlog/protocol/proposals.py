@@ -14,10 +14,12 @@ Invariant: each proposal leaves once, applied or withdrawn.
 
 from typing import Generic, TypeVar
 
-from dlog.protocol.command import Origin, RequestId
+from dlog.protocol.command import Origin
 
 W = TypeVar("W")
 """What waits for the outcome."""
+RequestKey = tuple[str, int]
+"""Client and number of a request: made once, as each use of it would cost as much."""
 
 
 class Proposals(Generic[W]):
@@ -25,25 +27,24 @@ class Proposals(Generic[W]):
         """*proposer*: of this replica in this life, and of no other."""
         self.proposer = proposer
         self._sequence = 0
-        self._pending: dict[int, tuple[int, RequestId | None, W]] = {}
+        self._pending: dict[int, tuple[int, RequestKey | None, W]] = {}
         """Epoch, request and what waits, by sequence."""
-        self._requests: dict[tuple[str, int], W] = {}
+        self._requests: dict[RequestKey, W] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def waiter_of(self, request: RequestId) -> W | None:
+    def waiter_of(self, request: RequestKey) -> W | None:
         """Return what waits for *request* already."""
-        return self._requests.get((request.client, request.number))
+        return self._requests.get(request)
 
-    def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
+    def propose(self, epoch: int, request: RequestKey | None, waiter: W) -> Origin:
         """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
         self._sequence += 1
         self._pending[self._sequence] = epoch, request, waiter
         if request is not None:
-            key = request.client, request.number
-            assert key not in self._requests, "a request that is pending is waited for"
-            self._requests[key] = waiter
+            assert request not in self._requests, "a request that is pending is waited for"
+            self._requests[request] = waiter
         return Origin(self.proposer, self._sequence)
 
     def leave(self, origin: Origin) -> W | None:
@@ -54,7 +55,7 @@ class Proposals(Generic[W]):
             return None
         _, request, waiter = self._pending.pop(sequence)
         if request is not None:
-            del self._requests[request.client, request.number]
+            del self._requests[request]
         return waiter
 
     def withdraw_before(self, epoch: int) -> list[W]:
