@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 517,
-    "product lines": 111_400,
+    "product lines": 111_500,
     "test lines": 146_800,
     "class names twice in a package": 9,
 }
