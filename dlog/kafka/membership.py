@@ -32,6 +32,8 @@ LOOK_S: Final = 10.0
 """The list of gateways is read this often even if its watch reports nothing."""
 SETTLE_S: Final = 0.5
 """How long a client waits to hear who leads while it is found out whether a gateway is dead."""
+LISTED_S: Final = 10.0
+"""How long clients are told of a gateway that has left."""
 WITHDRAW_S: Final = 1.0
 """How long `close` waits for the node to go; the end of the session deletes it otherwise."""
 _log = get_logger(__name__)
@@ -60,6 +62,8 @@ class Membership:
         """In which the node was made."""
         self._own_path = ""
         self._view = GatewayView()
+        self._left: dict[str, tuple[GatewayRecord, float]] = {}
+        """Gateways that were in a view before, and when, by address."""
         self._records: dict[str, GatewayRecord] = {}
         """By path."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -84,6 +88,23 @@ class Membership:
     def last_view(self) -> GatewayView:
         """The gateways as last read, also while this one is not a member."""
         return self._view
+
+    @property
+    def listed(self) -> list[GatewayRecord]:
+        """The gateways that clients are told of: those as last read, and those that have left less
+        than `LISTED_S` ago.
+
+        Where a broker is missing from the list, librdkafka drops it with the partitions that it had
+        and looks for these a second later, although the same list names their next leader."""
+        oldest = asyncio.get_running_loop().time() - LISTED_S
+        living = self._view.gateways
+        addresses = {gateway.address for gateway in living}
+        self._left = {
+            address: (gateway, at)
+            for address, (gateway, at) in self._left.items()
+            if at > oldest and address not in addresses
+        }
+        return [*living, *(gateway for gateway, _ in self._left.values())]
 
     @property
     def is_member(self) -> bool:
@@ -182,6 +203,8 @@ class Membership:
         living = (record for path, record in self._records.items() if path not in self._dead)
         view = GatewayView(living)
         if view.gateways != self._view.gateways:
+            now = asyncio.get_running_loop().time()
+            self._left |= {gateway.address: (gateway, now) for gateway in self._view.gateways}
             self._view = view
             _log.info("gateways", addresses=[each.address for each in view.gateways])
             self._changed()

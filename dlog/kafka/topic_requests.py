@@ -156,7 +156,7 @@ class TopicRequests:
     def _brokers(self) -> list[Values]:
         return [
             {"node_id": each.node_id, "host": each.host, "port": each.port}
-            for each in self._membership.last_view.gateways
+            for each in self._membership.listed
         ]
 
     async def describe_cluster(self, _request: WireRequest, _session: ClientSession) -> Values:

@@ -70,6 +70,24 @@ async def test_the_death_of_a_process_is_seen_though_its_session_lives_on() -> N
         assert all(first.leads(log) for log in LOGS)
 
 
+async def test_a_gateway_that_has_left_is_listed_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients drop a broker that is not listed together with the partitions that it led."""
+    async with members(2) as (_, (first, second)):
+        await until(lambda: len(first.view.gateways) == 2)
+        await second.close()
+        await until(lambda: len(first.view.gateways) == 1)
+        assert [each.port for each in first.listed] == [9092, 9093]
+        await second.start()
+        await until(lambda: len(first.view.gateways) == 2)
+        assert [each.node_id for each in first.listed] == [first.node_id, second.node_id]
+        await second.close()
+        await until(lambda: len(first.view.gateways) == 1)
+        monkeypatch.setattr(memberships, "LISTED_S", 0.0)
+        assert [each.port for each in first.listed] == [9092]
+
+
 async def test_a_client_hears_of_no_leader_whose_death_is_being_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
