@@ -19,6 +19,9 @@ from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
 from dlog.kafka.protocol.users import KafkaUsers
 from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
 from dlog.position import NO_TXID
+from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.consumer_steps import decode as decode_consumer
+from dlog.protocol.consumer_steps import encode as encode_consumer
 from dlog.protocol.gateway_record import GatewayRecord
 from dlog.protocol.replica_record import ReplicaRecord, SnapshotRequest
 from dlog.settings import LogSettings
@@ -172,6 +175,20 @@ REPLICA: Final = ReplicaRecord(
 SNAPSHOT_REQUEST: Final = SnapshotRequest(
     asked_by="op:9", asked_ms=1_764_000_000_000, begun=True, offset=700, error="none"
 )
+CONSUMER: Final = ConsumerState(
+    incarnation="c" * 16,
+    log_incarnation="a" * 32,
+    position=400,
+    epoch=3,
+    exclusive=True,
+    owner="app-1:17",
+    updated_ms=1_764_000_000_000,
+)
+STORE_OF_SNAPSHOTS: Final = replace(
+    CONSUMER,
+    exclusive=False,
+    note="snapshot-00000000000000000700-0123456789abcdef 00000000000000000400.snapshot",
+)
 
 
 def values() -> Mapping[str, bytes]:
@@ -196,6 +213,8 @@ def values() -> Mapping[str, bytes]:
         "owner, of no log": owner_value(None),
         "replica": REPLICA.encode(),
         "requested snapshot": SNAPSHOT_REQUEST.encode(),
+        "consumer": encode_consumer(CONSUMER),
+        "consumer, a store of snapshots": encode_consumer(STORE_OF_SNAPSHOTS),
         "gateway": GATEWAY.encode(),
         "topic": TOPIC.encode(),
         "producer ids": next_producer_ids(None)[1],
@@ -231,6 +250,10 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "owner, of no log": owner_in(kept["owner, of no log"], "/owners/7"),
         "replica": ReplicaRecord.decode(kept["replica"], path="/kept"),
         "requested snapshot": SnapshotRequest.decode(kept["requested snapshot"], path="/kept"),
+        "consumer": decode_consumer(kept["consumer"], path="/kept"),
+        "consumer, a store of snapshots": decode_consumer(
+            kept["consumer, a store of snapshots"], path="/kept"
+        ),
         "gateway": GatewayRecord.decode(kept["gateway"], path="/kafka/gateways/0000000017"),
         "topic": TopicRecord.decode("orders", kept["topic"]),
         "producer ids": next_producer_ids(kept["producer ids"])[0],

@@ -5,6 +5,7 @@ import json
 from ledger.feature_level import ClusterLevel
 from tests.kept.metadata import (
     ARCHIVED,
+    CONSUMER,
     COOKIE,
     ELSEWHERE,
     ENCRYPTED,
@@ -22,6 +23,7 @@ from tests.kept.metadata import (
     RISING,
     RULES,
     SNAPSHOT_REQUEST,
+    STORE_OF_SNAPSHOTS,
     TOPIC,
     USERS,
     WITH_PASSWORD,
@@ -52,6 +54,8 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "owner, of no log": None,
         "replica": REPLICA,
         "requested snapshot": SNAPSHOT_REQUEST,
+        "consumer": CONSUMER,
+        "consumer, a store of snapshots": STORE_OF_SNAPSHOTS,
         "gateway": GATEWAY,
         "topic": TOPIC,
         "producer ids": 1001,
