@@ -58,9 +58,18 @@ class GroupCoordinator:
         self._not_before: dict[str, float] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.takeovers = 0
+        """Offsets logs that this gateway has taken over."""
+        self.rebalances = 0
+        """Generations of groups that were formed here."""
 
     async def start(self) -> None:
         await self._mirror.start()
+
+    @property
+    def logs(self) -> Sequence[OffsetsLog]:
+        """Those that are open and can be used."""
+        return [log for log in self._open.values() if not log.failed.is_set()]
 
     async def led(self, group: str) -> OffsetsLog:
         """Return the log of *group*, taken over and replayed. Raises `KafkaRefusal`."""
@@ -110,13 +119,18 @@ class GroupCoordinator:
                 self._mirror,
                 owner=self._owner,
                 initial_delay_ms=self._initial_delay_ms,
+                rebalanced=self._rebalanced,
             )
         except LogError as error:
             self._not_before[name] = asyncio.get_running_loop().time() + REOPEN_S
             _log.warning("offsets_log_not_opened", log=name, reason=str(error))
             raise
         self._open[name] = log
+        self.takeovers += 1
         return log
+
+    def _rebalanced(self) -> None:
+        self.rebalances += 1
 
     def view_changed(self) -> None:
         """Let the logs go that this gateway does not lead by its present view."""

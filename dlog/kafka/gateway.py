@@ -18,6 +18,7 @@ from dlog.kafka.authentication import Authenticator, InvalidSasl, SaslSettings
 from dlog.kafka.coordinator import GroupCoordinator, offsets_log
 from dlog.kafka.followed_partition import FollowedPartition, check_left, is_for_others
 from dlog.kafka.group_requests import GroupRequests
+from dlog.kafka.group_survey import GroupSurvey
 from dlog.kafka.led_logs import LedLogs, LedPartition, PartitionOpener
 from dlog.kafka.listener import ClientSession, KafkaListener, ListenerLimits
 from dlog.kafka.log_requests import LogRequests
@@ -162,6 +163,9 @@ class Gateway:
             log_of=self._log_of,
             owner=_owner(),
         )
+        self.survey = GroupSurvey(
+            self._ledgers, self.coordinator, log_of=self._log_of, end_here=self._end_here
+        )
         groups = GroupRequests(self.coordinator, _LogAccess(self.access, self._log_of))
         self._handlers = {
             wire.OFFSET_COMMIT: groups.offset_commit,
@@ -196,6 +200,7 @@ class Gateway:
             self.membership,
             self.led,
             self.coordinator,
+            self.survey,
         ):
             self._parts.push_async_callback(part.close)
         await self.authenticator.start()
@@ -204,6 +209,7 @@ class Gateway:
         self.topics.start()
         await self.topics.table()
         await self.coordinator.start()
+        await self.survey.start()
 
     async def stop(self) -> None:
         """Answer what was taken, confirm and close all logs, and leave. Idempotent."""
@@ -252,6 +258,10 @@ class Gateway:
         record = self.topics.known.find(topic)
         known = record is not None and 0 <= partition < len(record.logs)
         return record.logs[partition] if known and record is not None else None
+
+    def _end_here(self, log: str) -> int | None:
+        partition = self.led.opened(log)
+        return None if partition is None else partition.high_watermark
 
     async def _open_partition(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
         try:

@@ -87,6 +87,35 @@ METRICS.counter(
     lambda gateway: gateway.led.takeovers,
 )
 METRICS.gauge(
+    "dlog_kafka_groups",
+    "Consumer groups that this gateway coordinates, by their state as Kafka's tools name it.",
+    lambda gateway: gateway.survey.states,
+    "state",
+)
+METRICS.gauge(
+    "dlog_kafka_group_members",
+    "Members of the consumer groups that this gateway coordinates; of the 256 largest.",
+    lambda gateway: gateway.survey.members,
+    "group",
+)
+METRICS.gauge(
+    "dlog_kafka_group_lag_records",
+    "Records between what a consumer group has committed and the ends of these logs, as of the "
+    "last 15 s, by the gateway that coordinates it; of the 256 groups that are furthest behind.",
+    lambda gateway: gateway.survey.lags,
+    "group",
+)
+METRICS.counter(
+    "dlog_kafka_group_rebalances_total",
+    "Generations of consumer groups that were formed by this gateway.",
+    lambda gateway: gateway.coordinator.rebalances,
+)
+METRICS.counter(
+    "dlog_kafka_coordinator_takeovers_total",
+    "Offsets logs, and with them the groups in them, that this gateway has taken over.",
+    lambda gateway: gateway.coordinator.takeovers,
+)
+METRICS.gauge(
     "dlog_kafka_gateways",
     "Gateways that live, by the view of this one; 0 while it has no session of the metadata store.",
     lambda gateway: len(gateway.membership.view.gateways),

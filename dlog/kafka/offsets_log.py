@@ -97,13 +97,20 @@ class Submission(NamedTuple):
 class OffsetsLog:
     """Made by `open`. `failed` is set once it can do nothing any more; then `close` it."""
 
-    def __init__(self, log: Log, mirror: GroupMirror, *, initial_delay_ms: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        mirror: GroupMirror,
+        *,
+        initial_delay_ms: int,
+        rebalanced: Callable[[], None],
+    ) -> None:
         self.name = log.name
         self.failed = asyncio.Event()
         self.state = GroupOffsets()
         self._dlog = log
         self._mirror = mirror
-        self._initial_delay_ms = initial_delay_ms
+        self._initial_delay_ms, self._rebalanced = initial_delay_ms, rebalanced
         self._loop = asyncio.get_running_loop()
         self._led: dict[str, LedGroup] = {}
         self._queue: deque[Submission] = deque()
@@ -122,13 +129,15 @@ class OffsetsLog:
         *,
         owner: str,
         initial_delay_ms: int = INITIAL_DELAY_MS,
+        rebalanced: Callable[[], None] = lambda: None,
     ) -> Self:
-        """Take *name* over, creating it if need be, and replay it. Raises what `Log.open` and
+        """Take *name* over, creating it if need be, and replay it. *rebalanced* is called with each
+        generation that is formed. Raises what `Log.open` and
         reading raise, `DamagedGroupRecord`, `GroupRecordTooNew`."""
         await ensure_log(ledgers, ManifestNode(ledgers.store, name), None, own=True)
         log = await open_as_gateway(name, ledgers, owner=owner)
         try:
-            led = cls(log, mirror, initial_delay_ms=initial_delay_ms)
+            led = cls(log, mirror, initial_delay_ms=initial_delay_ms, rebalanced=rebalanced)
             await led._replay(ledgers)
         except BaseException:
             await log.abandon()
@@ -192,6 +201,15 @@ class OffsetsLog:
         names = dict.fromkeys((*self.state.groups, *self._led))
         return [group for group in map(self.find, names) if group is not None]
 
+    def survey(self) -> list[tuple[str, GroupPhase, int]]:
+        """Return each group, its phase and how many members it has, at little cost."""
+        led = [(group, each.machine) for group, each in self._led.items()]
+        idle = self.state.groups.keys() - self._led.keys()
+        return [
+            *((group, machine.phase, len(machine.members)) for group, machine in led),
+            *((group, GroupPhase.EMPTY, 0) for group in idle),
+        ]
+
     async def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets of *group* that are in the log, with every commit that was
         acknowledged before the call, by whichever gateway. Raises `CoordinatorMoved`."""
@@ -253,6 +271,8 @@ class OffsetsLog:
                         future.set_result(reply)
                 case Store(number, generation):
                     led.stores += 1
+                    if generation.members and not generation.is_assigned:
+                        self._rebalanced()
                     change = GenerationChange(group, generation, now_ms())
                     self._submit([change], partial(self._stored, group, number))
         self._schedule(group)

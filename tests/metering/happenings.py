@@ -66,6 +66,7 @@ from ledger.transport.handshake import Purpose
 from ledger.transport.messages import read_request
 from tests.certificates import certificate, put
 from tests.dlog.kafka.clients import CONFLUENT
+from tests.dlog.kafka.group_clients import ConfluentConsumer
 from tests.dlog.kafka.test_sasl import KEYS as TOKEN_KEYS
 from tests.dlog.kafka.test_wire import request_frame
 from tests.ledger.by_hand import greeted
@@ -572,6 +573,15 @@ async def a_kafka_client_produces_and_a_gateway_dies(
             )
             await asyncio.to_thread(CONFLUENT.produce, running.address, "kafka", [PAYLOAD])
             await asyncio.to_thread(CONFLUENT.consume, running.address, "kafka", 0, 1)
+            member = ConfluentConsumer(running.address, "kafka", "metered", "range")
+            await reached(cluster, lambda: running.coordinator.rebalances > 0, "it is formed")
+            await running.survey.look()
+            cluster.seen.look()
+            await until(lambda: bool(member.seen), "it has consumed")
+            await asyncio.to_thread(member.stop)
+            await asyncio.to_thread(CONFLUENT.produce, running.address, "kafka", [PAYLOAD])
+            await running.survey.look()
+            cluster.seen.look()
             reader, writer = await asyncio.open_connection(running.host, running.port)
             frame = request_frame(FETCH, 4, {"topics": [{"topic": "none", "partitions": [{}]}]})
             writer.write(len(frame).to_bytes(4, "big") + frame)

@@ -13,6 +13,7 @@ import dlog.testing
 from dlog.aio.admin import list_consumers
 from dlog.aio.namespace_connection import connect
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
+from dlog.kafka.group_survey import GROUPS_SHOWN_MAX, _largest
 from dlog.kafka.offsets_log import OffsetsLog
 from tests.dlog.kafka.clients import CONFLUENT
 from tests.dlog.kafka.group_clients import (
@@ -25,7 +26,7 @@ from tests.dlog.kafka.group_clients import (
     share,
     wait,
 )
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 4
@@ -180,3 +181,67 @@ async def test_a_group_is_a_consumer_of_each_of_its_logs() -> None:
 
         await eventually(position, "the position is written")
         await asyncio.to_thread(started.stop)
+
+
+async def test_metrics_say_how_far_a_group_is_behind_whoever_leads_its_partitions() -> None:
+    async with dlog.testing.cluster() as cluster:
+        clients = [await connect(cluster.uri) for _ in range(2)]
+        try:
+            async with (
+                gateway(clients[0], GatewayOptions(port=0)) as first,
+                gateway(clients[1], GatewayOptions(port=0)) as second,
+            ):
+                both = (first, second)
+                await until(lambda: all(len(e.membership.view.gateways) == 2 for e in both))
+                await first.topics.create("orders", PARTITIONS, {})
+                await asyncio.to_thread(_behind, first.address)
+                for each in both:
+                    await each.survey.look()
+                [mine] = [each for each in both if each.survey.lags]
+                [other] = [each for each in both if each is not mine]
+                led = [each.led.opened(f"orders-{number}") for number in range(4) for each in both]
+                assert sum(partition is not None for partition in led) == PARTITIONS
+                assert mine.survey.lags == {"billing": PARTITIONS * EACH}
+                assert (mine.survey.states["Empty"], mine.survey.members) == (1, {})
+                assert mine.coordinator.rebalances == 1
+                assert mine.coordinator.takeovers >= 1
+                assert (other.survey.states["Empty"], other.coordinator.rebalances) == (0, 0)
+        finally:
+            for client in clients:
+                await client.close()
+
+
+def _behind(bootstrap: str) -> None:
+    produce(bootstrap)
+    consumer = ConfluentConsumer(bootstrap, "orders", "billing", "range")
+    wait(lambda: seen(consumer) == everything(1), "all is consumed")
+    consumer.stop()
+    produce(bootstrap)
+
+
+async def test_metrics_count_members_and_states_of_groups() -> None:
+    async with serving() as served:
+        await asyncio.to_thread(produce, served.address)
+        consumers = [
+            ConfluentConsumer(served.address, "orders", "billing", "range") for _ in range(2)
+        ]
+        try:
+
+            async def stable() -> bool:
+                survey = served.survey
+                await survey.look()
+                known = survey.members, survey.lags, survey.states["Stable"]
+                return known == ({"billing": 2}, {"billing": 0}, 1)
+
+            await eventually(stable)
+        finally:
+            for each in consumers:
+                await asyncio.to_thread(each.stop)
+
+
+@pytest.mark.parametrize("count", [3, GROUPS_SHOWN_MAX, GROUPS_SHOWN_MAX + 2])
+def test_of_many_groups_those_are_shown_that_are_furthest_behind(count: int) -> None:
+    lags = {f"group-{number}": number for number in range(count)}
+    shown = _largest(lags)
+    assert len(shown) == min(count, GROUPS_SHOWN_MAX)
+    assert min(shown.values()) == max(0, count - GROUPS_SHOWN_MAX)
