@@ -4,7 +4,10 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -16,18 +19,23 @@ from dlog.chunk import Chunk
 from dlog.columns import Columns
 from dlog.encryption.files import add_key
 from dlog.encryption.keyring import use_keys
+from dlog.errors import DamagedLog
 from dlog.headers import encode_headers
 from dlog.health.record_trace import trace_record
 from dlog.kafka.partition import Partition
-from dlog.kafka_batch import KafkaCodec, parse_kafka_header
+from dlog.kafka_batch import HEADER_BYTES, KafkaCodec, parse_kafka_header, with_place
 from dlog.position import Place, Timestamp
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch, encode_kafka
 from dlog.settings import LogSettings
+from dlog.spark.access import Access
 from dlog.spark.arrow_batches import rows_of
+from dlog.spark.namespaces import Namespace
+from dlog.spark.plan import LogRange
 from dlog.spark.schema import COLUMNS_WITH_HEADERS
+from dlog.spark.selection import Selection
 from ledger.client import LedgerClient
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
-from tests.dlog.kafka.produced import NOW_MS, batch_of, fetched
+from tests.dlog.kafka.produced import NOW_MS, batch_of, fetched, lying
 
 SETTINGS = (
     LogSettings(),
@@ -139,3 +147,94 @@ def _rows(batches: list[RecordBatch]) -> pa.Table:
         for entry, batch in enumerate(batches)
     ]
     return pa.Table.from_batches(rows_of("log", chunks, columns=COLUMNS_WITH_HEADERS))
+
+
+PLAIN: Final = batch_of(b"x", b"y")
+RECORDS: Final = PLAIN[HEADER_BYTES:]
+PACKED: Final = batch_of(b"x", b"y", codec=KafkaCodec.GZIP)
+LIES: Final = {
+    "more records than there are": lying(PLAIN, count=3),
+    "fewer records than there are": lying(PLAIN, count=1),
+    "bytes behind the records": lying(PLAIN, records=RECORDS + b"\0"),
+    "no records": lying(PLAIN, records=b""),
+    "a length beyond the end": lying(PLAIN, records=b"\xfe\xff\xff\xff\x0f" + RECORDS[1:]),
+    "a length below zero": lying(PLAIN, records=b"\x01" + RECORDS[1:]),
+    "what is not compressed": lying(PACKED, records=b"not gzip at all"),
+    "a stream that is cut off": lying(PACKED, records=PACKED[HEADER_BYTES:-9]),
+}
+
+
+@pytest.mark.parametrize("kind", LIES)
+async def test_a_batch_that_lies_about_its_records_is_an_error_and_alone(kind: str) -> None:
+    """Each way to read says which log and offsets, and goes on behind them; writing, taking over
+    and sealing are not disturbed."""
+    lie = LIES[kind]
+    count = parse_kafka_header(lie).count
+    end = 2 + count
+    async with dlog.testing.cluster(bookies=3) as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        async with await Log.open("log", client=client, settings=LogSettings()):
+            pass
+        partition = await Partition.open("log", client, owner="gateway")
+        for batch in (batch_of(b"a", b"b"), lie, batch_of(b"c")):
+            await partition.produce(batch, acks=-1)
+        told = rf"'log'.*offsets 2 to {end - 1} .*read on from offset {end}"
+
+        async with await Log.tail("log", client=client, follow=False) as reader:
+            values = [(await anext(reader)).value for _ in range(2)]
+            with pytest.raises(DamagedLog, match=told):
+                await anext(reader)
+        assert values == [b"a", b"b"]
+        async with await Log.tail("log", start=end, client=client, follow=False) as reader:
+            assert [record.value async for record in reader] == [b"c"]
+        assert [record.value for record in await Log.last("log", 1, client=client)] == [b"c"]
+        with pytest.raises(DamagedLog, match=told):
+            await Log.last("log", 2, client=client)
+
+        report = await verify_log("log", client=client)
+        assert not report.healthy
+        [problem] = report.problems
+        assert "Kafka batch" in str(problem)
+        traced = await trace_record(client, "log", 2, timeout_s=10)
+        assert traced.record is None
+        assert "Kafka batch" in str(traced)
+        traced = await trace_record(client, "log", end, timeout_s=10)
+        assert traced.record is not None
+
+        fetched_bytes = await partition.fetch(2, 1 << 20)
+        assert with_place(lie, 2, partition.epoch) in fetched_bytes, "consumers get it as it is"
+        await partition.produce(lie, acks=-1)
+        await partition.close()
+        second = await Partition.open("log", client, owner="another")
+        assert second.high_watermark == end + 1 + count
+        await second.produce(lie, acks=-1)
+        await second.close()
+        async with await Log.open("log", client=client) as log:
+            assert log.last_offset == end + 2 * count
+            await log.append(b"native")
+        assert [record.value for record in await Log.last("log", 1, client=client)] == [b"native"]
+        await client.close()
+
+
+def test_spark_says_which_log_and_offsets_a_lie_has() -> None:
+    with dlog.testing.cluster() as cluster:
+        asyncio.run(_produced_lie(cluster.uri))
+        with closing(Access(Namespace(cluster.uri))) as access:
+            tail = access.ends(Selection(("log",)))["log"]
+            whole = LogRange("log", tail.incarnation, 0, 5)
+            told = "'log'.*offsets 2 to 3 .*read on from offset 4"
+            with pytest.raises(DamagedLog, match=told):
+                list(access.read(whole, columns=COLUMNS_WITH_HEADERS))
+            behind = access.read(replace(whole, first=4), columns=COLUMNS_WITH_HEADERS)
+            assert sum(each.num_rows for each in behind) == 1
+
+
+async def _produced_lie(uri: str) -> None:
+    client = await LedgerClient.connect(uri)
+    async with await Log.open("log", client=client):
+        pass
+    partition = await Partition.open("log", client, owner="gateway")
+    for batch in (batch_of(b"a", b"b"), lying(PLAIN, records=RECORDS + b"\0"), batch_of(b"c")):
+        await partition.produce(batch, acks=-1)
+    await partition.close()
+    await client.close()
