@@ -39,7 +39,10 @@ COMMANDS: Final = (
     ("tls", "init"),
     ("tls", "issue"),
 )
-COMPONENTS: Final = ("bookie", "autorecovery", "janitor", "console", "operator")
+COMPONENTS: Final = (
+    *("bookie", "autorecovery", "janitor", "console", "kafka", "archiver", "operator"),
+)
+EVERYTHING: Final = ("kafka.enabled=true", "archiver.enabled=true")
 DIGEST: Final = f"sha256:{'0123456789abcdef' * 4}"
 
 
@@ -141,8 +144,9 @@ def test_the_compose_file_is_one_and_has_a_whole_cluster() -> None:
         "init",
         "autorecovery",
         "console",
+        "kafka",
     }
-    for name in ("bookie-1", "autorecovery"):
+    for name in ("bookie-1", "autorecovery", "kafka"):
         assert "init" in services[name]["depends_on"]
     ids = [services["zk2"]["environment"]["ZOO_MY_ID"], services["bookie-2"]["command"][3]]
     assert ids == [2, "--id-prefix=bookie-2"]
@@ -150,7 +154,8 @@ def test_the_compose_file_is_one_and_has_a_whole_cluster() -> None:
         name: {each["source"]: each["target"] for each in service.get("volumes", ())}
         for name, service in services.items()
     }
-    own = {name: f"{name}-tls" for name in ("bookie-1", "bookie-2", "autorecovery", "console")}
+    components = ("bookie-1", "bookie-2", "autorecovery", "console", "kafka")
+    own = {name: f"{name}-tls" for name in components}
     for name, volume in {**own, "init": "operator-tls", "dlog": "operator-tls"}.items():
         if name in services:  # a profile that is not asked for is left out
             secret = [each for each in mounted[name] if each.endswith("-tls")]
@@ -190,7 +195,7 @@ def test_the_compose_file_issues_to_each_component_what_it_needs_and_keeps_no_au
     assert {path.name for path in first} == {"ca.pem", "cert.pem", "key.pem", "token"}
     authority = (tmp_path / "authority" / "ca-key.pem").read_bytes()
     assert authority not in first.values()
-    serving = {"bookie-1", "bookie-2", "bookie-3", "console"}
+    serving = {"bookie-1", "bookie-2", "bookie-3", "console", "kafka"}
     names = set()
     for place in issued.iterdir():
         ca, cert, key = (str(place / f"{each}.pem") for each in ("ca", "cert", "key"))
@@ -200,7 +205,8 @@ def test_the_compose_file_issues_to_each_component_what_it_needs_and_keeps_no_au
         lasts = datetime.fromtimestamp(security.certificate.expires_at, UTC) - datetime.now(UTC)
         assert lasts <= timedelta(days=90)
     bookies = {f"dns:bookie-{number}" for number in (1, 2, 3)}  # ids have a random part
-    assert names == bookies | {"cn:autorecovery", "cn:operator", "uri:urn:dlog:console"}
+    people = {"cn:autorecovery", "cn:operator", "uri:urn:dlog:console", "uri:urn:dlog:kafka"}
+    assert names == bookies | people
     granted = set(re.findall(r"access grant (\S+)", services["init"]["entrypoint"][2]))
     assert granted == names, "each has what it needs from a grant"
     renewed = run("renew")
@@ -245,7 +251,7 @@ def test_the_chart_renders_to_objects_that_kubernetes_knows(*, secured: bool) ->
     }
     for each in objects:
         schemas.validate(each, KUBERNETES, strict=True)  # Kubernetes has no Certificate itself
-    [bookies] = [each["spec"] for each in objects if each["kind"] == "StatefulSet"]
+    [bookies] = [each["spec"] for each in of_kind(objects, "StatefulSet")]
     [container] = bookies["template"]["spec"]["containers"]
     waits = container["lifecycle"]["preStop"]["exec"]["command"]
     assert waits == ["dlog", "bookie", "ready", "--replicated", "--wait", "10m"]
@@ -255,6 +261,43 @@ def test_the_chart_renders_to_objects_that_kubernetes_knows(*, secured: bool) ->
     [journal, ledgers] = [each["spec"] for each in bookies["volumeClaimTemplates"]]
     assert journal.get("storageClassName") == ("fast" if secured else None)
     assert "storageClassName" not in ledgers
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("secured", [False, True])
+def test_the_chart_has_gateways_that_clients_reach_by_their_names(*, secured: bool) -> None:
+    schemas = module("kubernetes_validate")
+    more = ("kafka.replicas=3", "kafka.extraArgs[0]=--scram", "archiver.credentialsSecret=s3")
+    tls = ("tls.enabled=true",) if secured else ()
+    objects = rendered(*EVERYTHING, *more, *tls)
+    for each in objects:
+        schemas.validate(each, KUBERNETES, strict=True)
+    named = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in objects}
+    gateways = named["StatefulSet", "r-kafka"]
+    assert gateways["replicas"] == 3
+    headless = named["Service", gateways["serviceName"]]
+    assert headless["clusterIP"] == "None"
+    bootstrap = named["Service", "r-kafka-bootstrap"]
+    labels = gateways["template"]["metadata"]["labels"]
+    [container] = gateways["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    for service in (headless, bootstrap):
+        assert service["selector"].items() <= labels.items()
+        assert {each["targetPort"] for each in service["ports"]} <= ports.keys()
+    assert container["args"] == [
+        "kafka",
+        "start",
+        f"--listen=0.0.0.0:{ports['kafka']}",
+        f"--advertise=$(POD_NAME).r-kafka.default.svc:{ports['kafka']}",
+        "--metrics-host=0.0.0.0",
+        f"--metrics-port={ports['metrics']}",
+        "--scram",
+    ]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"].get("scheme") == ("HTTPS" if secured else None)
+    [archiver] = named["Deployment", "r-archiver"]["template"]["spec"]["containers"]
+    assert archiver["args"][:2] == ["archiver", "run"]
+    assert archiver["envFrom"] == [{"secretRef": {"name": "s3"}}]
 
 
 def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -270,7 +313,7 @@ def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @pytest.mark.integration
 def test_each_component_of_the_chart_has_an_identity_of_its_own() -> None:
     issuer = ("tls.issuer.kind=Issuer", "tls.issuer.name=dlog", "roles.clients[0]=x509:CN=orders")
-    objects = rendered("tls.enabled=true", "tls.secrets.console=elsewhere", *issuer)
+    objects = rendered("tls.enabled=true", "tls.secrets.console=elsewhere", *issuer, *EVERYTHING)
     pods = pods_of(objects)
     assert pods.keys() == set(COMPONENTS)
     wanted = {name: f"r-{name}-tls" for name in COMPONENTS} | {"console": "elsewhere"}
@@ -289,6 +332,9 @@ def test_each_component_of_the_chart_has_an_identity_of_its_own() -> None:
         assert not made[secret].get("isCA")
     hosts = made[wanted["bookie"]]["dnsNames"]
     assert hosts == [f"r-bookie-{number}.r-bookie.default.svc" for number in range(3)]
+    hosts = made[wanted["kafka"]]["dnsNames"]
+    own = [f"r-kafka-{number}.r-kafka.default.svc" for number in range(2)]
+    assert hosts == ["r-kafka-bootstrap.default.svc", "r-kafka-bootstrap", *own]
     [container] = pods["operator"]["containers"]
     roles = [each for each in container["args"] if "x509" in each]
     assert roles == [
@@ -297,6 +343,8 @@ def test_each_component_of_the_chart_has_an_identity_of_its_own() -> None:
         "--bookie=x509:CN=r-autorecovery",
         "--client=x509:CN=r-janitor",
         "--reader=x509:CN=r-console",
+        "--client=x509:CN=r-kafka",
+        "--client=x509:CN=r-archiver",
         "--client=x509:CN=orders",
     ]
 
@@ -322,6 +370,17 @@ def test_nobody_reaches_a_pod_of_the_chart_but_who_is_named() -> None:
         assert own["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "r"
         assert clients["from"] == [{"podSelector": {"matchLabels": {"dlog-client": "true"}}}]
         assert [each["ports"][0]["port"] for each in beside["ingress"]] == scraped
+        objects = rendered("kafka.enabled=true", *values)
+        [kafka] = [
+            each["spec"]
+            for each in of_kind(objects, "NetworkPolicy")
+            if each["metadata"]["name"] == "r-kafka"
+        ]
+        others, clients, *metrics = kafka["ingress"]
+        assert "ports" not in others, "a lifeline has any port"
+        [peer] = others["from"]
+        assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "kafka"
+        assert [each["ports"][0]["port"] for each in (clients, *metrics)] == ["kafka", *scraped]
     assert not of_kind(rendered("networkPolicy.enabled=false"), "NetworkPolicy")
 
 
