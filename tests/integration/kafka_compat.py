@@ -323,6 +323,42 @@ def spark(bench: Bench) -> str:
     return f"sink and source, batch and stream: {COUNT:,} rows"
 
 
+def sasl(bench: Bench) -> str:
+    """A gateway of its own, where clients authenticate by passwords."""
+    own = [sys.executable, "-m", "dlog.cli"]
+    password = "correct horse battery"
+    uri = ("--uri", bench.uri)
+    bench.run([*own, "kafka", "user", "add", "alice", *uri], stdin=f"{password}\n")
+    bench.run([*own, "access", "grant", "user:alice", "writer", "t12*", *uri])
+    done = []
+    with gateway_process(bench.uri, "--scram", "--sasl-without-tls") as gateway:
+        server = ("--bootstrap-server", gateway.bootstrap)
+        config = ""
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            login = "org.apache.kafka.common.security.scram.ScramLoginModule"
+            config = bench.file(
+                f"{mechanism}.properties",
+                f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+                f'sasl.jaas.config={login} required username="alice" password="{password}";\n',
+            )
+            topic = f"t12-{mechanism}"
+            auth = ("--command-config", config)
+            bench.java("ConsoleProducer", *server, "--topic", topic, *auth, stdin="a\nb\nc\n")
+            reading = ("--topic", topic, "--from-beginning", "--max-messages", "3")
+            said = bench.java("consumer.ConsoleConsumer", *server, *reading, *auth)
+            _equal("consumed", [line for line in said.split() if len(line) == 1], ["a", "b", "c"])
+            done.append(mechanism)
+        wrong = bench.file("wrong.properties", Path(config).read_text().replace("horse", "cow"))
+        try:
+            bench.java("TopicCommand", *server, "--list", "--command-config", wrong)
+        except Failed as error:
+            if "SaslAuthenticationException" not in error.said:
+                raise
+        else:
+            raise Failed("a wrong password was taken")
+    return f"{', '.join(done)}: 3 lines in and out by the console tools; a wrong password refused"
+
+
 def transactions(bench: Bench) -> str:
     topic = bench.topic("t10")
     records = ("--num-records", "10", "--throughput", "-1", "--record-size", "10")
@@ -388,6 +424,7 @@ ROWS: Final[dict[str, tuple[str, Callable[[Bench], str]]]] = {
     "versions": ("kafka-broker-api-versions", api_versions),
     "connect": ("Kafka Connect", connect),
     "spark": ("Spark's Kafka source and sink", spark),
+    "sasl": ("console tools with passwords", sasl),
     "transactions": ("a transactional producer", transactions),
     "compaction": ("a compacted topic", compaction),
 }

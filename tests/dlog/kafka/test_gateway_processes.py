@@ -17,7 +17,7 @@ from dlog.aio.maintain.verify import VerifyReport
 from dlog.errors import LedByGateway
 from tests import clusters
 from tests.dlog.kafka.clients import CLIENTS, CONFLUENT, KafkaClient
-from tests.dlog.kafka.gateway_processes import gateway_process
+from tests.dlog.kafka.gateway_processes import GatewayProcess, gateway_process
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -174,6 +174,50 @@ def test_a_killed_gateway_keeps_no_native_writer_out(uri: str) -> None:
         with dlog.Log.open("left", uri=uri) as log:
             log.append(b"2")
     assert records(uri, "left") == [b"1", b"2"]
+
+
+def test_passwords_that_are_set_at_the_shell_let_clients_in_until_they_are_removed(
+    uri: str,
+) -> None:
+    def shell(*words: str, stdin: str = "") -> None:
+        command = [sys.executable, "-m", "dlog.cli", *words, "--uri", uri]
+        subprocess.run(command, input=stdin, text=True, check=True, capture_output=True)
+
+    def settings(gateway: GatewayProcess, password: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": gateway.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "alice",
+            "sasl.password": password,
+        }
+
+    def produced(gateway: GatewayProcess, password: str) -> str:
+        """Return the error that a producer meets first, empty: none."""
+        met: list[str] = []
+        errors = {"error_cb": lambda error: met.append(error.name())}
+        producer = Producer({**settings(gateway, password), **errors})
+        producer.produce(
+            "private", b"1", on_delivery=lambda error, _: met.append(error.name() if error else "")
+        )
+        wait_until(lambda: producer.poll(0.05) >= 0 and bool(met), "it is in, or it is not")
+        producer.purge()
+        return met[0]
+
+    shell("kafka", "user", "add", "alice", stdin="wonderland\n")
+    shell("access", "grant", "user:alice", "writer", "private")
+    with (
+        gateway_process(uri, "--scram", "--sasl-without-tls") as first,
+        gateway_process(uri, "--scram", "--sasl-without-tls") as second,
+    ):
+        assert produced(first, "wonderland") == ""
+        assert produced(second, "wonderland") == ""
+        assert produced(first, "underground") == "_AUTHENTICATION"
+        first.kill()
+        assert produced(second, "wonderland") == ""
+        shell("kafka", "user", "remove", "alice")
+        wait_until(lambda: produced(second, "wonderland") == "_AUTHENTICATION", "it is told")
+    assert records(uri, "private") == [b"1"] * len(records(uri, "private"))
 
 
 def test_a_port_in_use_is_said_in_a_sentence(uri: str) -> None:

@@ -79,8 +79,10 @@ class Client:
         self.mechanism, self.password = mechanism, password
         self.bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r=nonce"
 
-    def last(self, challenge: bytes, header: str = "n,,") -> bytes:
-        nonce, salt, iterations = (part[2:] for part in challenge.decode().split(",", 2))
+    def last(self, challenge: bytes, header: str = "n,,", *, nonce: str = "") -> bytes:
+        """Return the last message; its proof is right whatever *header* and *nonce* it has."""
+        given, salt, iterations = (part[2:] for part in challenge.decode().split(",", 2))
+        nonce = nonce or given
         name = self.mechanism.hash_name
         salted = hashlib.pbkdf2_hmac(
             name, self.password.encode(), base64.b64decode(salt), int(iterations)
@@ -197,6 +199,7 @@ def test_without_the_key_of_the_users_their_salts_cannot_be_told_from_false_ones
         b"x,,n=alice,r=nonce",
         b"n,a=bob,n=alice,r=nonce",
         b"n,alice,n=alice,r=nonce",
+        b"n,b=alice,n=alice,r=nonce",
         b"n,,m=needed,n=alice,r=nonce",
         b"n,,n=,r=nonce",
         b"n,,n=alice,r=",
@@ -215,6 +218,7 @@ def test_a_first_message_that_is_none_is_refused(message: bytes) -> None:
     refusal = say(connection, message)
     assert isinstance(refusal, SaslRefusal)
     assert refusal.code is ErrorCode.sasl_authentication_failed
+    assert connection.failure == refusal.reason
 
 
 @pytest.mark.parametrize(
@@ -236,6 +240,26 @@ def test_a_last_message_that_was_changed_is_refused(change: bytes, by: bytes) ->
     assert change in last
     assert isinstance(say(connection, last.replace(change, by)), SaslRefusal)
     assert not connection.identity
+
+
+@pytest.mark.parametrize("change", [{"header": "y,,"}, {"nonce": "nonce"}, {"nonce": "nonceLESS"}])
+def test_a_right_proof_of_another_header_or_nonce_is_refused(change: dict[str, str]) -> None:
+    connection = connected()
+    assert connection.handshake(str(SHA_256)) is None
+    client = Client(SHA_256, "alice", "wonderland")
+    first = say(connection, f"n,,{client.bare}".encode())
+    refusal = say(connection, client.last(first.data, **change))
+    assert isinstance(refusal, SaslRefusal)
+    assert "another" in refusal.reason
+    assert not connection.identity
+
+
+@pytest.mark.parametrize("proof", [b"AAAA", b"", b"=", b"not base64!", b"A" * 44])
+def test_a_proof_that_is_none_is_refused(proof: bytes) -> None:
+    connection = connected()
+    assert connection.handshake(str(SHA_256)) is None
+    say(connection, b"n,,n=alice,r=nonce")
+    assert isinstance(say(connection, b"c=biws,r=nonceMORE,p=" + proof), SaslRefusal)
 
 
 @pytest.mark.parametrize("header", ["n,,", "y,,", "n,a=alice,"])
