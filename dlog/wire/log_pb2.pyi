@@ -74,6 +74,8 @@ class ManifestNode(_message.Message):
     """who took it over last, for people to read"""
     renames: _builtins.int
     """how often the log got another name"""
+    runs: _builtins.bytes
+    """a RunList, of segments before those that are listed above"""
     gateway: _builtins.bool
     """a gateway for Kafka's clients took it over last"""
     @_builtins.property
@@ -130,10 +132,6 @@ class ManifestNode(_message.Message):
     def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """tokens of the mark beside the objects: ObjectOwner"""
 
-    @_builtins.property
-    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunNode]:
-        """of segments before those that are listed above"""
-
     def __init__(
         self,
         *,
@@ -164,7 +162,7 @@ class ManifestNode(_message.Message):
         elsewhere: _abc.Iterable[Global___LocationNode] | None = ...,
         deleting_objects: _abc.Iterable[Global___ObjectNode] | None = ...,
         owners: _abc.Iterable[_builtins.str] | None = ...,
-        runs: _abc.Iterable[Global___RunNode] | None = ...,
+        runs: _builtins.bytes = ...,
         gateway: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
@@ -181,6 +179,28 @@ class ManifestNode(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
 
 Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+
+@_typing.final
+class RunList(_message.Message):
+    """Kept as bytes: a program that has read it once writes the same again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunNode]: ...
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[Global___RunNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunList: _TypeAlias = RunList  # noqa: Y015
 
 @_typing.final
 class RunNode(_message.Message):
