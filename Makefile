@@ -243,6 +243,7 @@ metrics: $(STAMP)
 	$(PY) -m tests.documents.metrics_page
 
 bench: $(STAMP)
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_logs.py
 	$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-bookie: $(STAMP)
@@ -259,10 +260,12 @@ bench-peers: $(STAMP)
 
 bench-replica: $(STAMP)
 	@$(INSTALL) --requirement requirements/peers.txt || echo 'make: PySyncObj cannot be installed here' >&2
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_replica.py
 	@exec $(PY) -m benchmarks.replica $(if $(ONLY),--only $(ONLY))
 
 bench-kafka: $(STAMP)
 	@$(INSTALL) --requirement requirements/peers.txt
+	$(PY) -m pytest -q --long -m long tests/benchmarks/test_kafka.py
 	@exec $(PY) -m benchmarks.kafka $(if $(ONLY),--only "$(ONLY)")
 
 bench-archive: $(STAMP)

@@ -44,21 +44,23 @@ with running(directory / "cluster") as cluster:
         log.append_many([b"%d" % row for row in range(10)])
     options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}"}
     spark = session("local[2]", directory / "scratch", options)
-    frame = stream(spark, cluster.uri, "source")
-    run_to_the_end(frame, directory)
-    late = frame.withWatermark("timestamp", "1 second")
-    counted = late.groupBy(fn.window("timestamp", "10 seconds"), "key").count()
-    query = counted.writeStream.format("memory").queryName("counts").outputMode("complete")
-    query.start().processAllAvailable()
-    copy = frame.select("value").writeStream.format("dlog").option("uri", cluster.uri)
-    copy = copy.option("checkpointLocation", str(directory / "copied")).trigger(availableNow=True)
-    copy.start("target").awaitTermination()
-    assert spark.read.parquet(str(directory / "parquet")).count() == 10
-    spark.sql("SELECT count(*), max(id) FROM range(10) WHERE id > 3").collect()
     jvm = spark.sparkContext._gateway.proc
-    spark.stop()
-    jvm.stdin.close()
-    jvm.wait()
+    try:
+        frame = stream(spark, cluster.uri, "source")
+        run_to_the_end(frame, directory)
+        late = frame.withWatermark("timestamp", "1 second")
+        counted = late.groupBy(fn.window("timestamp", "10 seconds"), "key").count()
+        query = counted.writeStream.format("memory").queryName("counts").outputMode("complete")
+        query.start().processAllAvailable()
+        copy = frame.select("value").writeStream.format("dlog").option("uri", cluster.uri)
+        copy = copy.option("checkpointLocation", str(directory / "copied"))
+        copy.trigger(availableNow=True).start("target").awaitTermination()
+        assert spark.read.parquet(str(directory / "parquet")).count() == 10
+        spark.sql("SELECT count(*), max(id) FROM range(10) WHERE id > 3").collect()
+    finally:  # it writes the archive as it ends, and a part of the classes is better than none
+        spark.stop()
+        jvm.stdin.close()
+        jvm.wait()
 """
 
 _done = False

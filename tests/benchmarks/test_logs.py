@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,15 @@ from benchmarks.figures import Figure
 from benchmarks.results import Results, keep
 
 PERCENTILES = ("p50", "p99")
-PROMISED = (
+LATENCY = (
     "R: sequential durable writes",
     "F: fdatasync of 4 KiB",
     *(f"lone append of 100 B, aio {percent}" for percent in PERCENTILES),
     *(f"lone synchronous append of 100 B {percent}" for percent in PERCENTILES),
     *(f"append until tailed {percent}" for percent in PERCENTILES),
+)
+PROMISED = (
+    *LATENCY,
     *(
         f"{what} of {size}, {how}"
         for what, hows in (
@@ -49,26 +53,42 @@ PROMISED = (
 )
 
 
-@pytest.mark.integration
-def test_a_quick_run_tells_every_figure_and_leaves_nothing_but_them(tmp_path: Path) -> None:
-    kept, data = tmp_path / "kept" / "figures.json", tmp_path / "data"
+def run(directory: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the figures of a quick run, and what it printed."""
+    kept, data = directory / "kept" / "figures.json", directory / "data"
+    command = [sys.executable, "-m", "benchmarks", "--quick", *options]
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--dir", str(data), "--json", str(kept)],
+        [*command, "--dir", str(data), "--json", str(kept)],
         check=False,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(kept.read_text())["figures"]
+    assert kept.with_suffix(".svg").read_text().startswith("<svg")
+    assert not list(data.iterdir())
+    figures: list[dict[str, Any]] = json.loads(kept.read_text())["figures"]
+    return figures, run.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "promised"),
+    [
+        pytest.param((), PROMISED, marks=pytest.mark.long("bench"), id="all"),
+        pytest.param(("--only", "latency"), LATENCY, id="latency"),
+    ],
+)
+@pytest.mark.integration
+def test_a_quick_run_tells_every_figure_and_leaves_nothing_but_them(
+    tmp_path: Path, options: tuple[str, ...], promised: tuple[str, ...]
+) -> None:
+    told, shown = run(tmp_path, *options)
     names = [figure["name"] for figure in told]
-    for wanted in PROMISED:
+    for wanted in promised:
         assert wanted in names or any(name.startswith(wanted) for name in names), wanted
     assert len(set(names)) == len(names)
     assert all(figure["value"] >= 0 for figure in told)
-    assert all(name in run.stdout for name in names)
-    assert kept.with_suffix(".svg").read_text().startswith("<svg")
-    assert not list(data.iterdir())
+    assert all(name in shown for name in names)
 
 
 def test_what_is_kept_tells_the_machine_and_its_load_beside_the_figures(tmp_path: Path) -> None:

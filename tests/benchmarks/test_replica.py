@@ -2,12 +2,26 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from benchmarks.replica import __main__ as bench
+from dlog.local.cluster import LocalCluster
 
 
+@pytest.mark.integration
+async def test_commands_of_replicas_are_measured(tmp_path: Path) -> None:
+    figures = bench.Figures()
+    async with LocalCluster(tmp_path / "cluster") as cluster:
+        await bench.measure("dlog", tmp_path / "nodes", cluster.uri, 0.1, figures)
+    assert {clients: len(rates) for clients, rates in figures.rates.items()} == dict.fromkeys(
+        bench.CLIENTS, 1
+    )
+    assert all(rate > 0 for rates in figures.rates.values() for rate in rates)
+
+
+@pytest.mark.long("bench-replica")
 @pytest.mark.integration
 async def test_replicas_are_measured_from_end_to_end() -> None:
     sizes = (
