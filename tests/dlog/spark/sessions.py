@@ -1,5 +1,6 @@
 """Spark as all tests start it: on loopback, its files in one directory, the format registered."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -10,11 +11,13 @@ import dlog.spark
 from dlog.local.java import java_environment
 
 ROOT: Final = Path(__file__).parents[3]
+AS_INSTALLED: Final = os.pathsep.join([str(ROOT), str(ROOT / "dlog" / "spark" / "discovery")])
+"""The path that finds what a wheel brings along."""
 
 
 def environment() -> dict[str, str]:
     """Return what has to be in the environment before a session is made."""
-    return {**java_environment(), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    return {**java_environment(), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": AS_INSTALLED}
 
 
 def session(master: str, scratch: Path, settings: dict[str, str] | None = None) -> SparkSession:

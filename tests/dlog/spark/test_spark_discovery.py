@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
+import dlog.spark
 from dlog import Log
-from tests.dlog.spark.sessions import ROOT, environment
+from tests.dlog.spark.sessions import AS_INSTALLED, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
-AS_INSTALLED = os.pathsep.join(
-    [str(ROOT), str(ROOT / "dlog" / "spark" / "discovery"), *sys.path[1:]]
-)
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -28,7 +27,7 @@ def run(command: list[str], uri: str, scratch: Path) -> str:
     env = {
         **os.environ,
         **environment(),
-        "PYTHONPATH": AS_INSTALLED,
+        "PYTHONPATH": os.pathsep.join([AS_INSTALLED, *sys.path[1:]]),
         "DLOG_URI": uri,
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -58,26 +57,14 @@ def test_the_jvms_own_shell_reads_a_log_without_a_word_of_python(uri: str, tmp_p
     assert "rows\t7\t6" in run(command, uri, tmp_path)
 
 
-APPLICATION = """
-import dlog.spark
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]")
-for name, value in {settings!r}.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-reader = spark.read.format("dlog")
-found = reader.load("found").count()
-dlog.spark.register(spark)
-dlog.spark.register(spark)
-print("rows", found, reader.load("found").count())
-spark.stop()
-"""
-
-
-def test_a_session_that_found_the_format_may_register_it_too(uri: str, tmp_path: Path) -> None:
+def test_a_session_that_found_the_format_may_register_it_too(spark: SparkSession, uri: str) -> None:
     put(uri, "found", 3)
-    command = [sys.executable, "-c", APPLICATION.format(settings=SETTINGS)]
-    assert "rows 3 3" in run(command, uri, tmp_path)
+    found = spark.newSession()  # what another session registered is not known to it
+    reader = found.read.format("dlog").option("uri", uri)
+    assert reader.load("found").count() == 3
+    dlog.spark.register(found)
+    dlog.spark.register(found)
+    assert reader.load("found").count() == 3
 
 
 CONNECTED = """
