@@ -117,6 +117,27 @@ def test_who_waits_as_told_gets_the_rate_and_never_less(
         free_ns[number] = clock.now_ns + wait_ms * MS_NS
 
 
+def test_a_quota_that_changes_counts_at_once_and_debts_stay() -> None:
+    limits, _ = throttle(quota("user:bob", append_bytes_s=BYTES_S_MIN))
+    slow = session("slow")
+    assert limits.produced(slow, "t", 2 * BYTES_S_MIN) == 0
+    made = quota(SLOW, append_bytes_s=BYTES_S_MIN)
+    limits.learn(Quotas((made,)))
+    assert limits.produced(slow, "t", 2 * BYTES_S_MIN) == 1000
+    limits.learn(Quotas((quota(SLOW, append_bytes_s=2 * BYTES_S_MIN),)))
+    assert limits.produced(slow, "t", 0) == 1000, "in debt for as long"
+    limits.learn(Quotas())
+    assert limits.produced(slow, "t", 0) == 0
+
+
+def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.kafka.quotas.KNOWN_MAX", 3)
+    limits, _ = throttle(quota(SLOW, append_bytes_s=BYTES_S_MIN))
+    for number in range(10):
+        limits.produced(session(f"slow-{number}"), "t", 0)
+        assert len(limits._known) <= 3
+
+
 def test_names_of_clients_are_for_quotas_alone() -> None:
     assert quota("client:*", append_bytes_s=BYTES_S_MIN).is_for("client:x", None)
     with pytest.raises(InvalidQuota):

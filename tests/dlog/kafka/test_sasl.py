@@ -6,6 +6,7 @@ import hmac
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -617,11 +618,14 @@ def test_what_is_kept_of_users_is_read_again_and_has_no_password() -> None:
 def test_users_that_mean_nothing_are_damage() -> None:
     few = ScramCredential(100, ALICE.keys)
     one = ScramCredential(4096, {SHA_256: ALICE.keys[SHA_256]})
+    keys = replace(ALICE.keys[SHA_512], stored_key=b"short")
+    short = ScramCredential(4096, {**ALICE.keys, SHA_512: keys})
     for users in (
         KafkaUsers({"alice": few}, b"k" * 32),
         KafkaUsers({"alice": one}, b"k" * 32),
         KafkaUsers({"a*": ALICE}, b"k" * 32),
         KafkaUsers({"alice": ALICE}, b"k"),
+        KafkaUsers({"alice": short}, b"k" * 32),
     ):
         with pytest.raises(DamagedMetadata):
             KafkaUsers.decode(users.encode())
