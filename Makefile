@@ -322,6 +322,7 @@ chaos-bookie: $(STAMP)
 	    $(PY) -m pytest tests/bookie/storage/test_storage_model.py tests/bookie/storage/test_storage_damage.py \
 	    tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_storage_crash_twice.py \
 	    tests/ledger/metastore/test_sqlite_damage.py tests/ledger/metastore/test_sqlite_proofs.py
+	$(PY) -m pytest -q --long -m long tests/ledger/metastore/test_sqlite_crashes.py
 
 # Two wheels, each in an environment of its own; the embedded store, then ZooKeeper.
 upgrade-test: $(STAMP)

@@ -91,7 +91,7 @@ class Crashes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long("chaos-bookie"))])
 def test_a_power_loss_anywhere_leaves_the_commit_before_or_this_one(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
