@@ -7,16 +7,21 @@ Call: python -m tests.integration.kafka_compat [ROW ...]
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from benchmarks.peers.jars import PeerMissing, fetched
 from benchmarks.peers.java import class_path, executable
@@ -324,8 +329,8 @@ def spark(bench: Bench) -> str:
 
 
 def sasl(bench: Bench) -> str:
-    """A gateway where clients authenticate by passwords, on a cluster of its own: to clients all
-    gateways of a namespace are one cluster."""
+    """A gateway where clients authenticate by passwords and tokens, on a cluster of its own: to
+    clients all gateways of a namespace are one cluster."""
     own = [sys.executable, "-m", "dlog.cli"]
     password = "correct horse battery"
     done = []
@@ -334,17 +339,33 @@ def sasl(bench: Bench) -> str:
         uri = ("--uri", cluster.uri)
         bench.run([*own, "kafka", "user", "add", "alice", *uri], stdin=f"{password}\n")
         bench.run([*own, "access", "grant", "user:alice", "writer", "t12*", *uri])
-        options = ("--scram", "--sasl-without-tls")
+        bench.run([*own, "access", "grant", "oidc:app", "writer", "t12*", *uri])
+        key = ECKey.generate_key("P-256", {"kid": "one"}, private=True)
+        keys = bench.file("keys.json", json.dumps({"keys": [key.as_dict(private=False)]}))
+        now = int(time.time())
+        claims = {"iss": "https://id", "aud": "kafka", "sub": "app", "iat": now, "exp": now + 3600}
+        head = {"alg": "ES256", "kid": "one"}
+        token = bench.file("token", jwt.encode(head, claims, key, algorithms=["ES256"]))
+        oidc = ("--oidc-issuer=https://id", "--oidc-audience=kafka", f"--oidc-keys={keys}")
+        options = ("--scram", "--sasl-without-tls", *oidc)
         gateway = stack.enter_context(gateway_process(cluster.uri, *options))
         server = ("--bootstrap-server", gateway.bootstrap)
+        package = "org.apache.kafka.common.security."
+        login = f"{package}scram.ScramLoginModule required"
+        by_password = f'sasl.jaas.config={login} username="alice" password="{password}";\n'
+        bearer = f"{package}oauthbearer.OAuthBearerLogin"
+        by_token = (
+            f"sasl.jaas.config={bearer}Module required ;\n"
+            f"sasl.login.callback.handler.class={bearer}CallbackHandler\n"
+            f"sasl.oauthbearer.token.endpoint.url=file://{token}\n"
+        )
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{token}"
+        stack.enter_context(_set("JAVA_TOOL_OPTIONS", allowed))
+        logins = {"OAUTHBEARER": by_token, "SCRAM-SHA-256": by_password}
         config = ""
-        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-            login = "org.apache.kafka.common.security.scram.ScramLoginModule"
-            config = bench.file(
-                f"{mechanism}.properties",
-                f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
-                f'sasl.jaas.config={login} required username="alice" password="{password}";\n',
-            )
+        for mechanism, how in {**logins, "SCRAM-SHA-512": by_password}.items():
+            plain = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+            config = bench.file(f"{mechanism}.properties", plain + how)
             topic = f"t12-{mechanism}"
             auth = ("--command-config", config)
             bench.java("ConsoleProducer", *server, "--topic", topic, *auth, stdin="a\nb\nc\n")
@@ -361,6 +382,15 @@ def sasl(bench: Bench) -> str:
         else:
             raise Failed("a wrong password was taken")
     return f"{', '.join(done)}: 3 lines in and out by the console tools; a wrong password refused"
+
+
+@contextmanager
+def _set(variable: str, value: str) -> Iterator[None]:
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        del os.environ[variable]
 
 
 def transactions(bench: Bench) -> str:
@@ -406,8 +436,6 @@ def _running(command: Sequence[str], said: object) -> Iterator[None]:
 
 def _deadline(seconds: float) -> Iterator[bool]:
     """Give True, with a pause each time, until so many seconds are over."""
-    import time
-
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield True
@@ -428,7 +456,7 @@ ROWS: Final[dict[str, tuple[str, Callable[[Bench], str]]]] = {
     "versions": ("kafka-broker-api-versions", api_versions),
     "connect": ("Kafka Connect", connect),
     "spark": ("Spark's Kafka source and sink", spark),
-    "sasl": ("console tools with passwords", sasl),
+    "sasl": ("console tools with passwords and tokens", sasl),
     "transactions": ("a transactional producer", transactions),
     "compaction": ("a compacted topic", compaction),
 }
