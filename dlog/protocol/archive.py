@@ -15,13 +15,14 @@ one, and what it names in excess is deleted once more, which does nothing.
 An object whose segment is listed and has none yet belongs to an attempt that may still succeed.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from dlog.errors import DamagedObject, ObjectLost
-from dlog.manifest import Manifest, Segment, StoredObject
+from dlog.manifest import Manifest, Segment, SegmentRun, StoredObject
 from dlog.protocol.actions import CopyToObject, DeleteObject, ListObjects, VerifyObject
 from dlog.protocol.edits import add_objects, check_incarnation, check_living, leave_bookies
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
@@ -183,14 +184,17 @@ def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> St
     names = yield from ListObjects(manifest.storage)
     manifest, _ = yield from node.read()
     check_incarnation(manifest, node.log, incarnation)
-    orphans = list[str]()
-    for name in names:
-        if is_orphan_index(manifest, name):
-            orphans.append(name)
-        elif is_orphan(manifest, name):
-            with suppress(ObjectLost, DamagedObject):  # then nothing is known of it
-                if not (yield from _is_indexed(node, manifest, name)):
-                    orphans.append(name)
+    orphans = [name for name in names if is_orphan_index(manifest, name)]
+    doubtful = (name for name in names if is_orphan(manifest, name))
+    firsts = [run.first_number for run in manifest.runs]
+    lasts = [run.last_number for run in manifest.runs]
+    known: dict[str, frozenset[str]] = {}
+    for name in sorted(doubtful, key=lambda name: numbers_of(name)[0]):
+        numbers = numbers_of(name)
+        runs = manifest.runs[bisect_left(lasts, numbers[0]) : bisect_right(firsts, numbers[-1])]
+        with suppress(ObjectLost, DamagedObject):  # then nothing is known of it
+            if not (yield from _is_indexed(node, runs, name, known)):
+                orphans.append(name)
     if delete and orphans:
         yield from hold_objects(node, incarnation)
         for name in orphans:
@@ -198,14 +202,23 @@ def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> St
     return orphans
 
 
-def _is_indexed(node: ManifestSteps, manifest: Manifest, name: str) -> Steps[bool]:
-    """Return whether the object *name* holds a segment of a run."""
-    numbers = numbers_of(name)
-    for run in manifest.runs:
-        if run.first_number <= numbers[-1] and numbers[0] <= run.last_number:
+def _is_indexed(
+    node: ManifestSteps,
+    runs: Sequence[SegmentRun],
+    name: str,
+    known: dict[str, frozenset[str]],
+) -> Steps[bool]:
+    """Return whether the object *name* holds a segment of *runs*. *known*: the objects of the runs
+    that were read last, by index, so that each is read once for names in order."""
+    for run in runs:
+        if run.index.name not in known:
             segments = yield from ReadIndex(node.log, run)
-            if any(s.location.object and s.location.object.name == name for s in segments):
-                return True
+            if len(known) > 1:
+                known.clear()
+            objects = (s.location.object.name for s in segments if s.location.object)
+            known[run.index.name] = frozenset(objects)
+        if name in known[run.index.name]:
+            return True
     return False
 
 

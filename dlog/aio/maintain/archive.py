@@ -83,12 +83,14 @@ async def archive_log(
     now_ms: Callable[[], int],
     at_once: bool = False,
     claim: bool = False,
+    orphans: bool = True,
     on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
     paced: Paced | None = None,
 ) -> ArchiveReport:
     """Archive and release what the settings of the log ask for; *at_once*: archive all that is
     sealed. *claim*: take the log's objects from another copy of the namespace, which deletes none
-    from then on. *paced* is awaited with the bytes of each part of an object before it is written.
+    from then on. *orphans*: also look for objects of earlier attempts, by a list of all objects.
+    *paced* is awaited with the bytes of each part of an object before it is written.
 
     A segment that fails is reported, and the next one tried. Raises `InvalidSettings` if the log
     has no object storage, `ObjectsOwnedElsewhere` if there is something to do, `NoSuchLog`,
@@ -134,9 +136,10 @@ async def archive_log(
     await _release(node, report, incarnation, perform, now_ms)
     if not report.failures:
         report.indexed = await _index(node, incarnation, perform)
-    with suppress(LogError):  # the next time
-        orphans = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
-        report.orphans = len(await run(orphans, perform))
+    if orphans:
+        with suppress(LogError):  # the next time
+            look = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
+            report.orphans = len(await run(look, perform))
     return report
 
 

@@ -25,6 +25,8 @@ from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".archiver"
 """No log can have this name."""
+ORPHAN_PASSES: Final = 60
+"""One pass of so many, the first one among them, lists all objects of each log."""
 _log = get_logger(__name__)
 
 
@@ -109,7 +111,13 @@ class Archiver(PassRunner[ArchiverPass]):
         manifest, _ = await node.read()
         if manifest.dropped or not manifest.storage:
             return None
-        return await archive_log(self._ledgers, node, now_ms=self._now_ms, paced=self._paced)
+        return await archive_log(
+            self._ledgers,
+            node,
+            now_ms=self._now_ms,
+            orphans=self.passes % ORPHAN_PASSES == 0,
+            paced=self._paced,
+        )
 
     async def _paced(self, size: int) -> None:
         if not self._config.bytes_per_s:
