@@ -32,8 +32,9 @@ LOOK_S: Final = 10.0
 """The list of gateways is read this often even if its watch reports nothing."""
 SETTLE_S: Final = 0.5
 """How long a client waits to hear who leads while it is found out whether a gateway is dead."""
-LISTED_S: Final = 10.0
-"""How long clients are told of a gateway that has left."""
+LISTED_S: Final = 3.0
+"""How long clients are told of a gateway that has left: those that had it ask within a second. New
+ones may try it in vain, and report that they did."""
 WITHDRAW_S: Final = 1.0
 """How long `close` waits for the node to go; the end of the session deletes it otherwise."""
 _log = get_logger(__name__)
