@@ -1,4 +1,4 @@
-"""What is installed: our distribution, the versions of what it reads and writes, and strangers.
+"""The installation: our distribution, the versions of what it reads and writes, and strangers.
 
 On PyPI the name ``dlog`` belongs to another project, which has a package of that name too. Where
 both are installed, each overwrites files of the other; whoever comes to our code then is told.

@@ -1,4 +1,4 @@
-"""What a node of the metadata store says, whichever it is. Pure."""
+"""The content of a node of the metadata store, of whichever kind. Pure."""
 
 from typing import Protocol
 

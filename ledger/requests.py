@@ -1,4 +1,4 @@
-"""What a client asks of a bookie and what it answers, as plain values.
+"""Requests to a bookie and its answers, as plain values.
 
 The transport turns these into messages and back; the bookie's storage and the simulator use
 them as they are. Frames are the bytes of `ledger.entry`; a run or an answer carries many

@@ -1,1 +1,1 @@
-"""What a bookie may have lost: what it counts of itself, and limbo."""
+"""Losses of a bookie: what it counts of itself, and limbo."""

@@ -1,4 +1,4 @@
-"""What a bookie does with each request, apart from threads, sockets and time.
+"""The handling of each request by a bookie, apart from threads, sockets and time.
 
 `BookieCore` turns requests into calls of the storage and says what an answer must wait for.
 It is driven; the driver (`bookie.server.service`, and the simulator) does as follows, all on one

@@ -1,4 +1,4 @@
-"""What clients of a bookie may take of it: connections, descriptors, bytes and time.
+"""Limits of what clients may take of a bookie: connections, descriptors, bytes and time.
 
 Connections come from unauthenticated clients, and each takes a descriptor; a checkpoint that finds
 none left ends the bookie. So both have a share of their own, and what is beyond a share is never

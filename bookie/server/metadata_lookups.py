@@ -1,4 +1,4 @@
-"""What a bookie asks the metadata store on behalf of its clients.
+"""Lookups in the metadata store that a bookie makes on behalf of its clients.
 
 That is whether a ledger exists that was never here (`MadeLedgers`), and which log it belongs to
 (`Owners`, for the authorizer and for quotas); and `follow` keeps up with nodes that change.

@@ -1,4 +1,4 @@
-"""What was looked up on disk for an add before it is taken.
+"""Lookups on disk for an add, before it is taken.
 
 An add of an id at or below the ledger's highest on disk must be compared with what is stored
 under it (rule 11). That needs the disk, so it is done where blocking is allowed, ahead of the add.

@@ -1,4 +1,4 @@
-"""What a bookie holds of its ledgers, in memory and on disk, under one lock.
+"""The holdings of a bookie of its ledgers, in memory and on disk, under one lock.
 
 Invariants:
     an add checks the fence and enters the memtable in one turn under the lock (rules 30, 31)

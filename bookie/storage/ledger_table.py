@@ -1,4 +1,4 @@
-"""What a bookie knows of its ledgers: one record per ledger in memory, few of them at a time.
+"""The table of a bookie's ledgers: one record per ledger in memory, few of them at a time.
 
 A ledger is *ordinary* while nothing but its key and its ids can be against a writer's add. Of most
 adds that one look-up is all that is asked; `BookieStorage.check_ordinary` says what it stands for.

@@ -1,4 +1,4 @@
-"""What happens before a bookie serves: everything in the journals is done again, and flushed.
+"""Replay, before a bookie serves: everything in the journals is done again, and flushed.
 
 Order: finish interrupted index flushes; compare with the census; read each journal from its mark
 on into a memtable, flushing whenever it is full; take a census; begin a new file in each journal;

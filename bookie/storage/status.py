@@ -1,4 +1,4 @@
-"""What the storage of a bookie says of itself, for operators."""
+"""The status of a bookie's storage, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

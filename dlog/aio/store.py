@@ -1,4 +1,4 @@
-"""What logs keep in the metadata store: their manifests, their named consumers; and watches of
+"""The nodes of logs in the metadata store: manifests, named consumers; and watches of
 these.
 
 Carries out `protocol.manifest_steps` and `protocol.consumer_steps`.

@@ -1,4 +1,4 @@
-"""The server that the console runs in: where it listens, who may come, and its end."""
+"""The HTTP server of the console: where it listens, who may come, and its end."""
 
 import asyncio
 import contextlib

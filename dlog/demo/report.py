@@ -1,4 +1,4 @@
-"""What the demo found out, and how it says it."""
+"""The report of the demo, and how it is printed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `dlog perf standby` does: ends leaders, and times how soon a warm standby appends."""
+"""Measurements of `dlog perf standby`: ends leaders, and times how soon a warm standby appends."""
 
 from enum import StrEnum
 

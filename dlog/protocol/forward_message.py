@@ -1,4 +1,4 @@
-"""What replicas say to each other when one forwards commands to the leader: bytes and values. Pure.
+"""Messages of replicas that forward commands to their leader: bytes and values. Pure.
 
 Before frames the sender says hello, and which life of which log it means; the leader's replica
 answers. Neither sends more before it has heard the other. All integers are little endian:

@@ -1,4 +1,4 @@
-"""What became of one record: who wrote it, what each bookie has of it, who has passed it. Pure."""
+"""The trace of one record: who wrote it, what each bookie has of it, who has passed it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a truncation takes away, as a plan that can be shown before it is done.
+"""The plan of a truncation, which can be shown before it is carried out.
 
 A trim point is an offset: records below it cannot be read from then on, whatever segment they
 are in. Space is freed by whole ledgers: a segment goes once all of it lies below the trim

@@ -1,4 +1,4 @@
-"""What a user may say about a `dlog` source, checked once and in one place.
+"""The options of a `dlog` source, checked once and in one place.
 
 Spark hands options over as strings under lower-case keys. Unknown ones are refused: a misspelt
 limit that is ignored in silence is found in production.

@@ -1,4 +1,4 @@
-"""What a namespace URI says.
+"""The URI of a namespace, parsed.
 
 file:///directory                                   embedded store of one machine
 zk://host:2181,host:2181/root?auth=digest:user:password&ca=/f.pem&cert=/f.pem&key=/f.pem

@@ -1,4 +1,4 @@
-"""What a metric is: a name with its unit, one sentence, labels, and where it is read.
+"""The declaration of a metric: a name with its unit, one sentence, labels, and where it is read.
 
 Whoever counts adds to a plain number, once per group, batch or event and never per record, and
 takes no lock; whoever asks reads from another thread. So each number of an object is written by

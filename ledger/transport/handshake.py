@@ -1,4 +1,4 @@
-"""What client and bookie say to each other before the first frame: bytes in, values out. No I/O.
+"""The handshake of client and bookie, before the first frame: bytes in, values out. No I/O.
 
 The client says hello: which versions of the wire it speaks, which bookie it means, what the
 connection is for. The bookie answers with a welcome that names itself, or with a refusal: a

@@ -1,1 +1,1 @@
-"""What browsers get as it is, and nothing in Python."""
+"""Files that browsers get as they are, and nothing in Python."""

@@ -1,1 +1,1 @@
-"""What the pages are made of, and nothing in Python."""
+"""Templates of the pages, and nothing in Python."""

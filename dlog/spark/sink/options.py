@@ -1,4 +1,4 @@
-"""What a user may say about a `dlog` sink, checked once and in one place.
+"""The options of a `dlog` sink, checked once and in one place.
 
 Spark hands the options over as strings, with those that are its own among them; those are let
 through, and unknown ones are refused: a misspelt limit that is ignored is found in production.

@@ -1,4 +1,4 @@
-"""What travels between a worker and the keeper: frames of a JSON header and bytes.
+"""Frames between a worker and the keeper: a JSON header and bytes.
 
     u32 bytes of the header, u64 bytes of the body, little endian; header; body
 
