@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pytest
 
 import dlog.testing
@@ -27,15 +26,12 @@ from dlog.kafka_batch import HEADER_BYTES, KafkaCodec, parse_kafka_header, with_
 from dlog.position import Place, Timestamp
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch, encode_kafka
 from dlog.settings import LogSettings
-from dlog.spark.access import Access
-from dlog.spark.arrow_batches import rows_of
-from dlog.spark.namespaces import Namespace
-from dlog.spark.plan import LogRange
-from dlog.spark.schema import COLUMNS_WITH_HEADERS
-from dlog.spark.selection import Selection
 from ledger.client import LedgerClient
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 from tests.dlog.kafka.produced import NOW_MS, batch_of, fetched, lying
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SETTINGS = (
     LogSettings(),
@@ -117,6 +113,7 @@ def test_people_see_records_of_kafka_at_the_shell(shell: CliShell) -> None:
     assert shell.run("log", "verify", "shop")
 
 
+@pytest.mark.spark
 def test_spark_gets_the_rows_of_native_records() -> None:
     values = [b"a", b"", b"ccc" * 100]
     headers = encode_headers([("h", b"1")])
@@ -141,7 +138,12 @@ def test_spark_gets_the_rows_of_native_records() -> None:
         assert _rows([native, kafka]) == _rows([native, native])
 
 
-def _rows(batches: list[RecordBatch]) -> pa.Table:
+def _rows(batches: list[RecordBatch]) -> "pa.Table":
+    import pyarrow as pa
+
+    from dlog.spark.arrow_batches import rows_of
+    from dlog.spark.schema import COLUMNS_WITH_HEADERS
+
     chunks = [
         Chunk(batch, Place(1, entry, 3 * entry), 0, batch.count)
         for entry, batch in enumerate(batches)
@@ -216,7 +218,14 @@ async def test_a_batch_that_lies_about_its_records_is_an_error_and_alone(kind: s
         await client.close()
 
 
+@pytest.mark.spark
 def test_spark_says_which_log_and_offsets_a_lie_has() -> None:
+    from dlog.spark.access import Access
+    from dlog.spark.namespaces import Namespace
+    from dlog.spark.plan import LogRange
+    from dlog.spark.schema import COLUMNS_WITH_HEADERS
+    from dlog.spark.selection import Selection
+
     with dlog.testing.cluster() as cluster:
         asyncio.run(_produced_lie(cluster.uri))
         with closing(Access(Namespace(cluster.uri))) as access:
