@@ -52,6 +52,12 @@ NO_SECRETS: Final = {
     "leader.election.Candidacy.token",
     "bookie.identity.cookie.Cookie.token",
     "ledger.metadata.LedgerMetadata.creation_token",
+    "dlog.protocol.object_owner.ObjectOwner.token",
+    # Settings, and what hides its own secrets (`ScramKeys`).
+    "dlog.kafka.authentication.SaslSettings.tokens",
+    "dlog.kafka.tokens.TokenSettings.keys",
+    "dlog.kafka.protocol.scram.ScramCredential.keys",
+    "dlog.kafka.protocol.users.KafkaUsers.credentials",
     # Paths of files.
     "ledger.security.settings.TlsSettings.key",
     "dlog.tls.files.Pair.key",

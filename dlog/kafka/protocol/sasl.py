@@ -16,7 +16,7 @@ Pure: nonces and the time are arguments.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -72,7 +72,7 @@ class SaslReply:
 
 @dataclass(frozen=True, slots=True)
 class CheckToken:
-    token: str
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
