@@ -626,8 +626,6 @@ class Replica(Generic[M]):
             )
         assert self.applied == end, "a promotion ends at the end of the log"
         self._term, self._led_epoch = term, term.log.epoch
-        if self._closing.is_set():  # as the promotion ended, so there was no term to end
-            term.ending.set()
         candidate, endpoint = self._candidate, self._router.endpoint
         mark = LeaderMark(term.log.epoch, candidate.name, candidate.address, endpoint)
         term.append(mark, encode_mark(mark), self._loop.time())

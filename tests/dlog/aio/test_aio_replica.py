@@ -521,27 +521,6 @@ async def test_a_replica_is_closed_at_any_moment() -> None:
                     await asyncio.sleep(0)
 
 
-async def test_a_replica_that_is_closed_as_it_is_promoted_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its promotion has succeeded, and it does not lead yet: nobody would tell it to end."""
-    honest = Standby.promote
-    closing: list[asyncio.Task[None]] = []
-
-    async def promote(standby: Standby) -> Log:
-        log = await honest(standby)
-        closing.append(asyncio.create_task(replica.close()))
-        await asyncio.sleep(0)  # it has begun
-        return log
-
-    monkeypatch.setattr(Standby, "promote", promote)
-    async with dlog.testing.cluster() as cluster, opened(cluster) as replica:
-        await until(lambda: bool(closing))
-        async with asyncio.timeout(PATIENCE_S):
-            await closing[0]
-        assert replica.role == "stopped"
-
-
 async def test_a_leader_that_loses_the_metadata_store_leads_again_with_all_that_was_done() -> None:
     async with dlog.testing.cluster() as cluster, leading(cluster) as replica:
         assert await replica.submit(b"x 1") == 1
