@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted."""
-NOT_WRITTEN: Final = frozenset({"uri", "as_json", "yes", "password"})
+NOT_WRITTEN: Final = frozenset({"uri", "as_json", "yes", "password", "password_file"})
 """Parameters that say nothing of the change, or must not be seen."""
 
 Given = Mapping[str, object]

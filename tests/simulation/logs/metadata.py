@@ -216,7 +216,9 @@ class LogMetadata(SimMetadata):
     def _report_consumer(self, path: str) -> None:
         log, name = (name_of(path.split("/")[at]) for at in (2, 4))
         if self.tree.exists(path) is None:
-            incarnation = self._consumers.pop(path)
+            incarnation = self._consumers.pop(path, None)
+            if incarnation is None:  # a copy of an older state deletes it once more
+                return
             if incarnation not in self._consumers.values():  # else its log was renamed
                 self.logs.consumer_gone(incarnation, log)
             return

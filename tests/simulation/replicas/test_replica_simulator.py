@@ -14,7 +14,7 @@ from tests.simulation.replicas.coverage import REQUIRED_OF_REPLICAS
 from tests.simulation.replicas.workload import ReplicaSimulation
 
 ROOT = Path(__file__).parents[3]
-SEEDS = range(12)
+SEEDS = range(20)
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_replicas_keep_every_invariant_and_finish() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
         covered.update(ReplicaSimulation(seed).run().marks)
-    assert len(ReplicaSimulation.missing(covered)) <= 9, f"too much never happened: {covered}"
+    assert len(ReplicaSimulation.missing(covered)) <= 7, f"too much never happened: {covered}"
 
 
 @pytest.mark.integration
