@@ -471,7 +471,8 @@ class OffsetsLog:
             self._submit([removal], _nothing)
 
     async def _watch(self) -> None:
-        """Learn at once that another gateway has taken over, though nothing is appended."""
+        """Give up once an append was refused, as another gateway has taken over. One that appends
+        nothing does not learn it so: what is read for clients looks at the manifest first."""
         await self._dlog.lost.wait()
         _log.info("offsets_log_taken_over", log=self.name)
         self._fail()
