@@ -31,24 +31,29 @@ def up(directory: Path) -> list[str]:
 
 
 def test_it_has_the_parent_session_mask_and_streams_that_were_asked_for(tmp_path: Path) -> None:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}  # a session of Spark leaves another one
     before = os.umask(0o027)
     try:
-        process = subprocess.Popen(up(tmp_path), stdout=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(
+            up(tmp_path), stdout=subprocess.PIPE, env=variables, start_new_session=True
+        )
     finally:
         os.umask(before)
     with process:
-        assert process.stdout is not None
-        assert b"bookie" in process.stdout.readline()
-        pid = process.pid
-        assert is_copy(pid)
-        status = Path(f"/proc/{pid}/status").read_text()
-        assert f"\nPPid:\t{os.getpid()}\n" in status
-        assert "\nUmask:\t0027\n" in status
-        assert os.getsid(pid) == pid
-        assert Path(f"/proc/{pid}/cwd").readlink() == ROOT
-        pipe = Path(f"/proc/self/fd/{process.stdout.fileno()}").readlink()
-        assert Path(f"/proc/{pid}/fd/1").readlink() == pipe
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert b"bookie" in process.stdout.readline()
+            pid = process.pid
+            assert is_copy(pid)
+            status = Path(f"/proc/{pid}/status").read_text()
+            assert f"\nPPid:\t{os.getpid()}\n" in status
+            assert "\nUmask:\t0027\n" in status
+            assert os.getsid(pid) == pid
+            assert Path(f"/proc/{pid}/cwd").readlink() == ROOT
+            pipe = Path(f"/proc/self/fd/{process.stdout.fileno()}").readlink()
+            assert Path(f"/proc/{pid}/fd/1").readlink() == pipe
+        finally:
+            process.kill()
         assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -71,12 +76,14 @@ def test_bookies_that_are_to_die_with_this_process_die_with_it_and_not_with_the_
 ) -> None:
     """`dlog up` is the zygote's copy and starts bookies itself; it dies here of SIGKILL."""
     with subprocess.Popen(up(tmp_path), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert b"bookie" in process.stdout.readline()
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        bookies = [int(pid) for pid in children.read_text().split()]
-        assert bookies
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert b"bookie" in process.stdout.readline()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            bookies = [int(pid) for pid in children.read_text().split()]
+            assert bookies
+        finally:
+            process.kill()
     wait_until(lambda: not any(map(alive, bookies)), "its bookies have died")
 
 

@@ -568,6 +568,9 @@ async def a_kafka_client_produces_and_a_gateway_dies(
             assert dying.membership._running is not None
             dying.membership._running.cancel()
             dying.membership._lifeline.close()
+            await (
+                dying.listener.stop()
+            )  # else clients are served by it, as it is listed for a while
             await reached(
                 cluster, lambda: len(running.membership.view.gateways) == 1, "it sees its death"
             )
