@@ -24,7 +24,7 @@ from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.read import handles
 from dlog.aio.store import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
-from dlog.aio.write.takeover_driver import TakeoverDriver
+from dlog.aio.write.takeover_driver import OpenedLog, TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Row, checked, checked_many, size_of
 from dlog.headers import HeadersGiven, Payload
@@ -107,13 +107,10 @@ class Log:
                 expected_epoch=expected_epoch,
                 spares_gateways=not take_over,
             )
-            with spans.span("dlog.open", log=name) as span:
-                opened = await driver.run()
-                spans.describe(span, epoch=opened.manifest.epoch)
             writer = LogWriter(
                 ledgers,
                 node,
-                opened,
+                await _take_over(driver, name),
                 now_ms=now_ms,
                 term=term,
                 reopen_timeout_s=timeout_s,
@@ -393,13 +390,18 @@ async def open_as_gateway(
         expected_epoch=expected_epoch,
         is_gateway=True,
     )
-    with spans.span("dlog.open", log=name) as span:
-        opened = await driver.run()
-        spans.describe(span, epoch=opened.manifest.epoch)
+    opened = await _take_over(driver, name)
     writer = LogWriter(
         ledgers, node, opened, now_ms=now_ms, term=None, reopen_timeout_s=REOPEN_TIMEOUT_S
     )
     return Log(writer, ledgers, owns_ledgers=False)
+
+
+async def _take_over(driver: TakeoverDriver, name: str) -> OpenedLog:
+    with spans.span("dlog.open", log=name) as span:
+        opened = await driver.run()
+        spans.describe(span, epoch=opened.manifest.epoch)
+    return opened
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

@@ -122,10 +122,6 @@ class StateTurns:
         """Whether a call that does not wait has the state for itself."""
         return self._executor is None
 
-    @property
-    def are_taken(self) -> bool:
-        return self._turn.locked()
-
     async def use(self, work: Callable[[], R]) -> R:
         """Do *work* with the state, alone. It ends even if this is cancelled. Raises what *work*
         raises, which checks the state."""

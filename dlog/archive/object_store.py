@@ -312,11 +312,15 @@ def _store_at(root: str) -> "ObjectStore":
 
 def _sync(directory: Path, name: str) -> None:
     for path in (directory / name, directory, directory.parent):
-        opened = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        _sync_path(path)
+
+
+def _sync_path(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _swap_file(path: Path, seen: bytes | None, mark: bytes) -> bytes | None:
@@ -328,14 +332,8 @@ def _swap_file(path: Path, seen: bytes | None, mark: bytes) -> bytes | None:
         if there != seen:
             return there
         written = path.with_name(path.name + ".new")
-        with written.open("wb") as file:
-            file.write(mark)
-            file.flush()
-            os.fsync(file.fileno())
+        written.write_bytes(mark)
+        _sync_path(written)
         written.replace(path)
-        opened = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        _sync_path(path.parent)
     return mark

@@ -1,5 +1,5 @@
-"""What is wrong with segments in object storage: nobody moves them, nobody gets at them, or they
-belong to another copy of the namespace."""
+"""Trouble with segments in object storage: they are not moved, cannot be read, or belong to another
+copy of the namespace."""
 
 import asyncio
 from collections.abc import Iterator, Mapping

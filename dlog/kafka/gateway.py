@@ -272,7 +272,7 @@ class Gateway:
 
     async def _open_log(self, log: str, topic: TopicRecord, *, follow: bool) -> LedPartition:
         epoch: int | None = None
-        if follow or not topic.is_made_for(log):
+        if follow or not topic.belongs_to_kafka:
             manifest, _ = await ManifestNode(self._ledgers.store, log).read()
             if is_for_others(manifest):
                 if follow:

@@ -1,4 +1,4 @@
-"""What metrics say of consumer groups: how many there are, their members, how far they are behind.
+"""Consumer groups as metrics show them: how many there are, their members, how far they are behind.
 
 A gateway knows the groups that it coordinates. Of a log that it leads it knows the end, too; of
 others it asks bookies, as any reader does, `ENDS_MAX` of them each time. A group is behind by all

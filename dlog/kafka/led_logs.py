@@ -123,10 +123,9 @@ class LedLogs:
         opened = self.opened(log)
         if opened is not None and (follow or not isinstance(opened, FollowedPartition)):
             return opened
-        belongs_to_kafka = topic.is_made_for(log)
-        partition = await self._usable(log, topic, follow=follow or not belongs_to_kafka)
+        partition = await self._usable(log, topic, follow=follow or not topic.belongs_to_kafka)
         if isinstance(partition, FollowedPartition) and not follow:
-            if not belongs_to_kafka:
+            if not topic.belongs_to_kafka:
                 await partition.check_left()  # before its consumers are disturbed
             if self.opened(log) is partition:  # else another request has released it
                 self.release(log)

@@ -84,7 +84,7 @@ class ClientThrottle:
         return -(-wait_ns // _MS_NS)
 
     def _purses(self, session: ClientSession, log: str | None) -> tuple[QuotaBuckets, ...]:
-        who = session.identity or f"{CLIENT_KIND}{session.client_id}"
+        who = session.identity or f"{CLIENT_KIND}:{session.client_id}"
         purses = self._known.get((who, log))
         if purses is None:
             if len(self._known) >= KNOWN_MAX:

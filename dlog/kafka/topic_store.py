@@ -120,7 +120,10 @@ class TopicStore:
         return record
 
     async def adopt(self, name: str, logs: Sequence[str]) -> TopicRecord:
-        """Make a topic of *logs* that exist. Raises `InvalidTopic`, `TopicExists`, `NoSuchLog`."""
+        """Make a topic of *logs* that exist. They stay those of the programs that write them, but
+        for the log *name* alone, which is given to Kafka's clients by it.
+
+        Raises `InvalidTopic`, `TopicExists`, `NoSuchLog`."""
         check_partitions(check_topic(name), len(logs))
         table = await self._without_dropped(name)
         present = table.find(name)
@@ -137,7 +140,12 @@ class TopicStore:
             if manifest.dropped:
                 raise NoSuchLog(log)
         record = TopicRecord(
-            name=name, id=uuid4(), logs=tuple(logs), created_ms=now_ms(), settings={}
+            name=name,
+            id=uuid4(),
+            logs=tuple(logs),
+            created_ms=now_ms(),
+            settings={},
+            adopted=list(logs) != [name],
         )
         await self._write_new(record)
         return record
@@ -161,6 +169,7 @@ class TopicStore:
                         logs=topic.logs,
                         created_ms=now_ms(),
                         settings=topic.settings,
+                        adopted=True,
                     )
                 )
                 continue

@@ -120,9 +120,8 @@ def _is_small(segment: Segment) -> bool:
 def archive_segments(
     node: ManifestSteps, numbers: Sequence[int], *, incarnation: str, token: str
 ) -> Steps[tuple[StoredObject, ...]]:
-    """Archive the segments *numbers* in one object; return where each of them is in it that is
-    there now. None: there was nothing to do, as they are archived or trimmed, or another attempt
-    was faster.
+    """Archive the segments *numbers* in one object; return the parts of it that hold a segment
+    now: none if the segments were archived or trimmed, or another attempt was faster.
 
     *token*: random, of this attempt. Raises `NoSuchLog`, `ManifestTooLarge`, and what bookies and
     storage raise: then it may be tried again, with another token."""

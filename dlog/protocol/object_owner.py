@@ -1,4 +1,4 @@
-"""Which metadata store may delete the objects of a log: a mark beside them says so.
+"""The owner of a log's objects: the metadata store that may delete them, by a mark beside them.
 
 A namespace can be copied: a backup that is restored elsewhere, a directory that is copied, an older
 state that is put back. The copies name the same objects, and each finds in its manifest all that

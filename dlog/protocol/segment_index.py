@@ -1,4 +1,4 @@
-"""How the lines of archived segments move to an index object, so that manifests stay small.
+"""Runs of archived segments: their lines move to an index object, so that manifests stay small.
 
     index    write the lines of the oldest segments that are in objects alone, with those of the
              last run while that is short, to an object that no other attempt has; read it back;
@@ -196,8 +196,8 @@ def add_run(
 def sweep_runs(node: "ManifestSteps", manifest: Manifest) -> Steps[Manifest]:
     """Delete the objects that runs hold below the trim point; return the manifest then.
 
-    An index that is lost or damaged does not name them: they stay, as the audit reports. Raises
-    `ObjectsOwnedElsewhere`, and what the storage raises."""
+    An index that is lost or damaged does not name them: they stay until the run is trimmed whole,
+    and are orphans then. Raises `ObjectsOwnedElsewhere`, and what the storage raises."""
     held = False
     while manifest.runs:
         run, trim = manifest.runs[0], manifest.trim_offset

@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64log/wire/gateway.proto\x12\x0f\x64log.gateway.v1\"\xd4\x01\n\x0bGatewayNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x10\n\x08since_ms\x18\x04 \x01(\x03\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x15\n\rlifeline_host\x18\x06 \x01(\t\x12\x15\n\rlifeline_port\x18\x07 \x01(\x05\x12\x17\n\x0flifeline_secret\x18\x08 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\t \x01(\t\x12\x14\n\x0clifeline_tls\x18\n \x01(\x08\"\x8d\x01\n\tTopicNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0c\n\x04logs\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64\x65leting\x18\x05 \x03(\t\x12/\n\x08settings\x18\x06 \x03(\x0b\x32\x1d.dlog.gateway.v1.TopicSetting\"+\n\x0cTopicSetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"0\n\x0fProducerIdsNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\"\x81\x01\n\tUsersNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12(\n\x05users\x18\x02 \x03(\x0b\x32\x19.dlog.gateway.v1.UserNode\x12\x11\n\tdecoy_key\x18\x03 \x01(\x0c\x12\x12\n\nchanged_by\x18\x04 \x01(\t\x12\x12\n\nchanged_ms\x18\x05 \x01(\x03\"V\n\x08UserNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\r\x12(\n\x04keys\x18\x03 \x03(\x0b\x32\x1a.dlog.gateway.v1.ScramNode\"u\n\tScramNode\x12\x32\n\tmechanism\x18\x01 \x01(\x0e\x32\x1f.dlog.gateway.v1.ScramMechanism\x12\x0c\n\x04salt\x18\x02 \x01(\x0c\x12\x12\n\nstored_key\x18\x03 \x01(\x0c\x12\x12\n\nserver_key\x18\x04 \x01(\x0c*W\n\x0eScramMechanism\x12\x1f\n\x1bSCRAM_MECHANISM_UNSPECIFIED\x10\x00\x12\x11\n\rSCRAM_SHA_256\x10\x01\x12\x11\n\rSCRAM_SHA_512\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64log/wire/gateway.proto\x12\x0f\x64log.gateway.v1\"\xd4\x01\n\x0bGatewayNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x10\n\x08since_ms\x18\x04 \x01(\x03\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x15\n\rlifeline_host\x18\x06 \x01(\t\x12\x15\n\rlifeline_port\x18\x07 \x01(\x05\x12\x17\n\x0flifeline_secret\x18\x08 \x01(\x0c\x12\x18\n\x10lifeline_network\x18\t \x01(\t\x12\x14\n\x0clifeline_tls\x18\n \x01(\x08\"\x9e\x01\n\tTopicNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0c\n\x04logs\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64\x65leting\x18\x05 \x03(\t\x12/\n\x08settings\x18\x06 \x03(\x0b\x32\x1d.dlog.gateway.v1.TopicSetting\x12\x0f\n\x07\x61\x64opted\x18\x07 \x01(\x08\"+\n\x0cTopicSetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"0\n\x0fProducerIdsNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\"\x81\x01\n\tUsersNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12(\n\x05users\x18\x02 \x03(\x0b\x32\x19.dlog.gateway.v1.UserNode\x12\x11\n\tdecoy_key\x18\x03 \x01(\x0c\x12\x12\n\nchanged_by\x18\x04 \x01(\t\x12\x12\n\nchanged_ms\x18\x05 \x01(\x03\"V\n\x08UserNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\r\x12(\n\x04keys\x18\x03 \x03(\x0b\x32\x1a.dlog.gateway.v1.ScramNode\"u\n\tScramNode\x12\x32\n\tmechanism\x18\x01 \x01(\x0e\x32\x1f.dlog.gateway.v1.ScramMechanism\x12\x0c\n\x04salt\x18\x02 \x01(\x0c\x12\x12\n\nstored_key\x18\x03 \x01(\x0c\x12\x12\n\nserver_key\x18\x04 \x01(\x0c*W\n\x0eScramMechanism\x12\x1f\n\x1bSCRAM_MECHANISM_UNSPECIFIED\x10\x00\x12\x11\n\rSCRAM_SHA_256\x10\x01\x12\x11\n\rSCRAM_SHA_512\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dlog.wire.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SCRAMMECHANISM']._serialized_start=837
-  _globals['_SCRAMMECHANISM']._serialized_end=924
+  _globals['_SCRAMMECHANISM']._serialized_start=854
+  _globals['_SCRAMMECHANISM']._serialized_end=941
   _globals['_GATEWAYNODE']._serialized_start=45
   _globals['_GATEWAYNODE']._serialized_end=257
   _globals['_TOPICNODE']._serialized_start=260
-  _globals['_TOPICNODE']._serialized_end=401
-  _globals['_TOPICSETTING']._serialized_start=403
-  _globals['_TOPICSETTING']._serialized_end=446
-  _globals['_PRODUCERIDSNODE']._serialized_start=448
-  _globals['_PRODUCERIDSNODE']._serialized_end=496
-  _globals['_USERSNODE']._serialized_start=499
-  _globals['_USERSNODE']._serialized_end=628
-  _globals['_USERNODE']._serialized_start=630
-  _globals['_USERNODE']._serialized_end=716
-  _globals['_SCRAMNODE']._serialized_start=718
-  _globals['_SCRAMNODE']._serialized_end=835
+  _globals['_TOPICNODE']._serialized_end=418
+  _globals['_TOPICSETTING']._serialized_start=420
+  _globals['_TOPICSETTING']._serialized_end=463
+  _globals['_PRODUCERIDSNODE']._serialized_start=465
+  _globals['_PRODUCERIDSNODE']._serialized_end=513
+  _globals['_USERSNODE']._serialized_start=516
+  _globals['_USERSNODE']._serialized_end=645
+  _globals['_USERNODE']._serialized_start=647
+  _globals['_USERNODE']._serialized_end=733
+  _globals['_SCRAMNODE']._serialized_start=735
+  _globals['_SCRAMNODE']._serialized_end=852
 # @@protoc_insertion_point(module_scope)

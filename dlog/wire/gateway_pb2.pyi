@@ -99,10 +99,13 @@ class TopicNode(_message.Message):
     CREATED_MS_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     id: _builtins.bytes
     """16 random bytes, made with the topic"""
     created_ms: _builtins.int
+    adopted: _builtins.bool
+    """it was made of logs that programs write"""
     @_builtins.property
     def logs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -122,10 +125,11 @@ class TopicNode(_message.Message):
         created_ms: _builtins.int = ...,
         deleting: _abc.Iterable[_builtins.str] | None = ...,
         settings: _abc.Iterable[Global___TopicSetting] | None = ...,
+        adopted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "deleting", b"deleting", "id", b"id", "logs", b"logs", "settings", b"settings", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "created_ms", b"created_ms", "deleting", b"deleting", "id", b"id", "logs", b"logs", "settings", b"settings", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ Clients of a gateway for Kafka may also be known by a password (`user:NAME`) or 
 provider (`oidc:SUBJECT`). To bookies nobody is known so.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final, Self
@@ -93,6 +93,22 @@ _NUMBERS: Final = {
 _ROLES: Final = {number: role for role, number in _NUMBERS.items()}
 
 
+def check_who(who: str, kinds: Sequence[str] = WHO_KINDS) -> None:
+    """Raise `InvalidGrant` if *who* can be nobody, of any of *kinds*."""
+    kind, colon, name = who.partition(":")
+    if who != ANYTHING and not (colon and name and kind in kinds):
+        reason = f"say who as KIND:NAME, with a KIND of {', '.join(kinds)}; '*' is everybody"
+        raise InvalidGrant(who, reason)
+    _check_text(who)
+
+
+def _check_text(name: str) -> None:
+    if not name.isprintable():
+        raise InvalidGrant(name, "it has characters that cannot be printed")
+    if len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        raise InvalidGrant(name[:80] + "...", f"it has over {NAME_BYTES_MAX} bytes")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
     """Raises `InvalidGrant` for names that can be nobody's."""
@@ -104,21 +120,12 @@ class Grant:
     """See above. Always an asterisk for roles of the cluster."""
 
     def __post_init__(self) -> None:
-        kind, colon, name = self.who.partition(":")
-        kinds = ", ".join(WHO_KINDS)
-        if self.who != ANYTHING and not (colon and name and kind in WHO_KINDS):
-            raise InvalidGrant(
-                self.who, f"say who as KIND:NAME, with a KIND of {kinds}; '*' is everybody"
-            )
+        check_who(self.who)
         if not self.logs:
             raise InvalidGrant(self.logs, "say which log, or 'PREFIX*' for several; '*' is all")
         if self.role.is_of_cluster and self.logs != ANYTHING:
             raise InvalidGrant(self.logs, f"{self.role} is a role of the whole cluster")
-        for name in (self.who, self.logs):
-            if not name.isprintable():
-                raise InvalidGrant(name, "it has characters that cannot be printed")
-            if len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-                raise InvalidGrant(name[:80] + "...", f"it has over {NAME_BYTES_MAX} bytes")
+        _check_text(self.logs)
 
     def __str__(self) -> str:
         if self.role.is_of_cluster:

@@ -19,12 +19,12 @@ from typing import Final, Self
 
 from ledger.errors import DamagedMetadata, InvalidGrant, InvalidQuota, NoSuchQuota
 from ledger.nodes import parse_node
-from ledger.security.access import ANYTHING, Grant, Role, fits
+from ledger.security.access import ANYTHING, WHO_KINDS, Grant, Role, check_who, fits
 from ledger.wire import metadata_pb2 as pb
 
 QUOTAS: Final = "/quotas"
 FORMAT_VERSION: Final = 1
-CLIENT_KIND: Final = "client:"
+CLIENT_KIND: Final = "client"
 """Of an identity that only quotas know: the name by which a client of Kafka's calls itself, where
 nobody is known."""
 QUOTAS_MAX: Final = 256
@@ -39,13 +39,6 @@ BURST_NS: Final = NS
 class Subject(StrEnum):
     IDENTITY = "identity"
     LOGS = "logs"
-
-
-def _as_granted(name: str) -> str:
-    """Return a name that grants take if quotas take *name*."""
-    if name.startswith(CLIENT_KIND):
-        return "user:" + name.removeprefix(CLIENT_KIND)
-    return name
 
 
 _NUMBERS: Final = {Subject.IDENTITY: pb.QUOTA_IDENTITY, Subject.LOGS: pb.QUOTA_LOGS}
@@ -68,7 +61,7 @@ class Quota:
     def __post_init__(self) -> None:
         try:
             if self.subject is Subject.IDENTITY:
-                Grant(_as_granted(self.name), Role.READER, ANYTHING)
+                check_who(self.name, (*WHO_KINDS, CLIENT_KIND))
             else:
                 Grant(ANYTHING, Role.READER, self.name)
         except InvalidGrant as error:

@@ -130,9 +130,9 @@ async def archive_log(
         report.archived.extend(stored)
         metrics.ARCHIVED_SEGMENTS.add(by=len(stored))
         metrics.ARCHIVED_BYTES.add(by=sum(part.bytes for part in stored))
-        for part in stored[:1]:
-            segments = len(stored)
-            _log.info("segments_archived", log=node.log, segments=segments, object=part.name)
+        if stored:
+            segments, name = len(stored), stored[0].name
+            _log.info("segments_archived", log=node.log, segments=segments, object=name)
     await _release(node, report, incarnation, perform, now_ms)
     if not report.failures:
         report.indexed = await _index(node, incarnation, perform)

@@ -1,4 +1,5 @@
-"""Who the client of one connection is: SaslHandshake, SaslAuthenticate, and what it may ask when.
+"""The authentication of one connection: SaslHandshake, SaslAuthenticate, and which requests it
+allows when.
 
 A client names a mechanism, exchanges messages of it, and is known from then on. It may do that
 again on the same connection, before its session ends (KIP-368), by the same mechanism and as the

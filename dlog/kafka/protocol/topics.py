@@ -102,16 +102,19 @@ class TopicRecord:
     there was none. A log that gets a name of them later is another one, and stays."""
     settings: Mapping[str, str]
     """Of logs that are still to be created, by the names of `dlog.settings`."""
+    adopted: bool = False
+    """Whether it was made of logs that programs write."""
 
     @property
     def dropped(self) -> bool:
         """Whether it is being deleted, and its logs with it."""
         return bool(self.deleting)
 
-    def is_made_for(self, log: str) -> bool:
-        """Return whether *log* belongs to Kafka's clients: it was created as a partition of this
-        topic, or the topic of its name was created of it. Other logs are those of programs."""
-        return self.id != NO_ID and log in {self.name, f"{self.name}-{self.logs.index(log)}"}
+    @property
+    def belongs_to_kafka(self) -> bool:
+        """Whether its logs are those of Kafka's clients, by an explicit creation. Others are those
+        of programs."""
+        return self.id != NO_ID and not self.adopted
 
     @classmethod
     def new(
@@ -141,6 +144,7 @@ class TopicRecord:
             logs=self.logs,
             created_ms=self.created_ms,
             deleting=self.deleting,
+            adopted=self.adopted,
         )
         for name, value in sorted(self.settings.items()):
             node.settings.add(name=name, value=value)
@@ -162,6 +166,7 @@ class TopicRecord:
             logs=tuple(node.logs),
             created_ms=node.created_ms,
             deleting=tuple(node.deleting),
+            adopted=node.adopted,
             settings={each.name: each.value for each in node.settings},
         )
 

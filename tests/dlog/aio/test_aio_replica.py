@@ -587,7 +587,7 @@ async def test_a_query_that_is_cancelled_twice_is_still_alone_with_the_state() -
         other = asyncio.create_task(leader.read(history, consistency="local"))
         await settled()
         assert not other.done()
-        assert leader._turns.are_taken
+        assert leader._turns._turn.locked()
         gate.set()
         assert await other == []
         with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Who a client is: the vectors of the RFCs, what is refused, and what a refusal tells."""
+"""Authentication of clients: the vectors of the RFCs, what is refused, and what a refusal tells."""
 
 import base64
 import hashlib

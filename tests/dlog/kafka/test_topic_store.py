@@ -93,6 +93,21 @@ async def test_logs_of_any_name_are_given_a_topic() -> None:
             await store.adopt("others", ["nothing"])
 
 
+async def test_logs_that_a_topic_is_made_of_stay_those_of_programs() -> None:
+    """But for the log of its name, which is given away by it."""
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        for log in ("orders-0", "orders-1", "flights", "trips"):
+            await create_log(log, client=connected)
+        await store.adopt("orders", ["orders-0", "orders-1"])
+        await store.adopt("flights", ["flights"])
+        await store.grow("trips", 2)
+        await store.create("made", 2, {})
+        names = ("orders", "flights", "trips", "made")
+        found = {name: (await TopicStore(connected).find(name)).belongs_to_kafka for name in names}
+        assert found == {"orders": False, "flights": True, "trips": False, "made": True}
+
+
 async def test_a_topic_is_deleted_with_its_logs() -> None:
     async with ledgers() as connected:
         store = TopicStore(connected)
