@@ -20,7 +20,7 @@ from dlog.local.cluster import LocalCluster
 from examples import accounts_gunicorn
 from leader import candidates
 from tests.examples.programs import ROOT, program
-from tests.waiting import PATIENCE_S, SESSION_S
+from tests.waiting import PATIENCE_S, SESSION_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -118,15 +118,22 @@ async def server_process(
         await process.communicate()
 
 
-async def follower_of(addresses: list[str]) -> str:
-    """Return the address of a worker that follows; one may be that of a dead worker."""
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
-        for address in addresses:
+async def follower(uri: str) -> str:
+    """Return the address of a worker that follows, as soon as one does: a worker that is forked
+    in place of a dead one, or that was slow to start, follows later than another leads."""
+    found: list[str] = []
+
+    async def follows() -> bool:
+        for candidate in await candidates(ledgers.store, "accounts"):  # one of them may be dead
             with suppress(httpx.TransportError):
-                response = await http.get(f"{address}/accounts/alice?stale=1")
+                response = await http.get(f"{candidate.address}/accounts/alice?stale=1")
                 if response.json()["role"] == "standby":
-                    return address
-    raise AssertionError(f"nobody follows among {addresses}")
+                    found.append(candidate.address)
+        return bool(found)
+
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as http, connected(uri, None) as ledgers:
+        await eventually(follows, "a worker follows")
+    return found[0]
 
 
 async def heard(process: Process, word: str) -> str:
@@ -158,9 +165,7 @@ async def test_a_repeated_post_has_one_effect_when_the_leading_worker_is_killed(
         assert await client.add(5, 1) == 5, "done before"
         assert await client.add(1, 2) == 6
 
-        async with connected(cluster.uri, None) as ledgers:
-            workers = await candidates(ledgers.store, "accounts")
-        client.addresses = [await follower_of([worker.address for worker in workers])]
+        client.addresses = [await follower(cluster.uri)]
         client.redirected = 0
         assert await client.add(1, 3) == 7
         assert client.redirected == 1, "by a worker that follows, to the one that leads"
