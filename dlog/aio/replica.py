@@ -19,7 +19,7 @@ Invariants:
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -427,6 +427,21 @@ class Replica(Generic[M]):
                     await self._changed.wait()
         return self.role == role
 
+    async def roles(self) -> AsyncIterator[ReplicaRole]:
+        """Yield the role of this replica, and again after each change of it, until it is closed.
+
+        Each lead counts as a change, as `epoch` is another then. What came and went between two
+        steps of the caller is left out. Raises what stopped this replica."""
+        seen = None
+        while not self._closing.is_set():
+            self._check()
+            role, epoch = self.role, self.epoch
+            if (role, epoch) != seen:
+                seen = role, epoch
+                yield role
+            else:
+                await self._changed.wait()
+
     async def resign(self) -> None:
         """Hand leadership over: what was submitted gets its outcome, then the next candidate leads.
 
@@ -656,6 +671,7 @@ class Replica(Generic[M]):
         term = self._term
         if term is not None:
             term.serves = False
+            self._notify()
         try:
             await standby.close()  # confirms what is pending, if that can be
         except LogError as error:

@@ -5,7 +5,7 @@ with Replica.open("accounts", Accounts()) as replica:
     balance = replica.read(lambda accounts: accounts.balance("alice"))
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar
 
@@ -147,6 +147,16 @@ class Replica(BlockingHandle[aio.Replica[M]], Generic[M]):
     def wait_role(self, role: ReplicaRole, *, timeout_s: Duration | None = None) -> bool:
         """Wait until this has *role*; return False if it had not within *timeout_s*."""
         return self._run(self._inner.wait_role(role, timeout_s=timeout_s))
+
+    def roles(self) -> Iterator[ReplicaRole]:
+        """See `dlog.aio.Replica.roles`."""
+        roles = self._inner.roles()
+
+        async def following() -> ReplicaRole | None:
+            return await anext(roles, None)
+
+        while (role := self._run(following())) is not None:
+            yield role
 
     def resign(self) -> None:
         """See `dlog.aio.Replica.resign`."""

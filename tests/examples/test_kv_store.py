@@ -50,7 +50,7 @@ class Client:
 
 
 async def port(store: Program) -> int:
-    return int((await store.hear("follows")).split()[-1])
+    return int((await store.hear("on port")).split()[-1])
 
 
 async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Pa
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
         leader = await stack.enter_async_context(program("kv_store", "0", uri=cluster.uri))
         ports = [await port(leader)]
-        await leader.hear("leads")
+        await leader.hear("leader on port")
         follower = await stack.enter_async_context(program("kv_store", "0", uri=cluster.uri))
         ports.append(await port(follower))
         client = Client(ports)
@@ -70,14 +70,16 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Pa
                 asyncio.get_running_loop().call_later(0.005, leader.kill)
             answer = await client.ask(f"add counter 1 {change_id}")
             assert answer == f"ok {change_id}"
-        await follower.hear("leads")
+        await follower.hear("leader on port")
         assert client.asked_again > 0
         assert await client.ask("get colour") == "ok blue"
         assert await client.ask(f"add counter 1 {CHANGES}") == f"ok {CHANGES}", "done before"
         assert await client.ask("get nothing") == "none"
         changes = f"add colour 1 {CHANGES + 1}"
-        assert await client.ask(changes) == "bad", "blue is no number, and nobody stops for that"
-        assert await client.ask("sing") == "bad"
+        assert await client.ask(changes) == "none", "blue is no number, and nobody stops for that"
+        nonsense = ("sing", "set colour red one", f"set colour red {2**63}", "set colour red -1")
+        for request in nonsense:
+            assert await client.ask(request) == "bad"
         client.close()
         status, errors = await follower.interrupt()
         assert status == 0
@@ -94,7 +96,7 @@ async def test_a_leader_that_was_stopped_serves_nothing_old_when_it_wakes(tmp_pa
             stores.append(await stack.enter_async_context(running))
             ports.append(await port(stores[-1]))
             if not stores[1:]:
-                await stores[0].hear("leads")
+                await stores[0].hear("leader on port")
         leader, follower = stores
         both = Client(list(ports))
         stack.callback(both.close)
@@ -102,7 +104,7 @@ async def test_a_leader_that_was_stopped_serves_nothing_old_when_it_wakes(tmp_pa
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
         stack.callback(writer.close)
         leader.process.send_signal(signal.SIGSTOP)
-        await follower.hear("leads")
+        await follower.hear("leader on port")
         # Asked while it sleeps, so that it reads the question as soon as it wakes.
         writer.write(b"get colour\nset colour green 1\n")
         both.close()
@@ -113,10 +115,10 @@ async def test_a_leader_that_was_stopped_serves_nothing_old_when_it_wakes(tmp_pa
         said = [(await reader.readline()).decode().strip() for _ in range(2)]
         assert said[0] in ("ok red", "retry")
         assert said[1] in ("ok red", "retry"), "it is the request that was done before"
-        await leader.hear("follows again")
+        await leader.hear("standby on port")
         assert await asking.ask("get colour") == "ok red"
         follower.kill()
-        await leader.hear("leads")
+        await leader.hear("leader on port")
         both = Client([ports[0]])
         stack.callback(both.close)
         assert await both.ask("set colour red 1") == "ok red", "done before"

@@ -172,6 +172,38 @@ async def test_leadership_comes_and_goes_without_a_restart() -> None:
         assert await first.read(history) == await second.read(history) == [b"x 1"] * sent
 
 
+async def test_roles_are_yielded_as_they_change_until_the_replica_is_closed() -> None:
+    """Also a lead behind another one, if the caller did not look meanwhile."""
+    async with dlog.testing.cluster() as cluster, opened(cluster, "a") as replica:
+        roles = replica.roles()
+        assert await anext(roles) == "standby"
+        epochs: list[int] = []
+        for _ in range(2):
+            assert await anext(roles) == "leader"
+            assert replica.epoch is not None
+            epochs.append(replica.epoch)
+            await replica.resign()
+            await replica.wait_role("leader", timeout_s=PATIENCE_S)
+        assert await anext(roles) == "leader"
+        assert epochs[0] < epochs[1]
+        following = asyncio.ensure_future(anext(roles, None))
+        resigning = asyncio.create_task(replica.resign())
+        assert await following == "standby"
+        await resigning
+        await replica.close()
+        assert await anext(roles, None) is None
+
+
+async def test_roles_of_a_replica_that_stops_end_with_what_stopped_it() -> None:
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        roles = leader.roles()
+        assert await anext(roles) == "leader"
+        with pytest.raises(ApplyFailed):
+            await leader.submit(b"x nothing")
+        with pytest.raises(ApplyFailed):
+            assert [role async for role in roles] == [], "it ends by itself, and not with them"
+
+
 async def test_a_request_is_done_once_however_often_and_wherever_it_is_submitted() -> None:
     async with dlog.testing.cluster() as cluster, led(cluster) as [first, second]:
         request = RequestId("client", 1)

@@ -68,6 +68,8 @@ def test_a_blocking_replica_follows_leads_and_begins_with_a_snapshot(tmp_path: P
 
         with opened() as first, opened() as second:
             assert first.wait_role("leader", timeout_s=PATIENCE_S)
+            roles = first.roles()
+            assert next(roles) == "leader"
             assert first.submit(b"5", request_id=("client", 1)) == 5
             assert second.read(value) == 5
             with pytest.raises(NotLeader):
@@ -76,6 +78,8 @@ def test_a_blocking_replica_follows_leads_and_begins_with_a_snapshot(tmp_path: P
             assert second.wait_role("leader", timeout_s=PATIENCE_S)
             assert second.submit(b"5", request_id=("client", 1)) == 5
             assert second.snapshot() == second.applied
+            assert next(roles) == "standby"
+        assert list(roles) == []
         with pytest.raises(LogClosed):
             first.read(value)
         with opened() as again:
