@@ -53,10 +53,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
-    """What has been imported stays: collecting after each module looks at what came since."""
+def freeze() -> None:
+    """What is there now stays: a collection looks at what comes from now on. Of a quick run a
+    quarter was looking again and again at the reports of the tests before."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +73,7 @@ def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     its own passes time-outs (`tests.patience`). The simulator has a clock of its own and the
     time-outs that users have. Afterwards what the module left unclosed is collected, so that
     it is reported here."""
+    freeze()
     if "simulation" in request.path.parts:
         yield
         return

@@ -176,9 +176,8 @@ async def test_a_log_that_cannot_be_looked_at_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with watching() as watched:
-        monkeypatch.setattr("dlog.spark.log_ends.LOOK_S", 0.01)
-        await watched.ends(after=1, wait_s=0.01)
-        await turns()  # both logs are waited for
+        for _ in range(2):  # the second time nothing is new, so both logs are waited for
+            assert await watched.ends() == [1, 1]
         for log in watched.logs:
             await log.append(b"1")
         await turns()
@@ -189,5 +188,7 @@ async def test_a_log_that_cannot_be_looked_at_does_not_hold_up_the_others(
 
         watched.cluster.before("lac", hang)
         await watched.logs[0].append(b"2")
+        monkeypatch.setattr("dlog.spark.log_ends.LOOK_S", 0.01)
         async with asyncio.timeout(PATIENCE_S):
-            assert await watched.ends() == [3, 2]  # of the second one, what its news said
+            while (ends := await watched.ends()) != [3, 2]:  # of the second one, what its news said
+                assert ends == [2, 2], "a look at the first one took longer than it may"
