@@ -26,6 +26,7 @@ from ledger.quorum import Quorum
 from ledger.security.settings import TlsSettings
 from ledger.transport.operator import BookieOperator
 from tests.patience import PATIENT
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper]
 
@@ -91,7 +92,7 @@ async def everything_has_it(cluster: LocalCluster) -> None:
 
 
 def page_at(address: str, context: ssl.SSLContext) -> bytes:
-    with urlopen(address, context=context, timeout=10) as page:
+    with urlopen(address, context=context, timeout=PATIENCE_S) as page:
         found: bytes = page.read()
     return found
 

@@ -598,7 +598,7 @@ async def test_a_bookie_that_welcomes_under_another_name_is_not_used(
 
     server = await asyncio.start_server(welcome, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, transport_to(address, timeout_s=2.0) as transport:
+    async with server, transport_to(address) as transport:
         assert await transport.info(BOOKIE) is None
     assert "here is bookie b2, and b1 was meant" in caplog.text
 

@@ -30,6 +30,7 @@ from tests.bookie.server.operations import stamp
 from tests.ledger.by_hand import greeted
 from tests.ledger.flaky_store import FlakyStore
 from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, until
+from tests.waiting import eventually
 
 
 class Silent(FlakyStore):
@@ -159,9 +160,14 @@ async def test_a_client_does_not_take_a_bookie_that_holds_it_up_for_silent() -> 
         transport_to(bookie.bookie.address, timeout_s=0.3) as greedy,
     ):
         bookie.delays.clock_ns = lambda: int(asyncio.get_running_loop().time() * 1e9)
-        mine = await bookie.made("greedy")
         await bookie.limit("greedy", append_entries_s=1)
-        await added(greedy, *(entry(mine, one) for one in range(3)))
+
+        async def is_waited_for() -> bool:  # unless the machine stood still
+            mine = await bookie.made("greedy")
+            entries = [entry(mine, number) for number in range(3)]
+            return {await add(greedy, run) for run in entries} == {Status.OK}
+
+        await eventually(is_waited_for, "three entries are added, of which one a second may be")
 
 
 async def test_recovery_fences_and_repair_are_not_held_up() -> None:

@@ -356,7 +356,7 @@ async def test_orders_have_a_port_of_their_own_that_is_nobody_elses() -> None:
         with pytest.raises(AddressUnusable):
             other.bind("192.0.2.1", 0)
         await other.kill()
-        async with BookieOperator(bookie.address, bookie=BOOKIE, timeout_s=1.0) as lost:
+        async with BookieOperator(bookie.address, bookie=BOOKIE, timeout_s=PATIENCE_S) as lost:
             with pytest.raises(BookieRefused, match="takes that on its port for operators"):
                 await lost.status()
 

@@ -65,6 +65,7 @@ from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
 from tests.dlog.test_manifest import EMPTY as WITHOUT
 from tests.dlog.test_manifest import grow, roundtrip, sealed
+from tests.waiting import PATIENCE_S
 
 EMPTY = replace(WITHOUT, settings=LogSettings(archive="s3://bucket/logs"))
 STORED = StoredObject("1-5f3a", 4096, EMPTY.storage)
@@ -800,7 +801,7 @@ async def test_on_real_bookies_a_trace_reads_the_object_and_names_no_bookie(
         for segment in segments:
             with pytest.raises(NoSuchLedger):
                 await client.describe(segment.ledger_id)
-        traced = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        traced = await trace_record(client, "a", ENTRIES, timeout_s=PATIENCE_S)
         assert (traced.offset, traced.segment.number, traced.replicas) == (ENTRIES, 2, ())
         assert traced.record is not None
         assert traced.is_whole
@@ -818,11 +819,11 @@ async def test_a_trace_reads_the_object_of_a_segment_in_both_places_whose_ledger
         stored = {"archive": f"file://{tmp_path}/objects", "local_keep_s": "1h"}
         await update_settings("a", stored, client=client)
         await archive_log("a", client=client)
-        on_bookies = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        on_bookies = await trace_record(client, "a", ENTRIES, timeout_s=PATIENCE_S)
         assert on_bookies.metadata is not None
         assert on_bookies.segment.location.object is not None
         await client.delete(segments[1].ledger_id)
-        traced = await trace_record(client, "a", ENTRIES, timeout_s=5.0)
+        traced = await trace_record(client, "a", ENTRIES, timeout_s=PATIENCE_S)
         assert (traced.record, traced.metadata, traced.replicas) == (on_bookies.record, None, ())
         assert traced.writer == on_bookies.writer
 

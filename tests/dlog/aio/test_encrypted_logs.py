@@ -38,6 +38,7 @@ from dlog.wire import log_pb2 as pb
 from ledger.client import LedgerClient
 from tests.dlog.aio.test_sink import QUERY, batch
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.waiting import PATIENCE_S
 
 ENCRYPTED: Final = LogSettings(encrypt_with="one")
 SECRETS: Final = (b"secret-value", b"secret-key", b"secret-header", b"secret-name")
@@ -147,7 +148,7 @@ async def test_who_has_no_key_hears_what_to_give_and_looks_after_the_log_all_the
         report = await verify_log("log", client=client)
         assert report.healthy, report
         assert report.records == 6
-        traced = await trace_record(client, "log", 1, timeout_s=5.0)
+        traced = await trace_record(client, "log", 1, timeout_s=PATIENCE_S)
         assert traced.is_whole
         assert traced.record is not None
         assert (traced.record.txid, traced.record.key, traced.record.value) == (1, None, b"")

