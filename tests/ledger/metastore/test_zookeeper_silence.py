@@ -124,9 +124,9 @@ async def test_a_heartbeat_whose_answer_is_damaged_is_not_the_last(
     uri = fresh_uri(zookeeper)
     async with proxy(zookeeper.port) as way:
         through = uri.replace(f":{zookeeper.port}", f":{way.port}")
-        async with Backend("zookeeper", through).one(session_timeout_s=4.0) as store:
+        async with Backend("zookeeper", through).one(session_timeout_s=8.0) as store:
             session = store.session
             way.spoil, seen = without_content, way.answers
-            await until(lambda: way.answers >= seen + 5)
+            await until(lambda: way.answers >= seen + 3)
             assert store.session is session
             assert not session.lost.is_set()
