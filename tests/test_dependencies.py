@@ -18,6 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 DEMO = ("dlog/demo/", "dlog/cli/demo.py")
+SPARK = ("dlog/spark/", "dlog/arrow", "dlog/local/", *DEMO)
 OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests", "_typeshed"}
 """And what a type checker brings along."""
 DISTRIBUTIONS = {
@@ -90,10 +91,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         and not (name in console and user.startswith(("dlog/console/", "dlog/demo/")))
         and not (name in encryption and user in ENCRYPTION)
         and not (name in kafka and user.startswith("dlog/kafka"))
-        and not (
-            name in spark
-            and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
-        )
+        and not (name in spark and user.startswith(SPARK))
         and not (name in demo and user.startswith(DEMO))
         and not (name in otel and user == "dlog/spans.py")
         and not (name in archive and user == "dlog/archive/object_store.py")

@@ -26,10 +26,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from dlog.arrow import to_arrow
 from dlog.columns import Columns
 from dlog.recordbatch import decode_batch, encode_batch
-from dlog.spark.arrow import to_arrow
-from dlog.spark.schema import SPARK_SCHEMA
+from dlog.row_schema import SPARK_SCHEMA
 
 ROWS_AT_ONCE: Final = 50_000
 BYTES_AT_ONCE: Final = 5_000_000

@@ -20,15 +20,15 @@ from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read.chunks import RangeReaders
 from dlog.aio.store import ManifestNode
+from dlog.arrow_batches import rows_of
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
-from dlog.spark.arrow_batches import rows_of
+from dlog.row_schema import COLUMNS
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition, name_of, namesake
 from dlog.spark.plan import LogEnd, LogRange
-from dlog.spark.schema import COLUMNS
 from dlog.spark.selection import Selection
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from dlog.spark.arrow import ARROW_SCHEMA, ARROW_SCHEMA_WITH_HEADERS
+from dlog.arrow import ARROW_SCHEMA, ARROW_SCHEMA_WITH_HEADERS
 from dlog.spark.errors import InvalidOption
 from dlog.spark.namespaces import OPTIONS as NAMESPACE
 

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 from dlog.errors import InvalidName
 from dlog.names import check_name
+from dlog.row_schema import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.errors import SOURCE, InvalidOption, as_written
 from dlog.spark.plan import TASKS_MAX
-from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.selection import Bounds, Selection, parse_bounds, parse_selection
 from ledger.errors import InvalidValue
 from ledger.log_events import now_ms

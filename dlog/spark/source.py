@@ -7,7 +7,8 @@ from typing import Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from dlog.spark.arrow import schema_of
+from dlog.arrow import schema_of
+from dlog.row_schema import COLUMNS_WITH_HEADERS, SPARK_SCHEMA_WITH_HEADERS
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.catalog import (
     insertion_options,
@@ -20,7 +21,6 @@ from dlog.spark.errors import InvalidOption, InvalidSchema
 from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace, refuse_contents
 from dlog.spark.options import SourceOptions
-from dlog.spark.schema import COLUMNS_WITH_HEADERS, SPARK_SCHEMA_WITH_HEADERS
 from dlog.spark.sink.options import SinkOptions
 from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
 

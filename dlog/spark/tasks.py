@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from dlog.arrow import gather
 from dlog.spark.access import forget_shared_access, shared_access
-from dlog.spark.arrow import gather
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dlog.arrow import are_valid, integers, same
 from dlog.errors import RecordTooLarge
 from dlog.headers import are_paired, encode_headers
 from dlog.position import NO_TXID, timestamp_error
 from dlog.recordbatch import Buffer, Flag, assemble
-from dlog.spark.arrow import are_valid, integers, same
 from dlog.spark.errors import InvalidRow, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
 

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from dlog.aio.write.sink import Assignment, Staged, Stager
+from dlog.arrow import integers, numbers
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.receipts import Receipt
 from dlog.settings import RECORD_BYTES_LIMIT
 from dlog.spark.access import Access
-from dlog.spark.arrow import integers, numbers
 from dlog.spark.errors import InvalidRow, TooManyRowsUnstaged, may_pass
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.encode import Encoder

@@ -27,10 +27,10 @@ from pyspark.sql.datasource import (
 )
 
 from dlog.aio.write.sink import Assignment
+from dlog.arrow import gather
 from dlog.errors import TxidOutOfOrder, UnitSuperseded
 from dlog.receipts import Receipt
 from dlog.spark.access import forget_shared_access, shared_access
-from dlog.spark.arrow import gather
 from dlog.spark.errors import BatchSuperseded, InvalidOption, TxidsUnordered
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.columns import SinkColumns

@@ -142,8 +142,8 @@ def test_spark_gets_the_rows_of_native_records() -> None:
 def _rows(batches: list[RecordBatch]) -> "pa.Table":
     import pyarrow as pa
 
-    from dlog.spark.arrow_batches import rows_of
-    from dlog.spark.schema import COLUMNS_WITH_HEADERS
+    from dlog.arrow_batches import rows_of
+    from dlog.row_schema import COLUMNS_WITH_HEADERS
 
     chunks = [
         Chunk(batch, Place(1, entry, 3 * entry), 0, batch.count)
@@ -221,10 +221,10 @@ async def test_a_batch_that_lies_about_its_records_is_an_error_and_alone(kind: s
 
 @pytest.mark.spark
 def test_spark_says_which_log_and_offsets_a_lie_has() -> None:
+    from dlog.row_schema import COLUMNS_WITH_HEADERS
     from dlog.spark.access import Access
     from dlog.spark.namespaces import Namespace
     from dlog.spark.plan import LogRange
-    from dlog.spark.schema import COLUMNS_WITH_HEADERS
     from dlog.spark.selection import Selection
 
     with dlog.testing.cluster() as cluster:

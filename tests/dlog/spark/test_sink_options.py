@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql.types import LongType, StructType
 
+from dlog.arrow import ARROW_SCHEMA
 from dlog.recordbatch import Codec
-from dlog.spark.arrow import ARROW_SCHEMA
 from dlog.spark.catalog import insertion_options, with_options
 from dlog.spark.errors import InvalidColumns, InvalidOption
 from dlog.spark.sink.columns import HEADERS_TYPE, SinkColumns

@@ -6,11 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dlog.columns import Columns
-from dlog.headers import encode_headers
-from dlog.position import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
-from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
-from dlog.spark.arrow import (
+from dlog.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
     ROWS_MAX,
@@ -18,7 +14,11 @@ from dlog.spark.arrow import (
     gather,
     to_arrow,
 )
-from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
+from dlog.columns import Columns
+from dlog.headers import encode_headers
+from dlog.position import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
+from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
+from dlog.row_schema import COLUMNS, COLUMNS_WITH_HEADERS
 
 VALUES = [b"a", b"", b"ccc"]
 

@@ -4,14 +4,14 @@ from itertools import product
 
 import pyarrow as pa
 
+from dlog.arrow import to_arrow
+from dlog.arrow_batches import SMALL_BYTES, rows_of
 from dlog.chunk import Chunk
 from dlog.columns import Columns
 from dlog.headers import encode_headers
 from dlog.position import Place
 from dlog.recordbatch import RecordBatch, decode_batch, encode_batch
-from dlog.spark.arrow import to_arrow
-from dlog.spark.arrow_batches import SMALL_BYTES, rows_of
-from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
+from dlog.row_schema import COLUMNS, COLUMNS_WITH_HEADERS
 
 VALUES = [b"a", b"", b"ccc", b"dd"]
 KINDS: tuple[dict[str, list[object]], ...] = (

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from dlog.errors import NoSuchLog
 from dlog.position import Timestamp, Txid
+from dlog.row_schema import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark import batch, micro_batch, tasks
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.errors import (
@@ -44,7 +45,6 @@ from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogEnd, LogRange
-from dlog.spark.schema import COLUMNS, COLUMNS_WITH_HEADERS
 from dlog.spark.selection import Selection
 from dlog.spark.source import DlogSource
 from dlog.spark.tasks import LogPartition

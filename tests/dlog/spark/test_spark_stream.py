@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from dlog.aio import Log
 from dlog.aio.admin import delete_log
-from dlog.spark.arrow import (
+from dlog.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
 )
-from dlog.spark.schema import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS
+from dlog.row_schema import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS
 from ledger.client import LedgerClient
 from tests.dlog.spark.running import QUERY_TIMEOUT_S, into_parquet, stream, wait_until
 

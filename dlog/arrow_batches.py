@@ -13,11 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dlog.chunk import Chunk
-from dlog.headers import Pairs
-from dlog.position import NO_TXID
-from dlog.recordbatch import RecordBatch
-from dlog.spark.arrow import (
+from dlog.arrow import (
     byte_strings,
     header_lists,
     micros_of,
@@ -28,7 +24,11 @@ from dlog.spark.arrow import (
     to_arrow,
     txids,
 )
-from dlog.spark.schema import COLUMNS
+from dlog.chunk import Chunk
+from dlog.headers import Pairs
+from dlog.position import NO_TXID
+from dlog.recordbatch import RecordBatch
+from dlog.row_schema import COLUMNS
 
 SMALL_BYTES: Final = 64 << 10
 """Of the records of an entry; to put larger ones together costs more than it saves."""

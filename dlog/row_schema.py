@@ -1,4 +1,4 @@
-"""Columns of a record in Spark, by name and by Spark's type; for `dlog.spark.arrow` has Arrow's.
+"""Columns of a record in Spark, by name and by Spark's type; for `dlog.arrow` has Arrow's.
 
 Nothing is imported for it: options are checked where there is neither Arrow nor numpy.
 """

@@ -1,9 +1,9 @@
-"""Record batches of a log as Arrow record batches, without touching a record.
+"""Record batches of a log as Arrow record batches, without touching a record: for Spark and tables.
 
 The value column of a record batch is laid out as Arrow's, so its buffers are taken as they
 are; keys and txids likewise. What follows from the place (log, offset, dlsn) is computed in
 columns. Spark compares the schema of the first batch with its own type by type, so
-`ARROW_SCHEMA` here and `SPARK_SCHEMA` (`dlog.spark.schema`) say the same thing twice. Only the
+`ARROW_SCHEMA` here and `SPARK_SCHEMA` (`dlog.row_schema`) say the same thing twice. Only the
 column of headers, which is there if it was asked for, is put together record by record, where a
 batch has any; its type is that of Spark's Kafka source, and it is empty where a record has none
 (decision 60).
@@ -25,7 +25,7 @@ import pyarrow as pa
 from dlog.headers import Pairs
 from dlog.position import NO_TXID, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from dlog.recordbatch import RecordBatch
-from dlog.spark.schema import COLUMNS
+from dlog.row_schema import COLUMNS
 
 ARROW_SCHEMA: Final = pa.schema(
     [
