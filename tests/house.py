@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 518,
     "product lines": 111_800,
-    "test lines": 147_340,
+    "test lines": 147_420,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

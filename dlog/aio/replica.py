@@ -55,6 +55,7 @@ from dlog.errors import (
     LostOwnership,
     NotCaughtUp,
     NotLeader,
+    ObjectStorageUnavailable,
     SnapshotAhead,
     Trimmed,
     text_of,
@@ -208,12 +209,13 @@ class Replica(Generic[M]):
         `NotLeader` of other replicas tells both. *executor*: where the machine is used, by one call
         at a time, instead of on the event loop. *snapshots*: where snapshots are, a directory as
         ``file:///directory`` or object storage as ``s3://BUCKET/PREFIX``, which replicas may share;
-        the newest whole one there is where this begins, else the beginning of the log. *policy*
-        says when they are written. The others are those of `Standby.open`; at *lifeline_host* the
-        leader also takes what others forward.
+        the newest whole one there is where this begins, else the beginning of the log. Object
+        storage that is unavailable is waited for only if the log was truncated: until then this is
+        a standby that has applied nothing. *policy* says when they are written. The others are
+        those of `Standby.open`; at *lifeline_host* the leader also takes what others forward.
 
         Raises `InvalidName`, `InvalidValue`, `NoSuchLog` (with *create* False),
-        `SnapshotsUnusable`, `ArchiveMissing`, what object storage raises, `SnapshotTooNew`,
+        `SnapshotsUnusable`, `ArchiveMissing`, `ObjectStorageRefused`, `SnapshotTooNew`,
         `SnapshotAhead`, `DamagedSnapshot` (again with another *machine*, then), what the machine's
         `restore` raises, and what connecting raises.
         What ends the replica later is `error`; each call raises it."""
@@ -561,7 +563,11 @@ class Replica(Generic[M]):
         try:
             await self._router.listen(self._lifeline_host)
             if self._keeper is not None:
-                await self._keeper.restore_newest()
+                try:
+                    await self._keeper.restore_newest()
+                except ObjectStorageUnavailable as error:
+                    # The log may have everything; if not, it is waited for: `_skip_to_snapshot`.
+                    _log.warning("snapshots_unavailable", log=self.name, error=str(error))
                 await self._keeper.register()
         except BaseException:
             await self._router.close()
@@ -598,8 +604,19 @@ class Replica(Generic[M]):
 
     async def _skip_to_snapshot(self) -> bool:
         """Continue from a snapshot, as the log does not have any more what comes next."""
-        if self._keeper is None or not await self._keeper.restore_newest():
-            return False
+        keeper = self._keeper
+        try:
+            if keeper is None or not await keeper.restore_newest():
+                return False
+        except ObjectStorageUnavailable:
+            assert keeper is not None
+            _log.warning(
+                "replica_waits_for_snapshots",
+                log=self.name,
+                applied=self.applied,
+                snapshots=keeper.uri,
+            )
+            raise
         self._give_up("the log was truncated before this replica had applied it")
         return True
 

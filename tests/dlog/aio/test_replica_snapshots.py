@@ -5,9 +5,9 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -23,6 +23,7 @@ from dlog import (
     DamagedSnapshot,
     InvalidValue,
     LogClosed,
+    NotCaughtUp,
     RequestId,
     SnapshotAhead,
     SnapshotPolicy,
@@ -41,6 +42,7 @@ from dlog.aio.read.handles import consumer
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import read_consumers
 from dlog.archive import object_store
+from dlog.errors import ObjectStorageUnavailable
 from dlog.manifest import Manifest
 from dlog.protocol.archive import is_orphan
 from dlog.protocol.client_table import ClientTable
@@ -57,6 +59,7 @@ from dlog.protocol.snapshot import (
 from dlog.snapshot_store import SnapshotFile, SnapshotStore
 from dlog.testing import AsyncCluster
 from ledger.errors import MetadataUnavailable
+from tests.dlog.archive.s3_server import BUCKET, FaultyS3, s3
 from tests.waiting import PATIENCE_S, eventually, settled, until
 
 LOG = "accounts"
@@ -919,6 +922,66 @@ async def test_a_follower_that_was_overtaken_by_a_truncation_goes_on_from_a_snap
         assert slow._state.machine.restored == 1
         assert interrupted == interruptions
     pool.shutdown()
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    monkeypatch.setattr(object_store, "RETRIES_MAX", 1)  # each pause is longer than the last
+    with s3(monkeypatch, seed=1) as storage:
+        yield storage
+
+
+@pytest.mark.integration
+async def test_a_replica_begins_with_the_log_and_leads_while_object_storage_is_unavailable(
+    storage: FaultyS3, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots, policy = f"s3://{BUCKET}/snapshots", SnapshotPolicy(every_records=10)
+    async with (
+        dlog.testing.cluster() as cluster,
+        opened(cluster, snapshots, policy=policy) as leader,
+    ):
+        await submitted(leader, 4)
+        await leader.snapshot()
+        storage.rate = 1.0
+        await submitted(leader, 20)
+        await until(lambda: "snapshot_failed" in caplog.text)
+        await submitted(leader, 1)
+        assert "snapshots_unavailable" not in caplog.text
+        async with opened(cluster, snapshots, leads=False) as follower:
+            assert "snapshots_unavailable" in caplog.text
+            assert await follower.read(sums, timeout_s=PATIENCE_S) == {"x": 25}
+            await leader.abandon()
+            assert await follower.wait_role("leader", timeout_s=PATIENCE_S)
+            await submitted(follower, 1)
+            with pytest.raises(ObjectStorageUnavailable):
+                await follower.snapshot()
+            storage.rate = 0.0
+            assert await follower.snapshot() == follower.applied
+
+
+@pytest.mark.integration
+async def test_a_replica_whose_log_was_truncated_waits_for_object_storage_and_lets_others_lead(
+    storage: FaultyS3, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots = f"s3://{BUCKET}/snapshots"
+    policy = SnapshotPolicy(every_records=10**9, keep=1, truncate=True)
+    async with dlog.testing.cluster() as cluster, AsyncExitStack() as stack:
+        leader = await stack.enter_async_context(opened(cluster, snapshots, policy=policy))
+        await submitted(leader, 10)
+        assert await leader.snapshot() == await first_offset(cluster) > 0
+        storage.rate = 1.0
+        late = await stack.enter_async_context(opened(cluster, snapshots, leads=False))
+        await until(lambda: "replica_waits_for_snapshots" in caplog.text)
+        with pytest.raises(NotCaughtUp) as caught:
+            await late.read(sums, timeout_s=0.01)
+        assert caught.value.retryable
+        await leader.resign()
+        assert await leader.wait_role("leader", timeout_s=PATIENCE_S)
+        assert (late.role, late.applied) == ("standby", 0)
+        storage.rate = 0.0
+        assert await late.read(sums, timeout_s=PATIENCE_S) == {"x": 10}
+        await leader.close()
+        assert await late.wait_role("leader", timeout_s=PATIENCE_S)
 
 
 async def test_a_replica_without_a_snapshot_does_not_begin_in_the_middle(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dlog.aio.read_barrier import ReadBarrier
 from dlog.aio.replica import Replica
 from dlog.aio.snapshot_keeper import SnapshotKeeper
 from dlog.aio.store import ManifestNode
-from dlog.errors import NotLeader
+from dlog.errors import NotLeader, ObjectStorageUnavailable
 from dlog.position import Record
 from dlog.protocol import replicated_state
 from dlog.protocol.client_table import ClientTable
@@ -282,6 +282,27 @@ def knows_of_what_is_listed_alone(patch: Patch) -> None:
         return []
 
     patch.set(SnapshotKeeper, "_noted", noted)
+
+
+@mutation(
+    "",
+    replicas=True,
+    drawn=False,
+    test=f"{_SNAPSHOTS}::"
+    "test_a_replica_whose_log_was_truncated_waits_for_object_storage_and_lets_others_lead",
+)
+def takes_a_storage_that_is_unavailable_for_an_empty_one(patch: Patch) -> None:
+    """It stops, as the log was truncated, and there seems to be no snapshot. Not drawn: the storage
+    has to be unavailable twice to a replica that begins."""
+    honest = SnapshotKeeper.restore_newest
+
+    async def restore_newest(self: SnapshotKeeper) -> bool:
+        try:
+            return await honest(self)
+        except ObjectStorageUnavailable:
+            return False
+
+    patch.set(SnapshotKeeper, "restore_newest", restore_newest)
 
 
 @mutation(
