@@ -155,6 +155,8 @@ class Gateway:
             self.access,
             cluster_id=namespace.instance,
             defaults=self._options.topics,
+            security_protocol=("SASL_" if self.authenticator.is_on else "")
+            + ("SSL" if required else "PLAINTEXT"),
             offsets_log=offsets_log,
         )
         self.coordinator = GroupCoordinator(

@@ -14,6 +14,7 @@ from dlog.kafka.log_requests import NO_TRANSACTIONS
 from dlog.kafka.membership import Membership
 from dlog.kafka.protocol.gateways import GatewayView
 from dlog.kafka.protocol.topics import (
+    CONFIG_TYPES,
     NO_ID,
     InvalidTopic,
     NoSuchTopic,
@@ -21,6 +22,7 @@ from dlog.kafka.protocol.topics import (
     TopicRecord,
     TopicTable,
     log_settings_of,
+    new_log_of,
     quorum_of,
     topic_configs_of,
 )
@@ -36,7 +38,6 @@ _DEFAULT: Final = -1
 _NOBODY: Final = -1
 _SET, _DELETE = 0, 1
 _CONFIG_OF_TOPIC, _CONFIG_DEFAULT, _CONFIG_OF_BROKER = 1, 5, 4
-_STRING: Final = 2
 _ALL_TOPICS_VERSION: Final = 1
 """From here on an empty list of topics is none, and null is all."""
 _COORDINATOR_LISTS_VERSION: Final = 4
@@ -61,11 +62,14 @@ class TopicRequests:
         *,
         cluster_id: str,
         defaults: TopicDefaults,
+        security_protocol: str,
         offsets_log: Callable[[str], str],
     ) -> None:
-        """*offsets_log*: the log whose leader coordinates a group."""
+        """*security_protocol*: what clients set to connect. *offsets_log*: the log whose leader
+        coordinates a group."""
         self._topics, self._led, self._membership = topics, led, membership
         self._access, self._cluster_id, self._defaults = access, cluster_id, defaults
+        self._security_protocol = security_protocol
         self._offsets_log = offsets_log
         self._producer_ids: list[int] = []
 
@@ -116,7 +120,7 @@ class TopicRequests:
         except NoSuchTopic:
             if not (may_create and self._defaults.auto_create):
                 raise
-        self._access.check(session.identity, Permission.ADD, name)
+        self._access.check(session.identity, Permission.ADD, new_log_of(name))
         try:
             return await self._topics.create(name, self._defaults.partitions, {})
         except TopicExists:  # another gateway was faster
@@ -247,7 +251,7 @@ class TopicRequests:
         if topic.assignments:
             sentence = "gateways lead by a rule; create the topic without an assignment of replicas"
             raise KafkaRefusal(ErrorCode.invalid_replica_assignment, sentence)
-        self._access.check(session.identity, Permission.ADD, topic.name)
+        self._access.check(session.identity, Permission.ADD, new_log_of(topic.name))
         configs = {each.name: each.value for each in topic.configs}
         settings = {
             **quorum_of(topic.name, topic.replication_factor),
@@ -292,7 +296,7 @@ class TopicRequests:
         results: list[Values] = []
         for topic in request.body.topics:
             try:
-                self._access.check(session.identity, Permission.ADD, topic.name)
+                self._access.check(session.identity, Permission.ADD, new_log_of(topic.name))
                 await self._topics.grow(topic.name, topic.count, dry=request.body.validate_only)
             except InvalidTopic as error:
                 refusal = KafkaRefusal(ErrorCode.invalid_partitions, str(error))
@@ -322,11 +326,12 @@ class TopicRequests:
     async def _configs(self, resource: Entity, session: ClientSession) -> list[Values]:
         wanted = resource.configuration_keys
         if resource.resource_type == BROKER_RESOURCE:
-            values = {
+            default = {
                 "auto.create.topics.enable": str(self._defaults.auto_create).lower(),
                 "num.partitions": str(self._defaults.partitions),
             }
-            source, read_only, default = _CONFIG_OF_BROKER, True, values
+            values = {**self._addresses(resource.resource_name), **default}
+            source, read_only = _CONFIG_OF_BROKER, True
         elif resource.resource_type == TOPIC_RESOURCE:
             topic = await self._topics.find(resource.resource_name)
             self._check_read(topic, session)
@@ -341,13 +346,20 @@ class TopicRequests:
                 "name": name,
                 "value": value,
                 "read_only": read_only,
-                "config_source": _CONFIG_DEFAULT if value == default[name] else source,
-                "config_type": _STRING,
+                "config_source": _CONFIG_DEFAULT if value == default.get(name) else source,
+                "config_type": CONFIG_TYPES[name],
                 "documentation": None,
             }
             for name, value in values.items()
             if wanted is None or name in wanted
         ]
+
+    def _addresses(self, broker: str) -> dict[str, str]:
+        """Return the settings that say where *broker* listens; none of one that is not there."""
+        found = [each for each in self._membership.listed if str(each.node_id) == broker]
+        if not found:
+            return {}
+        return {"advertised.listeners": f"{self._security_protocol}://{found[0].address}"}
 
     async def incremental_alter_configs(
         self, request: WireRequest, session: ClientSession

@@ -31,7 +31,7 @@ from dlog.kafka.protocol.topics import (
     check_topic,
     next_producer_ids,
 )
-from dlog.names import LOGS_PATH, check_name
+from dlog.names import LOGS_PATH, check_name, is_own
 from dlog.settings import LogSettings, parse_settings
 from ledger.errors import BadVersion, LogError, NodeExists, NoSuchNode
 from ledger.log_events import get_logger, now_ms
@@ -131,6 +131,8 @@ class TopicStore:
             raise TopicExists(name)
         if len(set(logs)) != len(logs):
             raise InvalidTopic(name, "a log cannot be two of its partitions")
+        if is_own(name) and name in logs:
+            raise InvalidTopic(name, "the log of this name is dlog's own; choose another name")
         for log in logs:
             check_name(log)
             claimed = table.claims(log)

@@ -12,13 +12,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 from joserfc import jwt
 from joserfc.jwk import ECKey
@@ -421,6 +424,88 @@ def compaction(bench: Bench) -> str:
     raise Failed("a compacted topic was created")
 
 
+NOT_OFFERED: Final = {
+    "test_create_describe_delete_acls": "grants are dlog's",
+    "test_elect_leaders": "gateways lead by a rule",
+    "test_describe_log_dirs": "bookies have the disks",
+    "test_alter_replica_log_dirs": "bookies have the disks",
+    "test_describe_metadata_quorum": "metadata are in ZooKeeper",
+    "test_alter_partition_reassignments": "gateways lead by a rule",
+    "test_list_partition_reassignments": "gateways lead by a rule",
+    "test_describe_topic_partitions": "an API of Kafka 4",
+    "test_describe_topic_partitions_pagination": "an API of Kafka 4",
+    "test_kafka_version_infer": "it infers Kafka 3.8 from the APIs, and is told 4.0",
+    "test_transactional_producer_messages": "no transactions",
+    "test_transactional_producer_offsets": "no transactions",
+    "test_ssl_handshake": "it starts a broker of its own",
+    "test_legacy_kafka_client_ssl": "it starts a broker of its own",
+}
+"""Tests of kafka-python's own suite that cannot pass here, and why."""
+_EXTERNAL: Final = """
+class ExternalService:
+    def __init__(self, host, port): pass
+    def open(self): pass
+    def close(self): pass
+class SpawnedService: pass
+"""
+"""A module of the suite that its source archive lacks, as far as a broker that runs needs it."""
+
+
+def kafka_python_suite(bench: Bench) -> str:
+    """The integration tests of kafka-python itself, which know how to use a broker that runs."""
+    suite = _source_archive(bench, "kafka-python")
+    (suite / "test/__init__.py").touch()
+    (suite / "test/service.py").write_text(_EXTERNAL)
+    environment = {
+        "KAFKA_URI": f"kafka://{bench.bootstrap.split(',')[0]}",
+        "KAFKA_VERSION": "4.0.0",  # with a lower one it wants a ZooKeeper
+        "KAFKA_ROOT": str(suite),
+        "PYTHONPATH": str(suite),
+    }
+    report = bench.directory / "kafka-python.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
+    command += ["--rootdir", str(suite), "--timeout", "60", f"--junitxml={report}"]
+    command += [str(suite / "test/integration")]
+    with ExitStack() as stack:
+        for name, value in environment.items():
+            stack.enter_context(_set(name, value))
+        with suppress(Failed):  # what failed is in the report
+            bench.run(command)
+    if not report.exists():
+        raise Failed("its tests were not run")
+    passed, failed, skipped = 0, set[str](), 0
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = case.attrib["name"].partition("[")[0]
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    if unforeseen := failed - set(NOT_OFFERED):
+        raise Failed(f"{passed} tests passed; failed: {', '.join(sorted(unforeseen))}")
+    if not passed:
+        raise Failed("no test passed")
+    reasons = sorted({NOT_OFFERED[name] for name in failed})
+    return f"{passed} passed, {skipped} skipped; {len(failed)} fail: {'; '.join(reasons)}"
+
+
+def _source_archive(bench: Bench, package: str) -> Path:
+    """Return where the source archive of the installed version of *package* lies unpacked."""
+    wanted = f"{package}=={version(package)}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    bench_files = bench.directory / package
+    try:
+        bench.run([*command, "--no-binary", package, "--dest", str(bench_files), wanted])
+    except Failed as error:
+        raise PeerMissing(f"pip cannot fetch the sources of {wanted}") from error
+    [archive] = bench_files.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(bench_files, filter="data")
+    [unpacked] = (each for each in bench_files.iterdir() if each.is_dir())
+    return unpacked
+
+
 @contextmanager
 def _running(command: Sequence[str], said: object) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=said, stderr=said)  # type: ignore[call-overload]
@@ -456,6 +541,7 @@ ROWS: Final[dict[str, tuple[str, Callable[[Bench], str]]]] = {
     "versions": ("kafka-broker-api-versions", api_versions),
     "connect": ("Kafka Connect", connect),
     "spark": ("Spark's Kafka source and sink", spark),
+    "kafka-python": ("kafka-python's own integration tests", kafka_python_suite),
     "sasl": ("console tools with passwords and tokens", sasl),
     "transactions": ("a transactional producer", transactions),
     "compaction": ("a compacted topic", compaction),
@@ -470,9 +556,9 @@ def version_of(row: str) -> str:
         found = re.search(r"Version (\S+)", said)
         return found[1] if found else "?"
     if row == "spark":
-        from importlib.metadata import version
-
         return f"PySpark {version('pyspark')}"
+    if row == "kafka-python":
+        return version(row)
     return VERSION
 
 

@@ -4,8 +4,9 @@
 
 The record names the logs, so nothing rests on how they are called. A topic that is made with one
 partition has a log of its own name; one with n has `name-0` to `name-(n-1)`. One that grows keeps
-its first logs. A log that no record names is a topic of one partition, if its name is one of a
-topic and not of dlog's own.
+its first logs. Names of logs that begin with an underscore are dlog's own, so the logs of such a
+topic begin with `kafka/` instead. A log that no record names is a topic of one partition, if its
+name is one of a topic and not of dlog's own.
 
 Pure.
 """
@@ -13,6 +14,7 @@ Pure.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final, Self
 from uuid import UUID
 
@@ -33,6 +35,8 @@ NO_ID: Final = UUID(int=0)
 """Of a topic without a record."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _COPIES_MAX: Final = 16
+_BESIDE_OWN: Final = "kafka/"
+"""Before the name of a topic that would be one of dlog's own logs; no topic has a slash."""
 
 
 class InvalidTopic(CallerError):
@@ -53,13 +57,18 @@ def why_no_topic(name: str) -> str | None:
     """Return why no topic can be called *name*; None: it can."""
     if not _LEGAL.fullmatch(name):
         return "use letters, digits, dots, underscores and hyphens"
-    if len(name) > NAME_CHARACTERS_MAX:
-        return f"it has {len(name)} characters, {NAME_CHARACTERS_MAX} are allowed"
+    allowed = NAME_CHARACTERS_MAX - (len(_BESIDE_OWN) if is_own(name) else 0)
+    if len(name) > allowed:
+        return f"it has {len(name)} characters, {allowed} are allowed"
     if name.startswith("."):
         return "no log has a name that begins with a dot"
-    if is_own(name):
-        return "names that begin with an underscore are for dlog's own logs"
     return None
+
+
+def new_log_of(name: str) -> str:
+    """Return what the logs of a new topic *name* are called, or begin with: grants for creating it
+    are grants for them."""
+    return _BESIDE_OWN + name if is_own(name) else name
 
 
 def check_topic(name: str) -> str:
@@ -122,7 +131,8 @@ class TopicRecord:
     ) -> Self:
         """Raises `InvalidTopic`."""
         check_partitions(check_topic(name), partitions)
-        logs = (name,) if partitions == 1 else tuple(f"{name}-{i}" for i in range(partitions))
+        log = new_log_of(name)
+        logs = (log,) if partitions == 1 else tuple(f"{log}-{i}" for i in range(partitions))
         return cls(name=name, id=id_, logs=logs, created_ms=now_ms, settings=settings)
 
     def grown(self, partitions: int) -> Self:
@@ -134,7 +144,8 @@ class TopicRecord:
             raise InvalidTopic(
                 self.name, f"it has {len(self.logs)} partitions, which can only become more"
             )
-        more = tuple(f"{self.name}-{index}" for index in range(len(self.logs), partitions))
+        log = new_log_of(self.name)
+        more = tuple(f"{log}-{index}" for index in range(len(self.logs), partitions))
         return replace(self, logs=self.logs + more)
 
     def encode(self) -> bytes:
@@ -180,7 +191,10 @@ class TopicTable:
         self._loose = {
             log
             for log in logs
-            if log not in claimed and log not in self.records and why_no_topic(log) is None
+            if log not in claimed
+            and log not in self.records
+            and why_no_topic(log) is None
+            and not is_own(log)
         }
 
     def find(self, name: str) -> TopicRecord | None:
@@ -224,6 +238,33 @@ def next_producer_ids(value: bytes | None) -> tuple[int, bytes]:
 
 _UNLIMITED: Final = -1
 _MS: Final = 1000
+
+
+class ConfigType(IntEnum):
+    """What a setting's value is, as DescribeConfigs says it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+CONFIG_TYPES: Final[Mapping[str, ConfigType]] = {
+    "advertised.listeners": ConfigType.STRING,
+    "auto.create.topics.enable": ConfigType.BOOLEAN,
+    "cleanup.policy": ConfigType.LIST,
+    "compression.type": ConfigType.STRING,
+    "max.message.bytes": ConfigType.INT,
+    "message.timestamp.type": ConfigType.STRING,
+    "min.insync.replicas": ConfigType.INT,
+    "num.partitions": ConfigType.INT,
+    "retention.bytes": ConfigType.LONG,
+    "retention.ms": ConfigType.LONG,
+    "segment.bytes": ConfigType.INT,
+    "segment.ms": ConfigType.LONG,
+}
+"""Of all that DescribeConfigs returns, of topics and brokers."""
 
 
 def log_settings_of(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -73,7 +73,7 @@ async def test_what_no_topic_can_be_is_refused_with_a_sentence() -> None:
     async with serving() as (_, admin):
         compacted = NewTopic("t", 1, 1, config={"cleanup.policy": "compact"})
         await refused(admin.create_topics([compacted]), "INVALID_CONFIG", "never compacted")
-        await refused(admin.create_topics([NewTopic("_t", 1, 1)]), "TOPIC_EXCEPTION", "underscore")
+        await refused(admin.create_topics([NewTopic(".t", 1, 1)]), "TOPIC_EXCEPTION", "a dot")
         assigned = NewTopic("t", 1, replica_assignment=[[0]])
         await refused(
             admin.create_topics([assigned]), "INVALID_REPLICA_ASSIGNMENT", "without an assignment"
@@ -124,6 +124,8 @@ async def test_settings_of_a_broker_are_shown_and_others_refused() -> None:
         broker = ConfigResource(ResourceType.BROKER, str(running.membership.node_id))
         described = await done(admin.describe_configs([broker]))
         assert described["num.partitions"].value == "4"
+        assert described["advertised.listeners"].value == f"PLAINTEXT://{running.address}"
+        assert described["advertised.listeners"].is_read_only
         nothing = ConfigResource(ResourceType.TOPIC, "nothing")
         await refused(admin.describe_configs([nothing]), "UNKNOWN_TOPIC_OR_PART")
 

@@ -144,6 +144,16 @@ async def test_a_log_that_got_a_name_of_a_deleted_topic_meanwhile_stays() -> Non
         assert (await store.find("orders")).logs == ("orders",), "it is a topic of its own"
 
 
+async def test_a_log_of_dlog_becomes_no_topic_of_its_name() -> None:
+    async with ledgers() as connected:
+        store = TopicStore(connected)
+        with pytest.raises(InvalidTopic, match="dlog's own"):
+            await store.adopt("_audit", ["_audit"])
+        created = await store.create("_audit", 1, {})
+        assert created.logs == ("kafka/_audit",)
+        assert await store.find("_audit") == created
+
+
 async def test_a_log_that_is_created_as_its_topic_is_deleted_goes_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

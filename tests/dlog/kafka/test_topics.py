@@ -18,6 +18,7 @@ from dlog.kafka.protocol.topics import (
     quorum_of,
     topic_configs_of,
 )
+from dlog.names import check_new_name
 from dlog.settings import LogSettings, parse_settings
 from ledger.errors import DamagedMetadata
 
@@ -42,12 +43,21 @@ def test_a_topic_that_grows_keeps_its_logs() -> None:
         topic("greetings", 3).grown(2)
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "a" * 249])
+def test_the_logs_of_a_topic_are_never_named_as_those_of_dlog() -> None:
+    assert topic("_schemas").logs == ("kafka/_schemas",)
+    assert topic("_schemas").grown(2).logs == ("kafka/_schemas", "kafka/_schemas-1")
+    assert topic("__x", 2).logs == ("kafka/__x-0", "kafka/__x-1")
+    for log in topic("_" * 243, 10_000).logs:
+        check_new_name(log)
+    assert TopicTable((), ["_audit"]).find("_audit") is None
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "a" * 249, "_" * 243])
 def test_names_of_kafka_are_names_of_topics(name: str) -> None:
     assert check_topic(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "ä", "a b", "a" * 250, ".", "..", ".a", "_own", "a\n"])
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "a b", "a" * 250, "_" * 244, ".", ".a", "a\n"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopic):
         check_topic(name)
