@@ -35,13 +35,16 @@ __all__ = [
     "log_info",
     "log_settings",
     "plan_truncation",
+    "rebuild_table",
     "rename_log",
     "reset_consumer",
     "seal_log",
     "slowest_consumer",
+    "table_info",
     "truncate_log",
     "update_settings",
     "verify_log",
+    "verify_table",
     "watch_logs",
 ]
 
@@ -70,6 +73,9 @@ truncate_log = _blocking(admin.truncate_log)
 seal_log = _blocking(admin.seal_log)
 delete_log = _blocking(admin.delete_log)
 archive_log = _blocking(admin.archive_log)
+table_info = _blocking(admin.table_info)
+verify_table = _blocking(admin.verify_table)
+rebuild_table = _blocking(admin.rebuild_table)
 verify_log = _blocking(admin.verify_log)
 audit_namespace = _blocking(admin.audit_namespace)
 

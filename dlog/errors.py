@@ -721,6 +721,67 @@ class ObjectsOwnedElsewhere(RemoteError):
         self.log, self.storage, self.places = log, storage, places
 
 
+class TableBehind(StorageError):
+    """The table of a log lacks records that the log has not any more."""
+
+    def __init__(self, log: str, end: int, first: int) -> None:
+        super().__init__(
+            f"log {log!r}: its table ends at offset {end}, and the log begins at {first}: the "
+            "records between were truncated before they were in the table. Let retention wait for "
+            f"longer than archiving; 'dlog table rebuild {log}' begins the table again there"
+        )
+        self.log, self.end, self.first_offset = log, end, first
+
+
+class TableDiverged(StorageError):
+    """The table has records of another copy of the namespace."""
+
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: its table is of another copy or another state of this namespace: "
+            f"{reason}. If this is the one to keep: dlog table rebuild {log}"
+        )
+        self.log, self.reason = log, reason
+
+
+class TableFull(StorageError):
+    def __init__(self, log: str, files: int) -> None:
+        super().__init__(
+            f"log {log!r}: its table has {files} files, and no room for more; 'dlog table rebuild "
+            f"{log}' writes it again in larger ones"
+        )
+        self.log, self.files = log, files
+
+
+class NoSuchTable(StorageError):
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r} has no table, or none yet: set archive_table to parquet, and run the "
+            "archiver ('dlog log archive')"
+        )
+        self.log = log
+
+
+class DamagedTable(StorageError):
+    """Rows of a table cannot be read; the records are in the log, unless it was truncated."""
+
+    def __init__(self, log: str, where: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: {where} of its table is lost or damaged: {reason}; 'dlog table rebuild "
+            f"{log}' writes the table again. Without the option 'table' the log itself is read"
+        )
+        self.log, self.where, self.reason = log, where, reason
+
+
+class TableMissing(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"the table of log {log!r} needs a library that is not installed: "
+            "pip install 'dlog-ledgers[table]'"
+        )
+        self.log = log
+
+
 class ArchiveMissing(CallerError):
     def __init__(self, storage: str) -> None:
         super().__init__(

@@ -775,6 +775,7 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         local_keep_ms=round(settings.local_keep_s * 1000),
         archive_after_bytes=settings.archive_after_bytes,
         local_keep_bytes=settings.local_keep_bytes,
+        archive_table=settings.archive_table,
     )
 
 
@@ -799,4 +800,5 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         local_keep_s=node.local_keep_ms / 1000,
         archive_after_bytes=node.archive_after_bytes,
         local_keep_bytes=node.local_keep_bytes,
+        archive_table=node.archive_table,
     )

@@ -227,6 +227,9 @@ ARCHIVED_SEGMENTS: Final = METRICS.tally(
 ARCHIVED_BYTES: Final = METRICS.tally(
     "dlog_archived_bytes_total", "Bytes of objects that segments were copied to."
 )
+TABLE_ROWS: Final = METRICS.tally(
+    "dlog_table_rows_total", "Rows that were added to tables of logs in object storage."
+)
 RELEASED_SEGMENTS: Final = METRICS.tally(
     "dlog_released_segments_total",
     "Segments that left the bookies, as their objects were verified.",

@@ -55,6 +55,7 @@ STORAGE_URI: Final = re.compile(
 """A prefix or a directory is always named, so that objects of others are never beside those of a
 log."""
 STORAGE_CHARS_MAX: Final = 512
+TABLES: Final = ("", "parquet", "parquet:none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,9 @@ class LogSettings:
     local_keep_bytes: int = 0
     """Keep copied segments on bookies up to so many payload bytes, the newest, unless they are
     older than `local_keep_s` says."""
+    archive_table: str = ""
+    """Keep archived records as a table beside the objects, too: "parquet", files by day of the
+    records' timestamps; "parquet:none", not by day. Empty: no table. Needs `archive`."""
 
     def __post_init__(self) -> None:
         for name in (name for name in _WITH_UNITS if isinstance(getattr(self, name), str)):
@@ -142,9 +146,21 @@ class LogSettings:
             _check_type(name, seconds, int | float)
             if not (seconds == 0 or _SECOND_MIN <= seconds <= LIMIT_MAX):
                 raise InvalidSettings(name, seconds, "use 0 for no limit, or a millisecond or more")
+        self._check_table()
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSettings(name, getattr(self, name), "use true or false")
+
+    def _check_table(self) -> None:
+        if self.archive_table not in TABLES:
+            allowed = " or ".join(TABLES[1:])
+            raise InvalidSettings("archive_table", self.archive_table, f"use {allowed}")
+        if self.archive_table and not self.archive:
+            reason = "a table is beside the objects of a log: set archive too"
+            raise InvalidSettings("archive_table", self.archive_table, reason)
+        if self.archive_table and self.encrypt_with:
+            reason = "records of an encrypted log would leave it in plain text; it has no table"
+            raise InvalidSettings("archive_table", self.archive_table, reason)
 
 
 def parse_settings(values: Mapping[str, object], base: LogSettings | None = None) -> LogSettings:
@@ -289,5 +305,6 @@ _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "local_keep_s": _settled(duration_s),
     "archive_after_bytes": _settled(size_bytes),
     "local_keep_bytes": _settled(size_bytes),
+    "archive_table": _text,
 }
 SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 DEMO = ("dlog/demo/", "dlog/cli/demo.py")
-SPARK = ("dlog/spark/", "dlog/arrow", "dlog/local/", *DEMO)
+TABLE = ("dlog/arrow", "dlog/archive/table_files.py")
+SPARK = ("dlog/spark/", "dlog/local/", *DEMO)
 OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests", "_typeshed"}
 """And what a type checker brings along."""
 DISTRIBUTIONS = {
@@ -82,6 +83,7 @@ def imported(*folders: str) -> dict[str, set[str]]:
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
     extras = (None, "spark", "demo", "tls", "console", "encryption", "otel", "kafka", "archive")
     core, spark, demo, tls, console, encryption, otel, kafka, archive = map(declared, extras)
+    table = declared("table")
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -95,6 +97,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         and not (name in demo and user.startswith(DEMO))
         and not (name in otel and user == "dlog/spans.py")
         and not (name in archive and user == "dlog/archive/object_store.py")
+        and not (name in table and user.startswith(TABLE))
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -116,6 +119,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("kafka").keys() <= imported("dlog").keys()
     assert declared("otel").keys() <= imported("dlog").keys()
     assert declared("archive").keys() <= imported("dlog/archive").keys()
+    assert declared("table").keys() <= imported("dlog/archive").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests", "examples").keys()
 

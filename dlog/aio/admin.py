@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dlog.aio.handle import opening
+from dlog.aio.maintain import table as tables
 from dlog.aio.maintain.archive import ArchiveProgress, ArchiveReport
 from dlog.aio.maintain.archive import archive_log as archive
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
 from dlog.aio.maintain.lifecycle import check_level, create, drop, rename, seal
+from dlog.aio.maintain.table import TableCheck, TableReport
 from dlog.aio.maintain.trim import Before, Keep, plan, truncate
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, mark_faults, verify
 from dlog.aio.namespace_connection import connect, connected
@@ -36,6 +38,7 @@ from dlog.position import Start
 from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
+from dlog.protocol.table import Table, archived_end, table_storage
 from dlog.settings import LogSettings, parse_settings
 from ledger.errors import MetadataDenied
 from ledger.ledger_owner import RENAMED_PATH
@@ -53,6 +56,9 @@ __all__ = [
     "LogInfo",
     "LogTail",
     "LogWatch",
+    "TableCheck",
+    "TableInfo",
+    "TableReport",
     "TailTracker",
     "TrimPlan",
     "VerifyProgress",
@@ -71,13 +77,16 @@ __all__ = [
     "log_settings",
     "log_tail",
     "plan_truncation",
+    "rebuild_table",
     "rename_log",
     "reset_consumer",
     "seal_log",
     "slowest_consumer",
+    "table_info",
     "truncate_log",
     "update_settings",
     "verify_log",
+    "verify_table",
     "watch_logs",
 ]
 
@@ -94,6 +103,20 @@ class LogInfo:
     def records(self) -> int:
         """How many records can be read."""
         return self.tail.next_offset - self.tail.first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A log's table, and how far it is behind what is archived."""
+
+    log: str
+    storage: str
+    """URI of the folder with its files."""
+    table: Table
+    log_first: int
+    """The first offset that the log still has."""
+    waiting: int
+    """How many archived records are not in it yet."""
 
 
 async def create_log(
@@ -371,6 +394,53 @@ async def archive_log(
         node = ManifestNode(ledgers.store, name)
         return await archive(
             ledgers, node, now_ms=now_ms, at_once=at_once, claim=claim, on_progress=on_progress
+        )
+
+
+async def table_info(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> TableInfo:
+    """Return what the manifest of a log's table says, and what is archived behind it.
+
+    Raises `InvalidName`, `NoSuchLog`, `NoSuchTable`, `TableDiverged`, `ArchiveMissing`,
+    `ObjectStorageUnavailable`, `ObjectStorageRefused`, `MalformedObject`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest, table = await tables.read_table(ledgers, ManifestNode(ledgers.store, name))
+    waiting = max(0, archived_end(manifest) - table.end)
+    return TableInfo(name, table_storage(manifest), table, manifest.first_offset, waiting)
+
+
+async def verify_table(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> TableCheck:
+    """Read all files of a log's table, and check that each offset is in them once: 16 bytes of
+    memory for each. What is wrong is in the result. Raises as `table_info`, and `TableMissing`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        return await tables.verify_table(ledgers, ManifestNode(ledgers.store, name))
+
+
+async def rebuild_table(
+    name: str, *, later: bool = False, uri: str | None = None, client: Ledgers | None = None
+) -> TableReport:
+    """Write the table of a log again, from its first record on: one that was truncated leaves the
+    table. *later*: the archiver writes it. Until it is written, readers find the rest in the log;
+    those that are at work find the old files for a day.
+
+    Raises as `table_info`, `InvalidSettings` if the log has no `archive_table`, `TableMissing`, and
+    `ObjectsOwnedElsewhere`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        manifest, _ = await node.read()
+        incarnation = manifest.incarnation
+        node.follow(incarnation)
+        await tables.reset_table(ledgers, node, incarnation=incarnation, now_ms=now_ms)
+        if later:
+            return TableReport()
+        return await tables.extend_table(
+            ledgers, node, incarnation=incarnation, now_ms=now_ms, at_once=True
         )
 
 

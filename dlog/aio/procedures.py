@@ -8,7 +8,7 @@ from dlog.aio.port import Ledgers
 from dlog.archive import object_store, segment_index
 from dlog.archive.object_format import encode_owner, parse_owner
 from dlog.archive.object_store import ObjectFolder
-from dlog.protocol import actions, object_owner
+from dlog.protocol import actions, object_owner, table
 from dlog.protocol.object_owner import ObjectOwner
 from dlog.protocol.segment_index import ReadIndex, WriteIndex
 from ledger.metastore import uri
@@ -78,6 +78,12 @@ def on_ledgers(ledgers: Ledgers) -> Perform:
                 return await _swap_owner(object_store.open_folder(storage), seen, owner)
             case object_owner.DeleteOwner(storage):
                 await object_store.open_folder(storage).delete_mark()
+            case table.ReadTable(storage):
+                return _table(await object_store.open_folder(storage).read_mark())
+            case table.SwapTable(storage, seen, now):
+                expected = None if seen is None else table.encode_table(seen)
+                folder = object_store.open_folder(storage)
+                return _table(await folder.swap_mark(expected, table.encode_table(now)))
             case ReadIndex(log, run):
                 return await segment_index.read_run(log, run)
             case WriteIndex():
@@ -89,6 +95,10 @@ def on_ledgers(ledgers: Ledgers) -> Perform:
         return None
 
     return perform
+
+
+def _table(manifest: bytes | None) -> table.Table | None:
+    return None if manifest is None else table.parse_table(manifest)
 
 
 def _parsed(mark: bytes | None) -> ObjectOwner | None:

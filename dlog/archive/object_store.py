@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 from dlog.errors import ArchiveMissing, ObjectStorageRefused, ObjectStorageUnavailable
+from dlog.protocol.table import TABLE
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -40,6 +41,8 @@ ABORT_S: Final = 5.0
 STORES_MAX: Final = 16
 MARK: Final = ".owner"
 """Ends the name of the mark beside a log's folder."""
+TABLE_MARK: Final = ".json"
+"""Ends that of the mark beside a table's folder: its manifest."""
 _swapping: Final = threading.Lock()
 """Locks of files keep out other processes only."""
 
@@ -68,7 +71,8 @@ class ObjectFolder(Protocol):
         """Delete the object; no error if there is none."""
 
     async def names(self) -> list[str]:
-        """Return the names of all objects, sorted; the storage may not list the newest yet."""
+        """Return the names of all objects, sorted, also of those in folders within: then with that
+        folder's name. The storage may not list the newest yet."""
 
     async def read_mark(self) -> bytes | None:
         """Return the mark beside the folder, as it is now; None: there is none."""
@@ -91,9 +95,21 @@ class _Folder:
     def __init__(self, storage: str) -> None:
         self.storage = storage
         root, _, self._folder = storage.rpartition("/")
+        self._mark_name = self._folder + (TABLE_MARK if self._folder.endswith(TABLE) else MARK)
         self._store = _store_at(root)
         split = urlsplit(storage)
         self._directory = Path(unquote(split.path)) if split.scheme == "file" else None
+
+    def read_now(self, name: str, bytes_range: range) -> bytes | None:
+        from obstore import get_range
+
+        start, stop = bytes_range.start, bytes_range.stop
+        try:
+            return bytes(get_range(self._store, self._path(name), start=start, end=stop))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(f"reading {name}", error) from error
 
     async def put(self, name: str, chunks: AsyncGenerator[bytes, None]) -> None:
         from obstore import put_async
@@ -168,7 +184,7 @@ class _Folder:
         names: list[str] = []
         try:
             async for batch in obstore.list(self._store, prefix=self._folder):
-                names += [str(meta["path"]).rpartition("/")[2] for meta in batch]
+                names += [str(meta["path"])[len(self._folder) + 1 :] for meta in batch]
         except FileNotFoundError:
             return []
         except Exception as error:
@@ -182,7 +198,7 @@ class _Folder:
         from obstore import get_async
 
         try:
-            answer = await get_async(self._store, self._folder + MARK)
+            answer = await get_async(self._store, self._mark_name)
             data = bytes(await answer.bytes_async())
         except FileNotFoundError:
             return None, {}
@@ -197,7 +213,7 @@ class _Folder:
         from obstore import exceptions, put_async
 
         if self._directory is not None:
-            path = self._directory.with_name(self._folder + MARK)
+            path = self._directory.with_name(self._mark_name)
             try:
                 return await asyncio.to_thread(_swap_file, path, seen, mark)
             except OSError as error:
@@ -207,7 +223,7 @@ class _Folder:
             return there
         mode: Literal["create"] | UpdateVersion = "create" if there is None else version
         try:
-            await put_async(self._store, self._folder + MARK, mark, mode=mode, use_multipart=False)
+            await put_async(self._store, self._mark_name, mark, mode=mode, use_multipart=False)
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError):
             return await self.read_mark()
         except Exception as error:
@@ -218,7 +234,7 @@ class _Folder:
         from obstore import delete_async
 
         try:
-            await delete_async(self._store, self._folder + MARK)
+            await delete_async(self._store, self._mark_name)
         except FileNotFoundError:
             return
         except Exception as error:
@@ -311,8 +327,11 @@ def _store_at(root: str) -> "ObjectStore":
 
 
 def _sync(directory: Path, name: str) -> None:
-    for path in (directory / name, directory, directory.parent):
+    path = directory / name
+    while path != directory.parent:
         _sync_path(path)
+        path = path.parent
+    _sync_path(path)
 
 
 def _sync_path(path: Path) -> None:

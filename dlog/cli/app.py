@@ -53,6 +53,12 @@ Needs 'dlog-ledgers[kafka]'. See docs/kafka.md.""",
         "Apply retention, finish deletions, remove leaked ledgers.",
     ),
     "archiver": ("archiver", "Move sealed segments of logs to object storage."),
+    "table": (
+        "table",
+        """Archived records of a log as a table of Parquet files: show, list, verify, write again.
+
+Needs 'dlog-ledgers[table]'. See docs/tables.md.""",
+    ),
     "ledger": ("ledger", "Inspect ledgers, the segments that logs are made of; recover one."),
     "bookie": (
         "bookie.app",

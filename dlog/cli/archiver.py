@@ -110,5 +110,7 @@ def _show_pass(done: "ArchiverPass", *, as_json: bool) -> None:
     for report in done.reports:
         for failure in report.failures:
             warn(f"log {report.log!r}, segment {failure.segment}: {failure.error}")
+        if report.table_error is not None:
+            warn(f"log {report.log!r}, its table: {report.table_error}")
     for trouble in done.troubles:
         warn(f"{trouble.what}: {trouble.error}")

@@ -28,6 +28,7 @@ from dlog.protocol.edits import add_objects, check_incarnation, check_living, le
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from dlog.protocol.object_owner import DeleteOwner, ReadOwner, hold_objects
 from dlog.protocol.segment_index import LISTED_MAX, ReadIndex, is_orphan_index
+from dlog.protocol.table import delete_table, table_storage
 from ledger.errors import NoSuchLedger
 from ledger.protocol.procedure import Steps
 
@@ -256,6 +257,7 @@ def delete_all_objects(node: ManifestSteps, manifest: Manifest) -> Steps[None]:
     if not manifest.storage or (yield from ReadOwner(manifest.storage)) is None:
         return
     yield from hold_objects(node, manifest.incarnation)
+    yield from delete_table(table_storage(manifest))
     for name in (yield from ListObjects(manifest.storage)):
         yield from DeleteObject(manifest.storage, name)
     yield from DeleteOwner(manifest.storage)

@@ -366,6 +366,7 @@ class SettingsNode(_message.Message):
     LOCAL_KEEP_MS_FIELD_NUMBER: _builtins.int
     ARCHIVE_AFTER_BYTES_FIELD_NUMBER: _builtins.int
     LOCAL_KEEP_BYTES_FIELD_NUMBER: _builtins.int
+    ARCHIVE_TABLE_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
@@ -394,6 +395,8 @@ class SettingsNode(_message.Message):
     local_keep_ms: _builtins.int
     archive_after_bytes: _builtins.int
     local_keep_bytes: _builtins.int
+    archive_table: _builtins.str
+    """parquet, parquet:none; empty: no table"""
     def __init__(
         self,
         *,
@@ -418,10 +421,11 @@ class SettingsNode(_message.Message):
         local_keep_ms: _builtins.int = ...,
         archive_after_bytes: _builtins.int = ...,
         local_keep_bytes: _builtins.int = ...,
+        archive_table: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "archive", b"archive", "archive_after_bytes", b"archive_after_bytes", "archive_after_ms", b"archive_after_ms", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "local_keep_bytes", b"local_keep_bytes", "local_keep_ms", b"local_keep_ms", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "archive", b"archive", "archive_after_bytes", b"archive_after_bytes", "archive_after_ms", b"archive_after_ms", "archive_table", b"archive_table", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "local_keep_bytes", b"local_keep_bytes", "local_keep_ms", b"local_keep_ms", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

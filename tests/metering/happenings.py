@@ -514,7 +514,7 @@ async def an_archiver_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> Non
         async with cluster.client() as client:
             async with await Log.open("archived", client=client) as log:
                 await log.append(PAYLOAD)
-            settings = LogSettings(archive=f"file://{directory}/objects")
+            settings = LogSettings(archive=f"file://{directory}/objects", archive_table="parquet")
             # By itself: the cluster of these happenings stays at its level.
             await ManifestNode(client.store, "archived").edit(
                 lambda manifest: replace(manifest, settings=settings)

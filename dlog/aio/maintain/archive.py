@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dlog import metrics
+from dlog.aio.maintain.table import TableReport, extend_table
 from dlog.aio.port import Ledgers
 from dlog.aio.procedures import on_ledgers
 from dlog.aio.read.segments import opened
@@ -66,6 +67,20 @@ class ArchiveReport:
     failures: list[ArchiveFailure] = field(default_factory=list)
     waiting: int = 0
     """Segments that are due and were not tried, after failures."""
+    table: TableReport = field(default_factory=TableReport)
+    """What was added to the log's table, if it has one."""
+    table_error: LogError | None = None
+    """Why the table was not extended; nothing else depends on it."""
+
+    @property
+    def did_something(self) -> bool:
+        done = self.archived or self.released or self.orphans or self.failed
+        return bool(done or self.table.rows or self.table.orphans)
+
+    @property
+    def failed(self) -> int:
+        """How many segments could not be archived or released, and the table not extended."""
+        return len(self.failures) + (self.table_error is not None)
 
     @property
     def bytes(self) -> int:
@@ -140,7 +155,46 @@ async def archive_log(
         with suppress(LogError):  # the next time
             look = protocol.orphan_objects(node.steps, incarnation=incarnation, delete=True)
             report.orphans = len(await run(look, perform))
+    if manifest.settings.archive_table:
+        await _extend_table(
+            ledgers,
+            node,
+            report,
+            incarnation,
+            now_ms,
+            at_once=at_once,
+            orphans=orphans,
+            paced=paced,
+        )
     return report
+
+
+async def _extend_table(
+    ledgers: Ledgers,
+    node: ManifestNode,
+    report: ArchiveReport,
+    incarnation: str,
+    now_ms: Callable[[], int],
+    *,
+    at_once: bool,
+    orphans: bool,
+    paced: Paced | None,
+) -> None:
+    try:
+        report.table = await extend_table(
+            ledgers,
+            node,
+            incarnation=incarnation,
+            now_ms=now_ms,
+            at_once=at_once,
+            orphans=orphans,
+            paced=paced,
+        )
+    except NoSuchLog:
+        raise
+    except LogError as error:
+        report.table_error = error
+        _log.warning("table_not_extended", log=node.log, error=str(error))
 
 
 async def _release(

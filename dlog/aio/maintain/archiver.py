@@ -58,8 +58,8 @@ class ArchiverPass:
 
     @property
     def failures(self) -> int:
-        """How many segments could not be archived or released."""
-        return sum(len(report.failures) for report in self.reports)
+        """How many segments could not be archived or released, and tables not extended."""
+        return sum(report.failed for report in self.reports)
 
 
 class Archiver(PassRunner[ArchiverPass]):
@@ -92,7 +92,7 @@ class Archiver(PassRunner[ArchiverPass]):
             if report is None:
                 continue
             logs += 1
-            if report.archived or report.released or report.orphans or report.failures:
+            if report.did_something:
                 reports.append(report)
         for trouble in troubles:
             _log.warning("archiver_trouble", what=trouble.what, error=str(trouble.error))

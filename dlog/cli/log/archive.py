@@ -36,6 +36,10 @@ REPORT: "Final[View[ArchiveReport]]" = View(
         ],
     ),
     json_column("waiting", lambda report: report.waiting),
+    Column("table_rows", lambda report: report.table.rows, "table rows added"),
+    json_column(
+        "table_error", lambda report: str(report.table_error) if report.table_error else None
+    ),
 )
 
 
@@ -49,7 +53,10 @@ def archive(
     log: LogName,
     now: Annotated[
         bool,
-        typer.Option("--now", help="Archive all sealed segments, whatever archive_after_s says."),
+        typer.Option(
+            "--now",
+            help="Archive all sealed segments, and add them to the table, however young or few.",
+        ),
     ] = False,
     claim: Annotated[
         bool,
@@ -65,8 +72,9 @@ def archive(
 
     The settings of the log say where to (archive), from which age on (archive_after_s), and for how
     long bookies keep their copies (local_keep_s). Each object is read back before the log refers to
-    it, and once more before the ledger is deleted. May be interrupted and repeated. Exits with 1 if
-    a segment could not be archived: it stays where it is."""
+    it, and once more before the ledger is deleted. A log with a table (archive_table) has its rows
+    added then. May be interrupted and repeated. Exits with 1 if a segment could not be archived: it
+    stays where it is; or if the table could not be extended."""
 
     async def command() -> bool:
         from dlog.aio.admin import archive_log
@@ -92,6 +100,8 @@ def archive(
             warn(f"segment {failure.segment}: {failure.error}")
         if report.waiting:
             warn(f"{counted(report.waiting, 'more segment')} not tried after these failures")
-        return not report.failures
+        if report.table_error is not None:
+            warn(f"its table: {report.table_error}")
+        return not report.failed
 
     run_check(uri, command())

@@ -81,3 +81,42 @@ def test_an_archiver_looks_after_all_logs_that_have_object_storage(shell: CliShe
     assert "looked after 1 log: 0 segments archived" in shell.run("archiver", "run", "--once")
     shell.refused("archiver", "run", "--rate", "-1", code=2)
     shell.refused("archiver", "run", "--interval", "0", code=2)
+
+
+@pytest.mark.spark
+def test_a_table_is_shown_listed_verified_and_rebuilt(shell: CliShell, tmp_path: Path) -> None:
+    assert "set archive_table to parquet" in shell.invoke("table", "show", "a").stderr
+    shell.run("log", "settings", "set", "a", "archive_table=parquet")
+    assert shell.json("log", "archive", "a", "--now")["table_rows"] == 30
+    shown = shell.json("table", "show", "a")
+    assert (shown["first"], shown["end"], shown["waiting"], shown["log_first"]) == (0, 30, 0, 0)
+    listed = shell.json("table", "files", "a")
+    assert sum(each["rows"] for each in listed) == 30
+    lines = shell.run("table", "files", "a").splitlines()
+    assert lines == [each["uri"] for each in listed]
+    assert all(Path(line.removeprefix("file://")).exists() for line in lines)
+    assert shell.json("table", "verify", "a")["healthy"] is True
+    assert "bytes" in shell.run("table", "show", "a")
+    shell.run("log", "truncate", "a", "--before", "15")
+    assert shell.json("table", "rebuild", "a")["rows"] == 15
+    assert shell.json("table", "show", "a")["first"] == 15
+    Path(shell.run("table", "files", "a").splitlines()[0].removeprefix("file://")).unlink()
+    damaged = shell.invoke("table", "verify", "a")
+    assert damaged.exit_code == 1
+    assert "does not exist" in damaged.stderr
+    assert "rows" in shell.run("table", "rebuild", "a", "--later")
+    assert shell.json("table", "show", "a")["waiting"] == 15
+
+
+@pytest.mark.spark
+def test_a_table_that_cannot_be_extended_is_told_and_is_the_exit_code(
+    shell: CliShell, tmp_path: Path
+) -> None:
+    shell.run("log", "settings", "set", "a", "archive_table=parquet")
+    shell.run("log", "archive", "a")
+    (path,) = (tmp_path / "objects").glob("*.json")
+    path.write_bytes(b"damaged")
+    report = shell.json("log", "archive", "a", code=1)
+    assert "the manifest of its table" in report["table_error"]
+    assert "its table:" in shell.invoke("log", "archive", "a").stderr
+    assert shell.invoke("archiver", "run", "--once").exit_code == 1

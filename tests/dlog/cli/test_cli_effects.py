@@ -37,6 +37,9 @@ ARGUMENTS: Final = {
     "kafka topic list": "",
     "kafka topic describe": "flights",
     "kafka user list": "",
+    "table show": "flights",
+    "table files": "flights",
+    "table verify": "flights",
     "ledger list": "",
     "ledger show": "{ledger}",
     "ledger read": "{ledger}",
@@ -54,8 +57,12 @@ ARGUMENTS: Final = {
     "debug bundle": "--out {directory}/bundle.tar.gz",
 }
 """Of each command that reads a cluster."""
-FAILS: Final = frozenset({"leader show", "leader wait", "replica verify", "bookie status"})
-"""They have asked the store, and then there is nobody to ask: no leader, replica or operator."""
+FAILS: Final = frozenset(
+    {"leader show", "leader wait", "replica verify", "bookie status"}
+    | {"table show", "table files", "table verify"}
+)
+"""They have asked the store, and there is nobody more to ask: no leader, replica, operator, table.
+"""
 
 
 class RefusingStore:
