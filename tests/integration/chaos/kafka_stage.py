@@ -102,8 +102,8 @@ class KafkaStage(Stage):
         self.kafka = KafkaHistory(PARTITIONS)
         self.kafka.broken = self.history.broken
         self.groups = sorted({client.group for client in self.clients if client.group})
-        self.returns: dict[str, float] = dict.fromkeys(self.groups, 0.0)
-        """The longest time in which each group read again once a fault was over."""
+        self.returns: dict[str, float] = defaultdict(float)
+        """The longest time, by fault, in which a group read again once that was over."""
         self._bug = bug
         self._ports: list[int] = []
         self._logs: list[str] = []
@@ -387,7 +387,7 @@ class KafkaStage(Stage):
                 if group not in returned and f"group {group}" not in still:
                     returned.add(group)
                     waited = self._moved[f"group {group}"] - since
-                    self.returns[group] = max(self.returns[group], waited)
+                    self.returns[what] = max(self.returns[what], waited)
             return not still or bool(self.kafka.broken)
 
         try:
@@ -470,8 +470,8 @@ class KafkaStage(Stage):
         super().report()
         for what, count in sorted(self._told.items()):
             print(f"  {count:6}  {what}")
-        for group, longest in self.returns.items():
-            print(f"group {group} read again at most {longest:.2f} s after a fault was over")
+        for what, longest in sorted(self.returns.items(), key=lambda pair: -pair[1]):
+            print(f"{longest:6.2f} s until all groups read again, at most, after {what}")
 
 
 def java_clients() -> str:
