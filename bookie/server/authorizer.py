@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from bookie.server.metadata_lookups import LedgerLookups, Owned, Owners, follow
+from bookie.server.metadata_lookups import LedgerLookups, Owned, Owners
 from ledger.errors import DamagedMetadata
 from ledger.ids import LedgerId
 from ledger.ledger_owner import RENAMED_PATH
@@ -41,7 +41,7 @@ from ledger.quorum import holds
 from ledger.repair_marks import LOCKS, RepairLock, read_lock
 from ledger.requests import AddRun, Status
 from ledger.security.access import ACCESS, NEEDED, Grant, Permission, Rules, allowed
-from ledger.security.documents import read_rules
+from ledger.security.documents import follow, read_rules
 from ledger.security.names import Identity
 
 OWNERS_MAX: Final = 65_536

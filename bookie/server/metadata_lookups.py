@@ -1,7 +1,7 @@
 """Lookups in the metadata store that a bookie makes on behalf of its clients.
 
 That is whether a ledger exists that was never here (`MadeLedgers`), and which log it belongs to
-(`Owners`, for the authorizer and for quotas); and `follow` keeps up with nodes that change.
+(`Owners`, for the authorizer and for quotas).
 
 Bounded: so many questions at once, so many that wait, so long for an answer and for a turn; and a
 store that did not answer is not asked again for a while, so that nobody waits for it with each
@@ -10,14 +10,14 @@ ledger. What waits here holds up the adds to all ledgers that come on the same s
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from hmac import compare_digest
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookie.server.unknown_ledger_policy import UnknownLedgerPolicy
-from ledger.errors import DamagedMetadata, LogError, MetadataError, NoSuchLedger, NoSuchNode
+from ledger.errors import DamagedMetadata, LogError, NoSuchLedger, NoSuchNode
 from ledger.feature_level import OWNERS
 from ledger.feature_level_upgrade import read_held
 from ledger.ids import LedgerId
@@ -32,11 +32,8 @@ from ledger.ledger_owner import (
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.port import MetadataStore, Watch
 from ledger.requests import Status
 
-REFRESH_S: Final = 30.0
-RETRY_S: Final = 0.5
 ASKING_MAX: Final = 32
 WAITING_MAX: Final = 1000
 TURN_S_MAX: Final = 1.0
@@ -48,50 +45,6 @@ TOLD_S: Final = 1.0
 _ALWAYS: Final = float("-inf")
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
-
-
-async def follow(
-    store: MetadataStore,
-    paths: Sequence[str],
-    changed: Callable[[Collection[str]], Awaitable[None]],
-) -> None:
-    """Call *changed* with those of *paths* that changed; at first with all of them, as one may have
-    changed before it was watched, and every `REFRESH_S` in any case, then with none. While the
-    store is out of reach it is called again. Until cancelled."""
-    watches = {path: store.watch(path) for path in paths}
-    changes = {path: _changed(watch) for path, watch in watches.items()}
-    due: Collection[str] = tuple(paths)
-    try:
-        while True:
-            await _until_done(changed, due)
-            await asyncio.wait(
-                changes.values(), timeout=REFRESH_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            due = [path for path, change in changes.items() if change.done()]
-            for path in due:
-                changes[path].result()
-                changes[path] = _changed(watches[path])
-    finally:
-        for change in changes.values():
-            change.cancel()
-        for watch in watches.values():
-            watch.close()
-
-
-async def _until_done(
-    changed: Callable[[Collection[str]], Awaitable[None]], due: Collection[str]
-) -> None:
-    while True:
-        try:
-            await changed(due)
-        except MetadataError:
-            await asyncio.sleep(RETRY_S)
-        else:
-            return
-
-
-def _changed(watch: Watch) -> "asyncio.Future[None]":
-    return asyncio.ensure_future(watch.changed())
 
 
 class MadeLedgers:

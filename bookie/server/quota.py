@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from bookie.server.authorizer import ConnectionAuthorizer
-from bookie.server.metadata_lookups import Owned, Owners, follow
+from bookie.server.metadata_lookups import Owned, Owners
 from ledger.errors import DamagedMetadata
 from ledger.ledger_owner import RENAMED_PATH
 from ledger.log_events import get_logger
@@ -24,7 +24,7 @@ from ledger.manager import LedgerStore
 from ledger.metastore.ops import INSTANCE
 from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun
-from ledger.security.documents import read_quotas
+from ledger.security.documents import follow, read_quotas
 from ledger.security.names import Identity
 from ledger.security.quotas import NS, QUOTAS, QuotaBuckets, QuotaTable
 

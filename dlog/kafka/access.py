@@ -6,24 +6,20 @@ certificate, so it asks for each client what bookies would ask.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Collection
 from typing import Final, Generic
 
 from kio.schema.errors import ErrorCode
 
 from dlog.kafka.errors import KafkaRefusal
-from ledger.errors import DamagedMetadata, MetadataUnavailable
+from ledger.errors import DamagedMetadata
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
 from ledger.security.access import ACCESS, ANYTHING, NEEDED, Permission, Role, Rules, allowed
-from ledger.security.documents import D, read_document
-from ledger.tasks import is_cancelled
+from ledger.security.documents import D, follow, read_document
 
 KNOWN_MAX: Final = 65_536
 """Answers that are remembered until the grants change."""
-REFRESH_S: Final = 60.0
-RETRY_S: Final = 1.0
 _log = get_logger(__name__)
 
 
@@ -42,7 +38,8 @@ class DocumentFollower(Generic[D]):
         """Raises `MetadataUnavailable`, `DamagedMetadata`."""
         self.value = await read_document(self._store, self._path, self._kind)
         self._changed()
-        self._following = asyncio.create_task(self._follow(), name=f"follow {self._path}")
+        following = follow(self._store, (self._path,), self._read)
+        self._following = asyncio.create_task(following, name=f"follow {self._path}")
 
     async def close(self) -> None:
         """Idempotent."""
@@ -50,32 +47,15 @@ class DocumentFollower(Generic[D]):
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
-    async def _follow(self) -> None:
-        with closing(self._store.watch(self._path)) as watch:
-            while True:
-                try:
-                    async with asyncio.timeout(REFRESH_S):
-                        await watch.changed()
-                except TimeoutError:
-                    pass
-                except asyncio.CancelledError:
-                    if is_cancelled():
-                        raise
-                    return  # the store was closed
-                await self._read()
-
-    async def _read(self) -> None:
-        while True:
-            try:
-                value = await read_document(self._store, self._path, self._kind)
-            except (MetadataUnavailable, DamagedMetadata) as error:  # what was read last counts
-                _log.warning("document_not_read", path=self._path, error=str(error))
-                await asyncio.sleep(RETRY_S)
-            else:
-                if value != self.value:
-                    self.value = value
-                    self._changed()
-                return
+    async def _read(self, _: Collection[str]) -> None:
+        try:
+            value = await read_document(self._store, self._path, self._kind)
+        except DamagedMetadata as error:  # what was read last counts
+            _log.error("document_not_read", path=self._path, reason=str(error))
+            return
+        if value != self.value:
+            self.value = value
+            self._changed()
 
 
 class GatewayAccess:

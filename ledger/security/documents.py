@@ -1,19 +1,23 @@
 """What operators set for a whole namespace: its grants, and its quotas.
 
-Each is one value, in one node of the metadata store, whose ACLs say who may change it.
+Each is one value, in one node of the metadata store, whose ACLs say who may change it. `follow`
+keeps up with nodes that change, these and others.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-from ledger.errors import BadVersion, NodeExists, NoSuchNode
+from ledger.errors import BadVersion, MetadataError, NodeExists, NoSuchNode
 from ledger.log_events import now_ms
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, Watch
 from ledger.security.access import ACCESS, Rules
 from ledger.security.quotas import QUOTAS, Quotas
 
 CHANGE_TRIES_MAX: Final = 10
+REFRESH_S: Final = 30.0
+RETRY_S: Final = 0.5
 
 
 class Document(Protocol):
@@ -95,3 +99,47 @@ async def change_quotas(
 ) -> bool:
     """Return whether *change* made a difference. Raises as `change_document`."""
     return await change_document(store, QUOTAS, Quotas, change, by=by)
+
+
+async def follow(
+    store: MetadataStore,
+    paths: Sequence[str],
+    changed: Callable[[Collection[str]], Awaitable[None]],
+) -> None:
+    """Call *changed* with those of *paths* that changed; at first with all of them, as one may have
+    changed before it was watched, and every `REFRESH_S` in any case, then with none. While the
+    store is out of reach it is called again. Until cancelled."""
+    watches = {path: store.watch(path) for path in paths}
+    changes = {path: _changed(watch) for path, watch in watches.items()}
+    due: Collection[str] = tuple(paths)
+    try:
+        while True:
+            await _until_done(changed, due)
+            await asyncio.wait(
+                changes.values(), timeout=REFRESH_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            due = [path for path, change in changes.items() if change.done()]
+            for path in due:
+                changes[path].result()
+                changes[path] = _changed(watches[path])
+    finally:
+        for change in changes.values():
+            change.cancel()
+        for watch in watches.values():
+            watch.close()
+
+
+async def _until_done(
+    changed: Callable[[Collection[str]], Awaitable[None]], due: Collection[str]
+) -> None:
+    while True:
+        try:
+            await changed(due)
+        except MetadataError:
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
+
+
+def _changed(watch: Watch) -> "asyncio.Future[None]":
+    return asyncio.ensure_future(watch.changed())
