@@ -17,6 +17,9 @@ PATIENCE_S: Final = 30.0
 """How long a test waits for what ought to happen at once."""
 SESSION_S: Final = 60.0
 """A session that shall not end by itself, however long the machine stands still."""
+TEST_S: Final = 240.0
+"""For what ends by itself, however slowly: less than a test has (`timeout` of pytest), so that the
+test fails, and not the process that runs it."""
 TURNS_MAX: Final = 100_000
 """Turns of an event loop after which it is busy for ever."""
 

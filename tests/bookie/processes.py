@@ -14,9 +14,10 @@ from bookie.command import IDENTITY_LOST
 from ledger.errors import LogError, NoNamespace
 from ledger.metastore import check_store_there
 from tests.namespaces import make
+from tests.waiting import TEST_S
 
 READY = re.compile(r"bookie (\S+) is ready on (\S+)")
-START_S_MAX = 60.0
+START_S_MAX = TEST_S
 ROOT = Path(__file__).parents[2]
 
 

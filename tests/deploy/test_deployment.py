@@ -19,6 +19,7 @@ from dlog.cli.app import app
 from ledger.security.certificates import Security, own_name
 from ledger.security.settings import TlsMode, TlsSettings
 from tests.bookie.processes import START_S_MAX, bookie
+from tests.waiting import TEST_S
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -62,7 +63,7 @@ def module(name: str) -> Any:
 
 def output(*command: object) -> str:
     done = subprocess.run(
-        [str(each) for each in command], capture_output=True, text=True, check=False, timeout=60
+        [str(each) for each in command], capture_output=True, text=True, check=False, timeout=TEST_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -402,7 +403,7 @@ def test_the_chart_wants_to_be_told_its_namespace() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TEST_S,
     )
     assert done.returncode != 0
     assert "uri is needed" in done.stderr

@@ -9,10 +9,10 @@ from dlog.process_settings import ProcessSettings
 from dlog.settings import SETTING_NAMES
 from dlog.testing import cluster
 from tests.simulation.mutations import MUTATIONS
+from tests.waiting import TEST_S
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "docs" / "ancestor.md").read_text()
-DEADLINE_S = 20
 
 
 def test_every_proof_that_the_table_names_exists() -> None:
@@ -50,8 +50,8 @@ def test_a_read_of_an_empty_log_ends_and_one_that_waits_is_ended_by_closing() ->
 
         thread = threading.Thread(target=wait_for_ever)
         thread.start()
-        assert waits.wait(DEADLINE_S)
+        assert waits.wait(TEST_S)
         reader.close()
-        thread.join(DEADLINE_S)
+        thread.join(TEST_S)
         assert not thread.is_alive()
         assert ended

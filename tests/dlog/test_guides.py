@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import TEST_S
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 RUNNER = """
@@ -41,7 +43,7 @@ def test_the_examples_of_the_guide_do_what_they_say(guide: str, asserts_min: int
         input=code,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TEST_S,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

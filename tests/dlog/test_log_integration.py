@@ -14,11 +14,11 @@ from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.settings import LogSettings
 from tests.patience import PATIENT
+from tests.waiting import TEST_S
 from tests.zookeeper import fresh_uri
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 60
 Scenario = Callable[[LocalCluster], Awaitable[None]]
 
 WRITER = """
@@ -53,7 +53,7 @@ def metadata(request: pytest.FixtureRequest) -> str | None:
 def run(directory: Path, metadata: str | None, scenario: Scenario) -> None:
     async def main() -> None:
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(TEST_S),
             LocalCluster(directory, bookies=3, zookeeper=metadata) as cluster,
         ):
             await scenario(cluster)

@@ -22,7 +22,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 120
 COMMANDS = 300
 KILLS = (70, 190)
 """In the middle of these commands."""
@@ -83,7 +82,6 @@ async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(
 ) -> None:
     """With S3 some requests are refused (503), broken, or done without an answer."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         storage = None
         snapshots = f"file://{tmp_path}/snapshots"
         if kept == "s3":
@@ -141,7 +139,6 @@ async def test_nothing_is_lost_or_done_twice_when_leaders_are_killed(
 
 async def test_the_log_waits_for_a_replica_without_snapshots_until_it_dies(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
 
         async def begun(name: str, snapshots: str | None) -> Member:
@@ -185,7 +182,6 @@ async def test_forwarded_commands_are_done_once_though_one_leader_after_the_othe
     tmp_path: Path, *, tls: bool
 ) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         running = LocalCluster(tmp_path / "cluster", tls=tls)
         cluster = await stack.enter_async_context(running)
         members: list[Member] = []

@@ -26,7 +26,7 @@ from ledger.quorum import Quorum
 from ledger.security.settings import TlsSettings
 from ledger.transport.operator import BookieOperator
 from tests.patience import PATIENT
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, TEST_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper]
 
@@ -39,7 +39,7 @@ def told(cluster: LocalCluster, *command: str) -> "subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TEST_S,
     )
 
 
@@ -118,7 +118,7 @@ async def nodes_are_for_their_maker_alone(uri: str, tls: TlsSettings) -> None:
         certfile=tls.cert,
         keyfile=tls.key,
     )
-    stranger.start(timeout=30)
+    stranger.start(timeout=PATIENCE_S)
     try:
         for path in ("/guarded", "/guarded/logs", "/guarded/logs/orders"):
             with pytest.raises(NoAuthError):

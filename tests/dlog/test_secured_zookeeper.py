@@ -68,7 +68,7 @@ from tests.bookie.server.operations import (
 from tests.certificates import certificate, put
 from tests.ledger.serving import add
 from tests.patience import PATIENT
-from tests.waiting import PATIENCE_S, SESSION_S, eventually
+from tests.waiting import PATIENCE_S, SESSION_S, TEST_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper]
 
@@ -159,7 +159,7 @@ async def dlog(tls: TlsSettings, *words: str, uri: str = "", fails: bool = False
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TEST_S,
     )
     assert (done.returncode != 0) is fails, done.stderr
     printed: str = done.stderr if fails else done.stdout

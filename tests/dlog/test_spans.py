@@ -18,7 +18,7 @@ from dlog.aio import Log
 from dlog.aio.namespace_connection import connect
 from dlog.errors import EpochChanged
 from dlog.testing import AsyncCluster
-from tests.waiting import SESSION_S
+from tests.waiting import TEST_S
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 
 @pytest.mark.integration
 def test_a_program_that_does_not_trace_loads_nothing_of_opentelemetry() -> None:
-    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=SESSION_S)
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=TEST_S)
 
 
 def test_half_loaded_modules_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
+from tests.waiting import TEST_S
 from tests.zookeeper import fresh_uri
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 90
 HAND_OVER_S = 0.2
 HAND_OVERS = 5
 HAND_OVERS_MAX = 20
@@ -73,7 +73,7 @@ def test_leadership_is_handed_over_in_no_time_and_passes_on_when_a_leader_dies(
 ) -> None:
     async def scenario() -> tuple[list[float], float]:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+            await stack.enter_async_context(asyncio.timeout(TEST_S))
             cluster = await stack.enter_async_context(LocalCluster(tmp_path, zookeeper=metadata))
             leader = await stack.enter_async_context(member(cluster.uri))
             follower = await stack.enter_async_context(member(cluster.uri))

@@ -20,7 +20,7 @@ from dlog.testing.memory_disk import MemoryDisk
 from ledger.errors import MetadataUnavailable
 from ledger.quorum import Quorum
 from tests.patience import patient_campaign
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, TEST_S, until
 
 ROOT = Path(__file__).parents[2]
 TWO = LogSettings(quorum=Quorum(ensemble=2, write=2, ack=2))
@@ -256,7 +256,7 @@ def test_an_installed_dlog_brings_its_fixture(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TEST_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

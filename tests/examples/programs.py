@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.waiting import SESSION_S
+from tests.waiting import SESSION_S, TEST_S
 
 ROOT = Path(__file__).parents[2]
-LINE_S = 60.0
 
 
 class Program:
@@ -26,7 +25,7 @@ class Program:
     async def hear(self, word: str = "") -> str:
         """Return the next line that it prints, which must contain *word*."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(LINE_S):
+        async with asyncio.timeout(TEST_S):
             line = (await self.process.stdout.readline()).decode().strip()
         assert word in line, f"{line!r}, and not {word!r}"
         return line
@@ -37,7 +36,7 @@ class Program:
     async def interrupt(self) -> tuple[int, str]:
         """Press Ctrl-C; return the exit status and what it said about it."""
         self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(LINE_S):
+        async with asyncio.timeout(TEST_S):
             _, errors = await self.process.communicate()
         assert self.process.returncode is not None
         return self.process.returncode, errors.decode()

@@ -24,8 +24,6 @@ from tests.waiting import PATIENCE_S, SESSION_S, eventually
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 120
-
 
 class Client:
     """Sends each request to any of the services until one of them answers it."""
@@ -62,7 +60,6 @@ async def test_a_repeated_post_has_one_effect_when_the_leading_service_is_killed
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
         services = {}
         for _ in range(3):
@@ -148,7 +145,6 @@ async def test_a_repeated_post_has_one_effect_when_the_leading_worker_is_killed(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path))
         server = await stack.enter_async_context(
             server_process(cluster.uri, "examples.accounts_gunicorn")
@@ -201,7 +197,6 @@ async def test_a_replica_that_was_opened_before_the_fork_says_so_in_the_worker(
         "    replica.read(len)\n"
     )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
         cluster = await stack.enter_async_context(LocalCluster(tmp_path / "cluster"))
         server = await stack.enter_async_context(
             server_process(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import TEST_S
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
@@ -18,7 +20,7 @@ def test_it_says_what_it_is_for_and_how_it_is_used(name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TEST_S,
         check=True,
     )
     assert f"python -m examples.{name}" in done.stdout

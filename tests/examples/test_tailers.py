@@ -12,17 +12,17 @@ from dlog.aio import Log
 from dlog.aio.admin import consumer_info, create_log, delete_log
 from dlog.local.cluster import LocalCluster
 from tests.examples.programs import program
+from tests.waiting import TEST_S
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 90
 ORDERS = 3000
 
 
 def on_a_cluster(tmp_path: Path, scenario: Callable[[str], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(TEST_S),
             LocalCluster(tmp_path / "cluster") as cluster,
         ):
             await scenario(cluster.uri)

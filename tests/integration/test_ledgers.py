@@ -12,11 +12,10 @@ from ledger import LedgerClient, LedgerState
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.writer import LedgerWriter
 from tests.patience import PATIENT
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, TEST_S, until
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 120
 Scenario = Callable[[LocalCluster, LedgerClient], Awaitable[None]]
 
 
@@ -33,7 +32,7 @@ async def connected(cluster: LocalCluster) -> AsyncIterator[LedgerClient]:
 def run(directory: Path, metadata: str | None, scenario: Scenario, *, bookies: int = 3) -> None:
     async def main() -> None:
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(TEST_S),
             LocalCluster(directory, bookies=bookies, zookeeper=metadata) as cluster,
             connected(cluster) as client,
         ):

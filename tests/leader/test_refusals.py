@@ -9,10 +9,9 @@ from leader.record import CandidateRecord
 from leader.refusals import STACKS_MAX, LifelineAddress, Refusals
 from ledger.metastore import open_store
 from tests.patience import patient_campaign
-from tests.waiting import eventually
+from tests.waiting import TEST_S, eventually
 
 LOG = "flights"
-DEADLINE_S = 20
 HERE = "this stack"
 ELSEWHERE = LifelineAddress("10.0.0.7", 4711, b"secret", "another stack")
 
@@ -77,24 +76,23 @@ def test_a_network_stack_keeps_its_name() -> None:
 
 
 async def test_a_candidate_whose_predecessor_died_unwatched_leads_before_its_session_ends() -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        dead, store = (
-            await open_store("memory://refusals"),
-            await open_store("memory://refusals"),
-        )
-        lifeline = Lifeline.open("127.0.0.1")
-        lifeline.close()
-        node = CandidateRecord("dead", 0, lifeline.address).encode()
-        prefix = f"{leaders_path(LOG)}/dead-"
-        await dead.create(prefix, node, ephemeral=True, sequential=True)
-        term = await patient_campaign(store, LOG)
-        assert not dead.session.lost.is_set()
-        await term.resign()
+    dead, store = (
+        await open_store("memory://refusals"),
+        await open_store("memory://refusals"),
+    )
+    lifeline = Lifeline.open("127.0.0.1")
+    lifeline.close()
+    node = CandidateRecord("dead", 0, lifeline.address).encode()
+    prefix = f"{leaders_path(LOG)}/dead-"
+    await dead.create(prefix, node, ephemeral=True, sequential=True)
+    term = await patient_campaign(store, LOG)
+    assert not dead.session.lost.is_set()
+    await term.resign()
 
 
 def test_a_candidate_of_another_machine_with_a_loopback_address_is_left_in_peace() -> None:
     async def scenario() -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(TEST_S):
             other, store = await open_store("memory://peace"), await open_store("memory://peace")
             lifeline = Lifeline.open("127.0.0.1")
             lifeline.close()

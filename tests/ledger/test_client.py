@@ -21,9 +21,7 @@ from ledger.errors import (
 )
 from ledger.ids import EntryId, LedgerId
 from tests.ledger.local_bookies import local_bookies
-from tests.waiting import PATIENCE_S
-
-DEADLINE_S = 60
+from tests.waiting import PATIENCE_S, TEST_S
 
 
 def payloads(count: int) -> list[bytes]:
@@ -31,7 +29,7 @@ def payloads(count: int) -> list[bytes]:
 
 
 async def test_what_was_added_is_read_back_in_order_after_the_close() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         ids = await asyncio.gather(*(writer.add(p) for p in payloads(500)))
@@ -46,7 +44,7 @@ async def test_what_was_added_is_read_back_in_order_after_the_close() -> None:
 
 async def test_nothing_keeps_an_entry_alive_that_its_reader_has_dropped() -> None:
     """Also before garbage is looked for: the memory of an answer is to be used again at once."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(bytes(300_000))
@@ -66,7 +64,7 @@ async def test_nothing_keeps_an_entry_alive_that_its_reader_has_dropped() -> Non
 
 
 async def test_the_length_counts_every_entry_from_its_add_on() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         writer = await (await cluster.client()).create()
         first = writer.add(b"abc")
         assert (writer.last_add_pushed, writer.length) == (0, 3)
@@ -79,7 +77,7 @@ async def test_the_length_counts_every_entry_from_its_add_on() -> None:
 
 @pytest.mark.parametrize("sizes", [(5, 3, 2), (4, 2, 2), (3, 1, 1)])
 async def test_a_striped_ledger_reads_back_whole(sizes: tuple[int, int, int]) -> None:
-    async with local_bookies(5) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(5) as cluster:
         client = await cluster.client()
         writer = await client.create(Quorum(*sizes))
         for payload in payloads(50):
@@ -95,7 +93,7 @@ async def test_a_striped_ledger_reads_back_whole(sizes: tuple[int, int, int]) ->
 
 async def test_a_tail_sees_each_entry_soon_after_it_was_confirmed_without_a_later_one() -> None:
     """The explicit LAC of an idle writer; no control records."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client, other = await cluster.client(), await cluster.client()
         writer = await client.create()
         tail = await other.open_no_recovery(writer.ledger_id)
@@ -108,7 +106,7 @@ async def test_a_tail_sees_each_entry_soon_after_it_was_confirmed_without_a_late
 
 
 async def test_the_last_add_confirmed_is_found_although_one_bookie_lags() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         late = cluster.of(writer.metadata.last_fragment.bookies[0])
@@ -121,7 +119,7 @@ async def test_the_last_add_confirmed_is_found_although_one_bookie_lags() -> Non
 
 
 async def test_with_too_few_bookies_the_last_add_confirmed_is_an_error() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         reader = await client.open_no_recovery(writer.ledger_id)
@@ -134,7 +132,7 @@ async def test_with_too_few_bookies_the_last_add_confirmed_is_an_error() -> None
 
 
 async def test_nothing_acknowledged_is_above_what_bookies_are_said_to_hold() -> None:
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client = await cluster.client()
         writer = await client.create()
         reader = await client.open_no_recovery(writer.ledger_id)
@@ -153,7 +151,7 @@ async def test_nothing_acknowledged_is_above_what_bookies_are_said_to_hold() -> 
 
 
 async def test_what_is_stored_is_told_before_it_is_confirmed_and_can_be_read_once_it_is() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         for bookie in cluster.bookies:
@@ -173,7 +171,7 @@ async def test_what_is_stored_is_told_before_it_is_confirmed_and_can_be_read_onc
 
 
 async def test_a_tail_ends_when_the_ledger_is_closed() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"one")
@@ -187,7 +185,7 @@ async def test_a_tail_ends_when_the_ledger_is_closed() -> None:
 
 async def test_a_reader_learns_of_a_close_between_its_open_and_its_watch() -> None:
     """A writer's own close fences nothing: only the metadata tells."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         tail = await client.open_no_recovery(writer.ledger_id)
@@ -197,7 +195,7 @@ async def test_a_reader_learns_of_a_close_between_its_open_and_its_watch() -> No
 
 
 async def test_a_tail_of_a_deleted_ledger_is_told() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         tail = await client.open_no_recovery(writer.ledger_id)
@@ -208,11 +206,11 @@ async def test_a_tail_of_a_deleted_ledger_is_told() -> None:
 
 
 async def test_a_read_that_begins_after_its_ledger_was_deleted_is_told_at_once() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         tail = await client.open_no_recovery(writer.ledger_id)
-        waiting = asyncio.ensure_future(tail.read_some(0, wait_s=DEADLINE_S))
+        waiting = asyncio.ensure_future(tail.read_some(0, wait_s=TEST_S))
         await client.delete(writer.ledger_id)
         with pytest.raises(NoSuchLedger):
             await waiting
@@ -221,7 +219,7 @@ async def test_a_read_that_begins_after_its_ledger_was_deleted_is_told_at_once()
 
 
 async def test_a_cancelled_read_leaves_the_reader_usable() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         tail = await client.open_no_recovery(writer.ledger_id)
@@ -234,7 +232,7 @@ async def test_a_cancelled_read_leaves_the_reader_usable() -> None:
 
 
 async def test_recovery_keeps_everything_acknowledged_and_stops_the_writer() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client, other = await cluster.client(), await cluster.client()
         writer = await client.create()
         for payload in payloads(30):
@@ -253,7 +251,7 @@ async def test_recovery_keeps_everything_acknowledged_and_stops_the_writer() -> 
 
 async def test_concurrent_recoverers_agree() -> None:
     """Rule 48."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         clients = [await cluster.client() for _ in range(4)]
         writer = await clients[0].create()
         await asyncio.gather(*(writer.add(p) for p in payloads(10)))
@@ -266,7 +264,7 @@ async def test_concurrent_recoverers_agree() -> None:
 
 
 async def test_an_empty_ledger_recovers_to_nothing() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.abandon()
@@ -277,7 +275,7 @@ async def test_an_empty_ledger_recovers_to_nothing() -> None:
 
 
 async def test_a_killed_bookie_is_replaced_and_nothing_is_lost() -> None:
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(20)))
@@ -292,7 +290,7 @@ async def test_a_killed_bookie_is_replaced_and_nothing_is_lost() -> None:
 
 @pytest.mark.slow
 async def test_without_a_spare_bookie_the_writer_goes_on_with_two_of_three() -> None:
-    async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"three copies")
@@ -314,7 +312,7 @@ async def test_without_a_spare_bookie_the_writer_goes_on_with_two_of_three() -> 
 
 
 async def test_a_password_is_needed_to_open_read_and_fence() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create(password=b"secret", digest=Digest.HMAC_SHA256)
         await writer.add(b"one")
@@ -327,7 +325,7 @@ async def test_a_password_is_needed_to_open_read_and_fence() -> None:
 
 
 async def test_too_few_bookies_are_named() -> None:
-    async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(2) as cluster:
         client = await cluster.client()
         with pytest.raises(NotEnoughBookies, match="3 bookies are needed") as caught:
             await client.create()
@@ -337,7 +335,7 @@ async def test_too_few_bookies_are_named() -> None:
 
 
 async def test_bad_calls_are_refused_with_typed_errors() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         with pytest.raises(NoSuchLedger):
             await client.open_no_recovery(LedgerId(4711))

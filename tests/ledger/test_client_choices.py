@@ -23,9 +23,8 @@ from ledger.protocol.writer_events import SendAdds
 from ledger.requests import Status
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.patience import PATIENT
-from tests.waiting import settled, until
+from tests.waiting import TEST_S, settled, until
 
-DEADLINE_S = 60
 SMALL = replace(PATIENT, pending_bytes_max=1024)
 
 
@@ -39,7 +38,7 @@ def hold(cluster: LocalBookies, *, held: bool) -> None:
 
 
 async def test_a_writer_holds_so_much_and_says_when_there_is_room_again() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client(SMALL)
         writer = await client.create()
         await writer.ready()
@@ -60,7 +59,7 @@ async def test_a_writer_holds_so_much_and_says_when_there_is_room_again() -> Non
 
 
 async def test_who_waits_for_room_learns_that_the_writer_is_over() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client(SMALL)
         writer, other = await client.create(), await client.create()
         hold(cluster, held=True)
@@ -79,7 +78,7 @@ async def test_who_waits_for_room_learns_that_the_writer_is_over() -> None:
 
 async def test_adds_that_a_writer_leaves_behind_have_an_unknown_outcome_whatever_ended_it() -> None:
     """Rule 10: an error that says "nothing has happened" would make its caller add it twice."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client(SMALL)
         writer, abandoned = await client.create(), await client.create()
         hold(cluster, held=True)
@@ -101,7 +100,7 @@ async def test_adds_that_a_writer_leaves_behind_have_an_unknown_outcome_whatever
 
 
 async def test_who_adds_again_and_again_to_a_writer_that_is_over_costs_no_memory() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         writer = await (await cluster.client()).create()
         await writer.abandon()
         for _ in range(100):
@@ -113,7 +112,7 @@ async def test_who_adds_again_and_again_to_a_writer_that_is_over_costs_no_memory
 
 async def test_a_second_close_waits_for_the_first() -> None:
     """#1712, #1889."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         hold(cluster, held=True)
@@ -130,7 +129,7 @@ async def test_a_second_close_waits_for_the_first() -> None:
 
 
 async def test_unconfirmed_entries_are_read_only_by_name() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         hold(cluster, held=True)
@@ -151,7 +150,7 @@ def test_a_missing_replica_is_read_elsewhere_and_hinted_at(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
-        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        async with local_bookies() as cluster, asyncio.timeout(TEST_S):
             client = await cluster.client()
             writer = await client.create()
             for i in range(3):
@@ -171,7 +170,7 @@ def test_a_missing_replica_is_read_elsewhere_and_hinted_at(
 
 
 async def test_ensembles_and_replacements_span_the_racks_that_bookies_registered() -> None:
-    async with local_bookies(0) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(0) as cluster:
         racks = {(await cluster.add(rack)).name: rack for rack in ("r1", "r2", "r2", "r1")}
         client = await cluster.client()
         for _ in range(5):
@@ -190,7 +189,7 @@ async def test_ensembles_and_replacements_span_the_racks_that_bookies_registered
 
 
 async def test_a_client_that_wants_random_ensembles_gets_them() -> None:
-    async with local_bookies(0) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(0) as cluster:
         racks = {(await cluster.add(rack)).name: rack for rack in ("r1", "r1", "r1", "r2")}
         client = await cluster.client(replace(PATIENT, placement=RandomPlacement()))
         spans = set[int]()
@@ -202,7 +201,7 @@ async def test_a_client_that_wants_random_ensembles_gets_them() -> None:
 
 async def test_with_delayed_changes_a_killed_bookie_stays_in_the_ensemble() -> None:
     config = replace(PATIENT, delay_ensemble_change=True)
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client = await cluster.client(config)
         writer = await client.create()
         await writer.add(b"one")
@@ -217,7 +216,7 @@ async def test_with_delayed_changes_a_killed_bookie_stays_in_the_ensemble() -> N
 
 
 async def test_a_writer_whose_ledger_was_deleted_fails_and_brings_nothing_back() -> None:
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client, other = await cluster.client(), await cluster.client()
         writer, closing = await client.create(), await client.create()
         await writer.add(b"one")
@@ -247,7 +246,7 @@ async def test_a_writer_whose_ledger_was_deleted_fails_and_brings_nothing_back()
 
 
 async def test_a_recovery_of_a_ledger_that_is_deleted_meanwhile_brings_nothing_back() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"one")
@@ -263,7 +262,7 @@ async def test_a_recovery_of_a_ledger_that_is_deleted_meanwhile_brings_nothing_b
 
 
 async def test_a_late_failure_of_a_replaced_bookie_does_not_speak_against_its_successor() -> None:
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"one")
@@ -284,7 +283,7 @@ async def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_fo
     mebibyte = 1024 * 1024
     monkeypatch.setattr("ledger.transport.sockets.MESSAGE_BYTES_MAX", 6 * mebibyte)
 
-    async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(2) as cluster:
         slow = await cluster.client(PATIENT)
         writer = await slow.create(Quorum(2, 2, 2))
         hanging, other = cluster.bookies

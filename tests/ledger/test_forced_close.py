@@ -22,8 +22,6 @@ from ledger.reconciliation import Reconciled, reconcile
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.waiting import eventually
 
-DEADLINE_S = 60
-
 
 def payloads(count: int) -> list[bytes]:
     return [f"entry {i}".encode() for i in range(count)]
@@ -68,7 +66,7 @@ async def written_after_a_change(
 
 
 async def test_a_ledger_is_closed_at_the_entry_that_is_given_and_its_writer_is_fenced() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(10)))
@@ -84,7 +82,7 @@ async def test_a_ledger_is_closed_at_the_entry_that_is_given_and_its_writer_is_f
 
 
 async def test_what_is_proven_to_be_confirmed_is_cut_only_if_that_is_asked_for() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         for payload in payloads(10):
@@ -98,7 +96,7 @@ async def test_what_is_proven_to_be_confirmed_is_cut_only_if_that_is_asked_for()
 
 
 async def test_an_entry_that_nobody_holds_is_no_end() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"only")
@@ -117,7 +115,7 @@ async def hold_all(client: LedgerClient, ledger_id: LedgerId, count: int) -> boo
 
 
 async def test_a_look_changes_nothing() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await writer.add(b"first")
@@ -131,7 +129,7 @@ async def test_a_look_changes_nothing() -> None:
 
 
 async def test_bookies_that_are_gone_keep_no_ledger_open_and_others_take_their_place() -> None:
-    async with local_bookies(5) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(5) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(30)))
@@ -150,7 +148,7 @@ async def test_bookies_that_are_gone_keep_no_ledger_open_and_others_take_their_p
 
 
 async def test_with_one_bookie_left_of_three_entries_have_fewer_copies_and_that_is_said() -> None:
-    async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(5)))
@@ -166,7 +164,7 @@ async def test_with_one_bookie_left_of_three_entries_have_fewer_copies_and_that_
 async def test_what_only_one_bookie_holds_is_copied_before_the_close(
     sizes: tuple[int, int, int],
 ) -> None:
-    async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(4) as cluster:
         client = await cluster.client()
         writer = await client.create(Quorum(*sizes))
         await asyncio.gather(*(writer.add(p) for p in payloads(12)))
@@ -183,7 +181,7 @@ async def test_what_only_one_bookie_holds_is_copied_before_the_close(
 async def test_entries_of_an_ensemble_that_the_store_has_forgotten_are_not_cut() -> None:
     """Two of three bookies were replaced since the backup: a recovery that asks the recorded
     ensemble hears two true denials."""
-    async with local_bookies(5) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(5) as cluster:
         client, ledger_id, older = await written_after_a_change(cluster)
         await put_back(client, ledger_id, older)
         [result] = await reconciled(client)
@@ -193,7 +191,7 @@ async def test_entries_of_an_ensemble_that_the_store_has_forgotten_are_not_cut()
 
 
 async def test_what_the_forgotten_ensemble_alone_holds_is_counted_as_found_elsewhere() -> None:
-    async with local_bookies(6) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(6) as cluster:
         client, ledger_id, older = await written_after_a_change(cluster)
         for name in older.last_fragment.bookies:
             entries = cluster.of(name).storage.ledgers[ledger_id]
@@ -206,7 +204,7 @@ async def test_what_the_forgotten_ensemble_alone_holds_is_counted_as_found_elsew
 
 
 async def test_without_a_bookie_that_the_store_knows_nothing_is_decided() -> None:
-    async with local_bookies(5) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(5) as cluster:
         client, ledger_id, older = await written_after_a_change(cluster)
         await put_back(client, ledger_id, older)
         newer = next(b for b in cluster.bookies if b.name not in older.last_fragment.bookies)
@@ -219,7 +217,7 @@ async def test_without_a_bookie_that_the_store_knows_nothing_is_decided() -> Non
 
 
 async def test_a_closed_ledger_that_was_moved_since_comes_back_to_those_that_are_named() -> None:
-    async with local_bookies(6) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(6) as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(10)))
@@ -238,7 +236,7 @@ async def test_a_closed_ledger_that_was_moved_since_comes_back_to_those_that_are
 
 
 async def test_entries_that_no_bookie_has_any_more_are_counted_as_lost() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         await asyncio.gather(*(writer.add(p) for p in payloads(10)))
@@ -251,7 +249,7 @@ async def test_entries_that_no_bookie_has_any_more_are_counted_as_lost() -> None
 
 
 async def test_ledgers_that_were_made_after_the_restore_are_left_to_their_writers() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         before, after = await client.create(), await client.create()
         found = [each async for each in reconcile(client, after.ledger_id)]

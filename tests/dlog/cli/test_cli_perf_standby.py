@@ -14,7 +14,7 @@ from dlog.measuring.leader import Checked, numbered
 from dlog.position import Place, Record
 from tests.clusters import running
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
-from tests.waiting import PATIENCE_S, alive, wait_until
+from tests.waiting import TEST_S, alive, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_whatever_ends_it_ends_its_leader(processes: CliShell, number: signal.Si
             wait_until(lambda: len(children(command.pid)) == 1, "its leader runs")
             [leader] = children(command.pid)
             command.send_signal(number)
-            _, said = command.communicate(timeout=PATIENCE_S)
+            _, said = command.communicate(timeout=TEST_S)
             wait_until(lambda: not alive(leader), "its leader has ended, too")
         finally:
             command.kill()

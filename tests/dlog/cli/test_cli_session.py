@@ -13,12 +13,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
-from tests.waiting import alive, wait_until
+from tests.waiting import TEST_S, alive, wait_until
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 60.0
 
 
 class Shell:
@@ -42,7 +41,7 @@ class Shell:
         """Return what it wrote to stdout, or to stderr if it is expected to fail."""
         process = self.start(*arguments, **more)
         try:
-            output, errors = process.communicate(stdin, timeout=TIMEOUT_S)
+            output, errors = process.communicate(stdin, timeout=TEST_S)
         finally:
             process.kill()
             process.wait()
@@ -80,7 +79,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     finally:
         up.terminate()
         try:
-            up.communicate(timeout=TIMEOUT_S)
+            up.communicate(timeout=TEST_S)
         finally:
             up.kill()
             up.communicate()
@@ -171,7 +170,7 @@ def test_following_shows_what_is_appended_later_until_it_is_interrupted(shell: S
         shell.run("log", "append", "followed", stdin=b"after\n")
         assert tail.stdout.readline() == b"after\n"
         tail.send_signal(signal.SIGINT)
-        output, errors = tail.communicate(timeout=TIMEOUT_S)
+        output, errors = tail.communicate(timeout=TEST_S)
         assert (tail.returncode, output) == (130, b"")
         assert b"Traceback" not in errors
     finally:
@@ -191,7 +190,7 @@ def test_lines_of_a_pipe_are_appended_as_they_come(shell: Shell) -> None:
             append.stdin.flush()
             assert tail.stdout.readline() == line, "before the pipe is closed"
         append.stdin.write(b"no newline at the end")
-        output, _ = append.communicate(timeout=TIMEOUT_S)
+        output, _ = append.communicate(timeout=TEST_S)
         assert output == b"2\n"
     finally:
         for process in (append, tail):
@@ -217,7 +216,7 @@ def test_a_writer_that_is_superseded_says_what_it_had_appended(shell: Shell) -> 
         assert tail.stdout.readline() == b"still mine\n"
         taken = shell.run("log", "append", "contended", "--take-over", stdin=b"yours\n")
         assert taken == b"2\n"
-        _, errors = first.communicate(b"too late\n", timeout=TIMEOUT_S)
+        _, errors = first.communicate(b"too late\n", timeout=TEST_S)
         assert first.returncode == 1
         assert b"2 records were appended, the last at offset 1" in errors
         assert b"Traceback" not in errors
@@ -236,7 +235,7 @@ def test_a_reader_of_our_output_may_go_away(shell: Shell) -> None:
     assert tail.stderr is not None
     assert tail.stdout.readline() == b"0\n"
     tail.stdout.close()
-    assert tail.wait(TIMEOUT_S) == 0
+    assert tail.wait(TEST_S) == 0
     assert tail.stderr.read() == b""
     tail.stderr.close()
     assert tail.stdin is not None
@@ -282,7 +281,7 @@ def test_a_bookie_can_be_added_from_the_command_line(shell: Shell, tmp_path: Pat
     try:
         wait_until(lambda: "extra" in listed(), "the bookie is registered")
         bookie.terminate()
-        bookie.communicate(timeout=TIMEOUT_S)
+        bookie.communicate(timeout=TEST_S)
         assert bookie.returncode == 0
         assert "extra" not in listed(), "it took its registration back"
     finally:
@@ -339,7 +338,7 @@ def test_an_interrupted_append_says_what_it_had_appended(shell: Shell) -> None:
         append.stdin.flush()
         assert tail.stdout.readline() == b"one\n"
         append.send_signal(signal.SIGINT)
-        assert append.wait(TIMEOUT_S) == 130
+        assert append.wait(TEST_S) == 130
         assert append.stderr is not None
         assert b"2 records were appended, the last at offset 1" in append.stderr.read()
     finally:
@@ -362,7 +361,7 @@ def test_progress_is_shown_to_a_terminal_only(shell: Shell, tmp_path: Path) -> N
             stderr=end,
         )
         os.close(end)
-        output, _ = append.communicate(timeout=TIMEOUT_S)
+        output, _ = append.communicate(timeout=TEST_S)
         assert output == b"999\n"
         assert b"appending" in os.read(terminal, 65536)
     finally:
@@ -382,7 +381,7 @@ def test_verifying_shows_a_terminal_how_far_it_is(shell: Shell) -> None:
             stderr=end,
         )
         os.close(end)
-        output, _ = verify.communicate(timeout=TIMEOUT_S)
+        output, _ = verify.communicate(timeout=TEST_S)
         assert b"log 'verified' is healthy" in output
         assert b"verifying verified" in os.read(terminal, 65536)
     finally:
@@ -399,7 +398,7 @@ def test_a_janitor_works_beside_the_cluster_until_it_is_told_to_stop(shell: Shel
             assert done["logs"] >= 1
             assert done["troubles"] == []
         janitor.terminate()
-        _, errors = janitor.communicate(timeout=TIMEOUT_S)
+        _, errors = janitor.communicate(timeout=TEST_S)
         assert (janitor.returncode, errors) == (0, b"")
     finally:
         janitor.kill()
@@ -416,7 +415,7 @@ def test_watching_shows_a_log_as_soon_as_it_is_made(shell: Shell) -> None:
         shell.run("log", "rename", "watched/one", "elsewhere")
         assert watch.stdout.readline() == b"removed\twatched/one\n"
         watch.send_signal(signal.SIGINT)
-        watch.communicate(timeout=TIMEOUT_S)
+        watch.communicate(timeout=TEST_S)
         assert watch.returncode == 130
     finally:
         watch.kill()
@@ -439,7 +438,7 @@ def test_a_record_over_the_limit_is_refused_and_those_before_it_stay(shell: Shel
 
 def test_the_traceback_is_there_for_debugging(shell: Shell) -> None:
     process = shell.start("log", "show", "absent", DLOG_DEBUG="1")
-    _, errors = process.communicate(timeout=TIMEOUT_S)
+    _, errors = process.communicate(timeout=TEST_S)
     assert process.returncode == 1
     assert b"Traceback" in errors
 
@@ -478,7 +477,7 @@ def test_up_tells_people_what_to_export_and_ends_all_at_ctrl_c(tmp_path: Path) -
         asked = shell.json("bookie", "status", "bookie-0")
         assert asked["bookie"] == listed["bookie"], "a name may be shortened"
         up.send_signal(signal.SIGINT)
-        _, errors = up.communicate(timeout=TIMEOUT_S)
+        _, errors = up.communicate(timeout=TEST_S)
         assert up.returncode == 0
         assert b"the cluster is down" in errors
         assert not alive(pid)
@@ -506,7 +505,7 @@ def test_up_starts_a_bookie_again_that_died_and_not_one_that_was_stopped(
         assert "bookie-1 ended with exit code 0 and is not started again: it was stopped" in line
         assert up.poll() is None
         up.send_signal(signal.SIGTERM)
-        up.communicate(timeout=TIMEOUT_S)
+        up.communicate(timeout=TEST_S)
         assert up.returncode == 0
         assert not alive(again)
     finally:

@@ -22,7 +22,6 @@ from dlog.kafka.errors import KafkaRefusal
 from dlog.kafka.group_requests import GroupRequests
 from dlog.kafka.protocol import group_offsets
 from ledger.errors import MetadataUnavailable
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.waiting import ended, settled, until
 
@@ -149,7 +148,6 @@ async def gateways(count: int = 1) -> AsyncIterator[list[Gateway]]:
             await gateway.coordinator.close()
 
 
-@asynchronous
 async def test_a_member_joins_syncs_and_commits() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -162,7 +160,6 @@ async def test_a_member_joins_syncs_and_commits() -> None:
         assert await gateway.fetch("unknown") == {}
 
 
-@asynchronous
 async def test_what_is_not_in_the_log_is_not_acknowledged() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -175,7 +172,6 @@ async def test_what_is_not_in_the_log_is_not_acknowledged() -> None:
         assert await ended(commit) is NONE
 
 
-@asynchronous
 async def test_a_takeover_finds_members_and_offsets() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.member()
@@ -186,7 +182,6 @@ async def test_a_takeover_finds_members_and_offsets() -> None:
         assert synced["assignment"] == b"all"
 
 
-@asynchronous
 async def test_a_coordinator_that_was_replaced_unnoticed_tells_no_old_offsets() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.member()
@@ -198,7 +193,6 @@ async def test_a_coordinator_that_was_replaced_unnoticed_tells_no_old_offsets() 
         assert await second.fetch() == {("orders", 0): 43}
 
 
-@asynchronous
 async def test_offsets_are_not_told_while_nobody_knows_who_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -217,7 +211,6 @@ async def test_offsets_are_not_told_while_nobody_knows_who_leads(
         assert await gateway.fetch() == {("orders", 0): 42}
 
 
-@asynchronous
 async def test_a_takeover_between_join_and_sync_continues_the_generation() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.join()
@@ -226,7 +219,6 @@ async def test_a_takeover_between_join_and_sync_continues_the_generation() -> No
         assert await second.beat(joined) is NONE
 
 
-@asynchronous
 async def test_requests_that_wait_while_the_log_is_taken_over_look_for_the_coordinator() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.member()
@@ -239,7 +231,6 @@ async def test_requests_that_wait_while_the_log_is_taken_over_look_for_the_coord
         assert await second.fetch() == {}
 
 
-@asynchronous
 async def test_a_log_that_was_lost_just_now_is_left_alone() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.member()
@@ -249,7 +240,6 @@ async def test_a_log_that_was_lost_just_now_is_left_alone() -> None:
         assert await second.commit(joined, 43) is NONE, "it was not disturbed"
 
 
-@asynchronous
 async def test_a_gateway_that_does_not_lead_the_log_lets_it_go() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -261,7 +251,6 @@ async def test_a_gateway_that_does_not_lead_the_log_lets_it_go() -> None:
         assert await gateway.beat(joined) is NONE
 
 
-@asynchronous
 async def test_an_append_that_fails_ends_the_coordinator() -> None:
     """What became of it, the next one reads in the log."""
     async with gateways() as [gateway]:
@@ -276,7 +265,6 @@ async def test_an_append_that_fails_ends_the_coordinator() -> None:
         assert log.failed.is_set()
 
 
-@asynchronous
 async def test_the_log_is_compacted_and_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_logs, "SNAPSHOT_BYTES_MIN", 2000)
     monkeypatch.setattr(group_offsets, "_OFFSET_CHARGE", 1)
@@ -294,7 +282,6 @@ async def test_the_log_is_compacted_and_says_the_same(monkeypatch: pytest.Monkey
         assert await second.fetch() == expected
 
 
-@asynchronous
 async def test_a_truncation_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_logs, "SNAPSHOT_BYTES_MIN", 500)
 
@@ -309,7 +296,6 @@ async def test_a_truncation_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPa
         assert await second.fetch() == {("orders", 0): 99}
 
 
-@asynchronous
 async def test_a_record_that_cannot_be_read_stops_the_groups_of_its_log() -> None:
     async with gateways() as [gateway]:
         node = ManifestNode(gateway.ledgers.store, LOG)
@@ -322,7 +308,6 @@ async def test_a_record_that_cannot_be_read_stops_the_groups_of_its_log() -> Non
         assert (await gateway.join())["error_code"] is ErrorCode.coordinator_not_available
 
 
-@asynchronous
 async def test_a_client_that_goes_while_it_waits_is_no_member_that_leaves() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -335,7 +320,6 @@ async def test_a_client_that_goes_while_it_waits_is_no_member_that_leaves() -> N
         assert len(again["members"]) == 2
 
 
-@asynchronous
 async def test_members_leave_by_name_and_the_group_can_be_deleted() -> None:
     async with gateways(2) as [gateway, other]:
         joined = await gateway.member()
@@ -359,7 +343,6 @@ async def test_members_leave_by_name_and_the_group_can_be_deleted() -> None:
         assert await other.fetch() == {}, "nor does the log know of it"
 
 
-@asynchronous
 async def test_a_generation_continues_its_count_after_everybody_left() -> None:
     async with gateways(2) as [first, second]:
         joined = await first.member()
@@ -371,7 +354,6 @@ async def test_a_generation_continues_its_count_after_everybody_left() -> None:
         assert (await second.member())["generation_id"] > again["generation_id"]
 
 
-@asynchronous
 async def test_groups_are_listed_and_described() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -393,7 +375,6 @@ async def test_groups_are_listed_and_described() -> None:
         assert unknown["error_code"] is ErrorCode.group_id_not_found
 
 
-@asynchronous
 async def test_offsets_of_topics_that_nobody_reads_are_deleted() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -409,7 +390,6 @@ async def test_offsets_of_topics_that_nobody_reads_are_deleted() -> None:
         assert await gateway.fetch() == {("orders", 0): 42}
 
 
-@asynchronous
 async def test_offsets_that_cannot_be_kept_are_refused_one_by_one() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -421,7 +401,6 @@ async def test_offsets_that_cannot_be_kept_are_refused_one_by_one() -> None:
         assert await gateway.fetch() == {}
 
 
-@asynchronous
 async def test_a_client_without_membership_commits_to_an_empty_group() -> None:
     async with gateways() as [gateway]:
         assert await gateway.commit(None, 42) is NONE
@@ -430,7 +409,6 @@ async def test_a_client_without_membership_commits_to_an_empty_group() -> None:
         assert await gateway.fetch() == {("orders", 0): 42}
 
 
-@asynchronous
 async def test_offsets_of_a_group_that_is_empty_for_long_expire() -> None:
     async with gateways() as [gateway]:
         assert await gateway.commit(None, 42) is NONE
@@ -447,7 +425,6 @@ async def test_offsets_of_a_group_that_is_empty_for_long_expire() -> None:
         assert await gateway.fetch() == {}
 
 
-@asynchronous
 async def test_a_client_commits_offsets_of_what_it_may_read() -> None:
     async with gateways() as [gateway]:
         joined = await gateway.member()
@@ -467,7 +444,6 @@ async def test_a_client_commits_offsets_of_what_it_may_read() -> None:
         assert await gateway.fetch() == {("orders", 0): 42, ("secret", 0): 1}
 
 
-@asynchronous
 async def test_an_id_of_a_group_has_a_bound() -> None:
     async with gateways() as [gateway]:
         with pytest.raises(KafkaRefusal, match="1024 bytes") as refused:
@@ -475,7 +451,6 @@ async def test_an_id_of_a_group_has_a_bound() -> None:
         assert refused.value.code is ErrorCode.invalid_group_id
 
 
-@asynchronous
 async def test_a_silent_member_is_removed_by_the_clock() -> None:
     async with gateways() as [gateway]:
         gateway.session_s = 1
@@ -492,7 +467,6 @@ async def mirrored(gateway: Gateway) -> dict[str, int]:
     return {each.name: each.position for each in consumers}
 
 
-@asynchronous
 async def test_what_a_group_has_committed_is_a_consumer_of_the_log() -> None:
     async with gateways(2) as [first, second]:
         async with Log.open("orders", client=first.ledgers) as log:
@@ -517,7 +491,6 @@ async def test_what_a_group_has_committed_is_a_consumer_of_the_log() -> None:
         assert await mirrored(second) == {}
 
 
-@asynchronous
 async def test_a_gateway_that_lost_the_group_moves_its_consumer_no_more() -> None:
     async with gateways(2) as [first, second]:
         async with Log.open("orders", client=first.ledgers) as log:
@@ -532,7 +505,6 @@ async def test_a_gateway_that_lost_the_group_moves_its_consumer_no_more() -> Non
         assert await mirrored(first) == {"kafka/billing": 10}
 
 
-@asynchronous
 async def test_a_consumer_waits_for_the_metadata_store() -> None:
     async with gateways() as [gateway]:
         async with Log.open("orders", client=gateway.ledgers) as log:
@@ -549,7 +521,6 @@ async def test_a_consumer_waits_for_the_metadata_store() -> None:
         assert await mirrored(gateway) == {"kafka/billing": 20}
 
 
-@asynchronous
 async def test_a_mirror_that_drops_commits_says_so_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ from dlog.kafka import wire
 from dlog.kafka.coordinator import offsets_log
 from dlog.kafka.gateway import OFFERED
 from dlog.kafka.wire import decode_request, encode_response
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.kafka.test_coordinator import GROUP, Gateway, gateways
 from tests.dlog.kafka.test_wire import request_frame, response_in
 from tests.waiting import settled
@@ -51,7 +50,6 @@ class Client:
 
 
 @pytest.mark.parametrize("age", range(AGES))
-@asynchronous
 async def test_a_member_lives_in_every_version(age: int) -> None:
     async with gateways() as [gateway]:
         client = Client(gateway, age)
@@ -150,7 +148,6 @@ def _scalar(kafka_type: str, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("api", HANDLERS, ids=HANDLERS.get)
-@asynchronous
 async def test_any_values_have_an_answer(api: int) -> None:
     chance = random.Random(api)
     lowest, highest = OFFERED[api]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, TEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -81,4 +81,4 @@ def test_who_has_no_jvm_is_its_own_driver_so_that_no_keeper_stays_behind() -> No
         "import os; from dlog.spark.sink.keeper.place import own_driver, Program;"
         "assert own_driver() == Program.of(os.getpid())"
     )
-    subprocess.run([sys.executable, "-c", asked], timeout=PATIENCE_S, check=True)
+    subprocess.run([sys.executable, "-c", asked], timeout=TEST_S, check=True)

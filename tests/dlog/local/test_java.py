@@ -7,6 +7,7 @@ import pytest
 
 from dlog.local.errors import JavaMissing
 from dlog.local.java import find_java, java_environment
+from tests.waiting import TEST_S
 
 
 @pytest.mark.integration
@@ -91,5 +92,5 @@ def fake_java(home: Path, version_line: str) -> Path:
 
 def run(executable: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(executable), *arguments], capture_output=True, text=True, timeout=100, check=False
+        [str(executable), *arguments], capture_output=True, text=True, timeout=TEST_S, check=False
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlog.local.cluster import LocalCluster
+from tests.waiting import TEST_S
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +83,7 @@ def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> No
                 [sys.executable, "-c", PROGRAM, cluster.uri],
                 capture_output=True,
                 text=True,
-                timeout=90,
+                timeout=TEST_S,
                 check=False,
             )
             assert done.returncode == 0, done.stderr
@@ -139,7 +140,7 @@ def test_a_worker_whose_sibling_took_its_log_is_told_which_one(tmp_path: Path) -
                 cwd=Path(__file__).parents[3],
                 capture_output=True,
                 text=True,
-                timeout=90,
+                timeout=TEST_S,
                 check=False,
             )
             assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from dlog.local import zookeeper
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.errors import MetadataUnavailable
 from ledger.metastore import open_store
+from tests.waiting import TEST_S
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -110,5 +111,5 @@ def make_identity(directory: Path, name: str, ca: Identity | None) -> Identity:
     if ca is not None:
         command += ["-CA", str(ca.cert), "-CAkey", str(ca.key)]
         command += ["-addext", "basicConstraints=CA:FALSE"]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=TEST_S)
     return made
