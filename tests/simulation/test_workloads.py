@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.mutations.judging import judge
+from tests.simulation.mutations.judging import judge_by_seeds
 from tests.simulation.workloads import WORKLOADS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -157,7 +157,8 @@ def test_a_failure_has_the_command_that_shows_it_again(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", [bug for sample in SAMPLES.values() for bug in sample.bugs])
 def test_a_known_bug_is_caught(bug: str) -> None:
-    verdict = judge(bug, BUG_SEEDS_MAX, FIRST_SEEDS.get(bug, 0))
+    first = FIRST_SEEDS.get(bug, 0)
+    verdict = judge_by_seeds(bug, range(first, first + BUG_SEEDS_MAX))
     assert verdict.seeds is not None, f"nothing found {bug} in {BUG_SEEDS_MAX} seeds"
 
 

@@ -38,15 +38,14 @@ class Verdict:
         return self.caught_by != NOT_CAUGHT
 
 
-def judge(name: str, seeds_max: int = SEEDS_MAX, first: int = 0) -> Verdict:
-    """Run what has to find the bug *name*, with it: its test, and seeds from *first* on until one
-    fails."""
+def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
+    """Run what has to find the bug *name*, with it: its test, and seeds until one fails."""
     began = time.monotonic()
     mutation = MUTATIONS[name]
     if mutation.test and not fails_its_test(name):
         return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
     if mutation.drawn:
-        return _judge_by_seeds(name, range(first, first + seeds_max), began)
+        return judge_by_seeds(name, range(seeds_max))
     return Verdict(name, None, mutation.test, "", time.monotonic() - began)
 
 
@@ -65,8 +64,9 @@ def fails_its_test(name: str) -> bool:
     return done.returncode == 1
 
 
-def _judge_by_seeds(name: str, seeds: range, began: float) -> Verdict:
+def judge_by_seeds(name: str, seeds: range) -> Verdict:
     """A seed that breaks without the bug as well says nothing about it."""
+    began = time.monotonic()
     workload = WORKLOADS[MUTATIONS[name].scenario]
     run = workload.attempt
     for count, seed in enumerate(seeds, 1):
