@@ -24,6 +24,7 @@ __all__ = [
     "LogWatch",
     "archive_log",
     "audit_namespace",
+    "clear_log_schema",
     "consumer_info",
     "create_log",
     "delete_consumer",
@@ -33,12 +34,14 @@ __all__ = [
     "log_compression",
     "log_exists",
     "log_info",
+    "log_schemas",
     "log_settings",
     "plan_truncation",
     "rebuild_table",
     "rename_log",
     "reset_consumer",
     "seal_log",
+    "set_log_schema",
     "slowest_consumer",
     "table_info",
     "truncate_log",
@@ -76,6 +79,9 @@ archive_log = _blocking(admin.archive_log)
 table_info = _blocking(admin.table_info)
 verify_table = _blocking(admin.verify_table)
 rebuild_table = _blocking(admin.rebuild_table)
+log_schemas = _blocking(admin.log_schemas)
+set_log_schema = _blocking(admin.set_log_schema)
+clear_log_schema = _blocking(admin.clear_log_schema)
 verify_log = _blocking(admin.verify_log)
 audit_namespace = _blocking(admin.audit_namespace)
 

@@ -16,6 +16,10 @@
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
     |  |- ArchiveMissing          the library of object storage is not installed
+    |  |- SchemaLibraryMissing    a library that reads payloads by a schema is not installed
+    |  |- InvalidLogSchema        a schema of a log cannot be used, or a row is not of it
+    |  |- IncompatibleSchema      a schema cannot follow those of the log's records
+    |  |- TooManySchemas          of one log
     |  |- UnitSuperseded          a sink's unit comes after a later one of its origin
     |  |- TooManyLogs             for one reader of many
     |  |- TooManyConsumers        of one log
@@ -50,6 +54,7 @@
     |  |- NotCaughtUp             a replica had not applied in time what a read must see
     |  |- StateNotRestored        a replica tries an earlier snapshot, as one was damaged
     |  |- NoSuchConsumer
+    |  |- NoSuchSchema            the log has no schema, or not that version
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
     |  `- ManifestTooLarge        no more segments until the log is truncated; appends continue
@@ -72,6 +77,8 @@
 `LostOwnership`, `AppendOutcomeUnknown` and `AppendFailed` are what an append can end with once
 the log was open; the first and the last say that the record is certainly not in the log.
 """
+
+from collections.abc import Sequence
 
 from ledger.errors import CallerError, HandleClosed, InvalidValue, RemoteError, StorageError
 
@@ -789,6 +796,51 @@ class ArchiveMissing(CallerError):
             "pip install 'dlog-ledgers[archive]'"
         )
         self.storage = storage
+
+
+class SchemaLibraryMissing(CallerError):
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"schemas of logs need {package}, which is not installed: "
+            "pip install 'dlog-ledgers[schema]'"
+        )
+        self.package = package
+
+
+class InvalidLogSchema(CallerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"schema of a log: {reason}")
+        self.reason = reason
+
+
+class IncompatibleSchema(CallerError):
+    """Nothing was changed."""
+
+    def __init__(self, log: str, version: int, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"log {log!r}: the schema cannot follow version {version}, with which records are in "
+            f"the log: {'; '.join(problems)}"
+        )
+        self.log, self.version, self.problems = log, version, tuple(problems)
+
+
+class TooManySchemas(CallerError):
+    """Nothing was changed."""
+
+    def __init__(self, log: str, versions_max: int, bytes_max: int) -> None:
+        super().__init__(
+            f"log {log!r}: a log has at most {versions_max} versions of its schema, {bytes_max} "
+            "bytes of definitions in all; clear those that no record names any more "
+            "(dlog log schema clear --before VERSION)"
+        )
+        self.log = log
+
+
+class NoSuchSchema(RemoteError):
+    def __init__(self, log: str, version: int | None = None) -> None:
+        what = "no schema" if version is None else f"no version {version} of its schema"
+        super().__init__(f"log {log!r} has {what}; 'dlog log schema list' has those that it has")
+        self.log, self.version = log, version
 
 
 class DamagedCommand(StorageError):

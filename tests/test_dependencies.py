@@ -83,7 +83,7 @@ def imported(*folders: str) -> dict[str, set[str]]:
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
     extras = (None, "spark", "demo", "tls", "console", "encryption", "otel", "kafka", "archive")
     core, spark, demo, tls, console, encryption, otel, kafka, archive = map(declared, extras)
-    table = declared("table")
+    table, schema = declared("table"), declared("schema")
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -98,6 +98,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         and not (name in otel and user == "dlog/spans.py")
         and not (name in archive and user == "dlog/archive/object_store.py")
         and not (name in table and user.startswith(TABLE))
+        and not (name in schema and user.startswith("dlog/log_schema/"))
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -120,6 +121,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("otel").keys() <= imported("dlog").keys()
     assert declared("archive").keys() <= imported("dlog/archive").keys()
     assert declared("table").keys() <= imported("dlog/archive").keys()
+    assert declared("schema").keys() <= imported("dlog/log_schema").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests", "examples").keys()
 

@@ -20,6 +20,7 @@ from dlog.aio.maintain.trim import Before, Keep, plan, truncate
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, mark_faults, verify
 from dlog.aio.namespace_connection import connect, connected
 from dlog.aio.port import Ledgers
+from dlog.aio.procedures import run_on_store
 from dlog.aio.read.places import start_offset
 from dlog.aio.read.segments import CompressionSample, sample_compression
 from dlog.aio.read.tails import LogTail, TailTracker, tail_of
@@ -32,12 +33,14 @@ from dlog.aio.store import (
     read_consumers,
 )
 from dlog.errors import NoSuchLog
+from dlog.log_schema import LogSchema, LogSchemas
 from dlog.manifest import Manifest
 from dlog.names import check_name, check_new_name, first_level
 from dlog.position import Start
 from dlog.protocol.consumer_steps import ConsumerState
 from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
+from dlog.protocol.schema_steps import edit_schemas, read_schemas
 from dlog.protocol.table import Table, archived_end, table_storage
 from dlog.settings import LogSettings, parse_settings
 from ledger.errors import MetadataDenied
@@ -65,6 +68,7 @@ __all__ = [
     "VerifyReport",
     "archive_log",
     "audit_namespace",
+    "clear_log_schema",
     "consumer_info",
     "create_log",
     "delete_consumer",
@@ -74,6 +78,7 @@ __all__ = [
     "log_compression",
     "log_exists",
     "log_info",
+    "log_schemas",
     "log_settings",
     "log_tail",
     "plan_truncation",
@@ -81,6 +86,7 @@ __all__ = [
     "rename_log",
     "reset_consumer",
     "seal_log",
+    "set_log_schema",
     "slowest_consumer",
     "table_info",
     "truncate_log",
@@ -442,6 +448,66 @@ async def rebuild_table(
         return await tables.extend_table(
             ledgers, node, incarnation=incarnation, now_ms=now_ms, at_once=True
         )
+
+
+async def log_schemas(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> LogSchemas:
+    """Return all versions of the log's schema; none: it has none.
+
+    Raises `InvalidName`, `NoSuchLog`, `MetadataUnavailable`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        return await run_on_store(read_schemas(node.steps), ledgers.store)
+
+
+async def set_log_schema(
+    name: str,
+    schema: LogSchema,
+    *,
+    dry_run: bool = False,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogSchema:
+    """Make *schema* the newest version of the log's schema; return it with its number.
+
+    The same one again changes nothing, so a call whose outcome is unknown may be repeated. It has
+    to be able to follow each version that is kept, as records of all of them may be in the log:
+    added fields are optional, required ones stay, a type stays or is widened. *dry_run*: only check
+    that it could be. Raises `InvalidName`, `NoSuchLog`, `InvalidLogSchema`, `IncompatibleSchema`,
+    `TooManySchemas`, `SchemaLibraryMissing`, `MetadataUnavailable`."""
+    check_name(name)
+    now = now_ms()
+
+    def added(schemas: LogSchemas) -> LogSchemas:
+        return schemas.with_next(name, schema, now_ms=now)
+
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        if dry_run:
+            schemas = added(await run_on_store(read_schemas(node.steps), ledgers.store))
+        else:
+            schemas = await run_on_store(edit_schemas(node.steps, added), ledgers.store)
+    return schemas.find(name)
+
+
+async def clear_log_schema(
+    name: str,
+    *,
+    before: int | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogSchemas:
+    """Forget the versions of the log's schema below *before*, or all; return those that stay.
+
+    Records that name a version which is gone cannot be read as columns any more; numbers are not
+    given again. Raises `InvalidName`, `NoSuchLog`, `MetadataUnavailable`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        steps = edit_schemas(node.steps, lambda schemas: schemas.cleared(before))
+        return await run_on_store(steps, ledgers.store)
 
 
 async def audit_namespace(

@@ -7,7 +7,7 @@ any point leaks nothing and resurrects nothing:
        and all its ledgers are listed for deletion
     2. each ledger is fenced, so that a writer which still has it acknowledges no more, and
        then deleted
-    3. its consumers are deleted, then the manifest
+    3. its consumers and schemas are deleted, then the manifest
 
 Any process that finds a marked manifest may continue with 2, and one that can delete objects with
 3 if segments were in object storage. Each step names the log by its
@@ -59,6 +59,7 @@ from dlog.protocol.manifest_steps import (
     newest_name,
     remembering,
 )
+from dlog.protocol.schema_steps import forget_schemas
 from dlog.recordbatch import check_codec
 from dlog.settings import LogSettings
 from ledger.delays import Backoff
@@ -159,6 +160,7 @@ def finish_drop(node: ManifestSteps) -> Steps[None]:
             yield from node.check_mark(found.life, version)
             own = CheckOp(node.mark_of(found.life))
             yield from delete_consumers(node.log, own)
+            yield from forget_schemas(found.incarnation)
             yield from forget_rename(found.incarnation)
             yield from node.delete(found.life, version)
     except (NoSuchLog, BadVersion):

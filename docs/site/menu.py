@@ -6,8 +6,8 @@ from typing import Final
 MENU: Final[dict[str, tuple[str, ...]]] = {
     "Begin": ("tutorial",),
     "Guides": (
-        "guide", "writing", "reading", "keeping", "archive", "tables", "web", "spark", "kafka",
-        "ledgers", "operations", "console", "deploy", "rest", "security", "upgrading",
+        "guide", "writing", "reading", "keeping", "archive", "tables", "schemas", "web", "spark",
+        "kafka", "ledgers", "operations", "console", "deploy", "rest", "security", "upgrading",
     ),
     "How it works": (
         "architecture", "protocol", "bookie", "glossary", "rules", "decisions", "testing",

@@ -89,6 +89,7 @@ NODES: Final[Mapping[str, tuple[int, int]]] = {
     "/leaders": (_CHANGE, _CHANGE),
     "/replicas": (_CHANGE, _CHANGE),
     "/kafka": (_READ, _CHANGE),
+    "/schemas": (_READ, _CHANGE),
 }
 
 

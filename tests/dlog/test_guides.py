@@ -30,6 +30,7 @@ print("done")
         ("keeping.md", 12),
         ("ledgers.md", 8),
         ("reading.md", 8),
+        pytest.param("schemas.md", 2, marks=pytest.mark.spark),  # it needs pyarrow
         ("web.md", 6),
         ("writing.md", 7),
     ],

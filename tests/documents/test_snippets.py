@@ -24,6 +24,7 @@ PROGRAMS: Final = {
     "docs/ledgers.md": "tests/dlog/test_guides.py",
     "docs/reading.md": "tests/dlog/test_guides.py",
     "docs/spark.md": "tests/dlog/spark/test_spark_guide.py",
+    "docs/schemas.md": "tests/dlog/test_guides.py",
     "docs/tutorial.md": "tests/dlog/test_tutorial.py",
     "docs/web.md": "tests/dlog/test_guides.py",
     "docs/writing.md": "tests/dlog/test_guides.py",

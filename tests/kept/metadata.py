@@ -17,6 +17,7 @@ from bookie.identity.cookie import Cookie
 from dlog.kafka.protocol.scram import ScramCredential, ScramKeys, ScramMechanism
 from dlog.kafka.protocol.topics import TopicRecord, next_producer_ids
 from dlog.kafka.protocol.users import KafkaUsers
+from dlog.log_schema import LogSchema, LogSchemas
 from dlog.manifest import Location, Manifest, Sealed, Segment, StoredObject
 from dlog.position import NO_TXID
 from dlog.protocol.consumer_steps import ConsumerState
@@ -191,6 +192,15 @@ STORE_OF_SNAPSHOTS: Final = replace(
 )
 
 
+SCHEMAS: Final = LogSchemas(
+    versions=(
+        LogSchema(format="avro", definition=b"{}", version=2, created_ms=1_764_000_000_000),
+        LogSchema(format="protobuf", definition=b"set", version=4, message="shop.Order"),
+    ),
+    next_number=5,
+)
+
+
 def values() -> Mapping[str, bytes]:
     """Return what this version writes."""
     return {
@@ -219,6 +229,7 @@ def values() -> Mapping[str, bytes]:
         "topic": TOPIC.encode(),
         "producer ids": next_producer_ids(None)[1],
         "users": USERS.encode(),
+        "schemas": SCHEMAS.encode(),
     }
 
 
@@ -258,6 +269,7 @@ def read(kept: Mapping[str, bytes]) -> Mapping[str, object]:
         "topic": TopicRecord.decode("orders", kept["topic"]),
         "producer ids": next_producer_ids(kept["producer ids"])[0],
         "users": KafkaUsers.decode(kept["users"]),
+        "schemas": LogSchemas.decode(kept["schemas"], path="/kept"),
     }
 
 

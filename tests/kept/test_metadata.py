@@ -22,6 +22,7 @@ from tests.kept.metadata import (
     REPLICA,
     RISING,
     RULES,
+    SCHEMAS,
     SNAPSHOT_REQUEST,
     STORE_OF_SNAPSHOTS,
     TOPIC,
@@ -60,6 +61,7 @@ def test_values_of_the_first_release_say_what_they_said() -> None:
         "topic": TOPIC,
         "producer ids": 1001,
         "users": USERS,
+        "schemas": SCHEMAS,
     }
 
 

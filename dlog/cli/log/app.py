@@ -11,7 +11,7 @@ import typer
 
 from dlog.cli.commands import CHANGES, READS, CommandGroup, include
 from dlog.cli.completion import complete_assignment, complete_codec, complete_setting, did_you_mean
-from dlog.cli.log import append, archive, contents, maintenance, overview, tail
+from dlog.cli.log import append, archive, contents, maintenance, overview, schema, tail
 from dlog.cli.options import Json, LogName, Uri, parse_codec, parse_settings
 from dlog.cli.output import answer, print_json, print_lines, report, write_text
 from dlog.cli.runner import confirm, failed, run_at, run_check
@@ -118,6 +118,7 @@ def _format_setting(value: float | str) -> str:
 
 include(app, append.app, tail.app, overview.app, contents.app, maintenance.app, archive.app)
 app.add_typer(settings_app, name="settings")
+app.add_typer(schema.app, name="schema")
 
 
 @app.define(

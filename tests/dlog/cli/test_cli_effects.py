@@ -25,6 +25,8 @@ ARGUMENTS: Final = {
     "log exists": "flights",
     "log watch": "--limit 1",
     "log settings get": "flights",
+    "log schema list": "flights",
+    "log schema show": "flights",
     "consumer list": "flights",
     "consumer show": "flights printer",
     "consumer lag": "flights",
@@ -59,7 +61,7 @@ ARGUMENTS: Final = {
 """Of each command that reads a cluster."""
 FAILS: Final = frozenset(
     {"leader show", "leader wait", "replica verify", "bookie status"}
-    | {"table show", "table files", "table verify"}
+    | {"table show", "table files", "table verify", "log schema show"}
 )
 """They have asked the store, and there is nobody more to ask: no leader, replica, operator, table.
 """
