@@ -57,6 +57,9 @@ class Term:
     """When it is looked at again whether this leads, by the clock of the event loop."""
     has_served: bool = False
 
+    def stop_serving(self) -> None:
+        self.serves, self.is_sure_until_s = False, -math.inf
+
     def append(self, record: StoredRecord, value: bytes, now_s: float) -> None:
         """Append *record*, encoded as *value*. Raises what the log's writer raises."""
         writer, queue = self.log.writer, self.queue

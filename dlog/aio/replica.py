@@ -74,6 +74,7 @@ from dlog.protocol.command import (
     encode_command,
     encode_digest,
     encode_mark,
+    new_tuple,
 )
 from dlog.protocol.proposals import Proposals
 from dlog.protocol.replica_record import ReplicaRecord, ReplicaRole
@@ -313,7 +314,10 @@ class Replica(Generic[M]):
         `InvalidValue`; with *forward* `AccessDenied`, `ForwardRefused`, `InvalidResult`;
         `ApplyFailed` and what else stopped this replica."""
         wait_s = SUBMIT_S if timeout_s is SUBMIT_S else duration_s(timeout_s, "timeout_s")
-        request = RequestId(*request_id) if isinstance(request_id, tuple) else request_id
+        if request_id is None or isinstance(request_id, RequestId):
+            request = request_id
+        else:
+            request = RequestId(*request_id)
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidValue("payload", payload, "give bytes")
         command = bytes(payload)
@@ -510,22 +514,22 @@ class Replica(Generic[M]):
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
         waiter: Waiter = self._loop.create_future()
-        key = None
         if request is not None:
-            key = request.client, request.number
-            waiters = self._proposals.waiter_of(key)
+            waiters = self._proposals.waiter_of(request)
             if waiters is not None:
                 self._check()
                 waiters.append(waiter)
                 return waiter
-        term = self._leading(now_s)
+        term = self._term
+        if term is None or now_s >= term.is_sure_until_s:
+            term = self._leading(now_s)
         if not term.log.writer.has_room:
             return None
         queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
         if queued > QUEUE_BYTES_MAX:
             raise TooManyPending(queued, QUEUE_BYTES_MAX)
-        origin = self._proposals.propose(term.log.epoch, key, [waiter])
-        envelope = CommandEnvelope(payload, version, origin, request)
+        origin = self._proposals.propose(term.log.epoch, request, [waiter])
+        envelope = new_tuple(CommandEnvelope, (payload, version, origin, request))
         try:
             term.append(envelope, encode_command(envelope), now_s)
         except BaseException:
@@ -687,7 +691,7 @@ class Replica(Generic[M]):
         """End the term: every append of it has an outcome now, or the log tells it later."""
         term = self._term
         if term is not None:
-            term.serves = False
+            term.stop_serving()
             self._notify()
         try:
             await standby.close()  # confirms what is pending, if that can be
@@ -805,6 +809,8 @@ class Replica(Generic[M]):
 
     async def _close(self) -> None:
         self._closing.set()
+        if self._term is not None:
+            self._term.stop_serving()
         metrics.REPLICAS.remove(self)
         self._notify()
         if self._running is not None:

@@ -12,10 +12,10 @@ as a whole is taken for a new one.
 
 import json
 import struct
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappush, heappushpop
 from typing import Final, Self
 
 from dlog.errors import DamagedSnapshot, InvalidResult, text_of
@@ -110,22 +110,23 @@ def decode_result(encoded: bytes) -> object:
         raise DamagedSnapshot(f"the result of a request: {error}") from error
 
 
-@dataclass(slots=True)
-class _Client:
-    floor: int = _NONE
-    """The largest number whose result was forgotten."""
-    results: dict[int, bytes] = field(default_factory=dict)
-    """By number."""
-    numbers: list[int] = field(default_factory=list)
-    """Those of `results`, as a heap."""
-
-
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The request may have been done; its result is not kept any more."""
 
     floor: int
     """Numbers up to this one are refused."""
+
+
+@dataclass(slots=True)
+class _Client:
+    floor: int = _NONE
+    """The largest number whose result was forgotten."""
+    numbers: list[int] = field(default_factory=list)
+    """Of the requests whose results are kept, sorted; one at least."""
+    results: list[bytes] = field(default_factory=list)
+    """In the order of `numbers`. Of two lists most requests touch the ends only; a dict and a heap
+    for each of many clients are not in the caches of a processor when they are needed."""
 
 
 class ClientTable:
@@ -144,30 +145,38 @@ class ClientTable:
         client = self._clients.get(request.client)
         if client is None:
             return None
-        if request.number <= client.floor:
+        number, numbers = request.number, client.numbers
+        if number > numbers[-1]:
+            return None
+        if number <= client.floor:
             return Forgotten(client.floor)
-        return client.results.get(request.number)
+        at = bisect_left(numbers, number)
+        return client.results[at] if numbers[at] == number else None
 
     def put(self, request: RequestId, result: bytes) -> None:
         """Keep the *result* of *request*, which `find` does not find."""
-        name, client = request.client, self._clients.get(request.client)
+        name, number = request.client, request.number
+        client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = _Client()
             self.size_bytes += _client_charge(name)
-        assert request.number > client.floor, "forgotten requests are refused"
-        assert request.number not in client.results, "a request is done once"
-        results, numbers = client.results, client.numbers
-        results[request.number] = result
-        self.size_bytes += len(result) + _RESULT_CHARGE
-        self._clients.move_to_end(name)
-        if len(numbers) < REQUESTS_MAX:
-            heappush(numbers, request.number)
+        numbers, results = client.numbers, client.results
+        assert number > client.floor, "forgotten requests are refused"
+        if not numbers or number > numbers[-1]:
+            numbers.append(number)
+            results.append(result)
         else:
-            oldest = client.floor = heappushpop(numbers, request.number)
-            self.size_bytes -= _result_charge(results.pop(oldest))
-        while len(self._clients) > CLIENTS_MAX or (
-            self.size_bytes > TABLE_BYTES_MAX and len(self._clients) > 1
-        ):
+            at = bisect_left(numbers, number)
+            assert numbers[at] != number, "a request is done once"
+            numbers.insert(at, number)
+            results.insert(at, result)
+        if len(numbers) <= REQUESTS_MAX:
+            self.size_bytes += _result_charge(result)
+        else:
+            client.floor = numbers.pop(0)
+            self.size_bytes += len(result) - len(results.pop(0))
+        self._clients.move_to_end(name)
+        if self.size_bytes > TABLE_BYTES_MAX or len(self._clients) > CLIENTS_MAX:
             self._forget_oldest()
 
     def encode(self) -> Iterator[bytes]:
@@ -176,7 +185,7 @@ class ClientTable:
         for name, client in self._clients.items():
             encoded = name.encode()
             parts = [_CLIENT.pack(len(encoded), client.floor, len(client.results)), encoded]
-            for number, result in client.results.items():
+            for number, result in zip(client.numbers, client.results, strict=True):
                 parts += (_RESULT.pack(number, len(result)), result)
             yield b"".join(parts)
 
@@ -201,10 +210,11 @@ class ClientTable:
         name = encoded[at : at + name_bytes].decode()
         at += name_bytes
         client = _Client(floor)
-        if not name or name in self._clients or count > REQUESTS_MAX:
+        if not name or name in self._clients or not 1 <= count <= REQUESTS_MAX:
             raise DamagedSnapshot(f"its table of clients: {count} results of {name!r}")
         self._clients[name] = client
         self.size_bytes += _client_charge(name)
+        results: dict[int, bytes] = {}
         for _ in range(count):
             number, size = _RESULT.unpack_from(encoded, at)
             at += _RESULT.size
@@ -212,16 +222,21 @@ class ClientTable:
             at += size
             if len(result) != size or size > RESULT_BYTES_MAX:
                 raise DamagedSnapshot(f"its table of clients: a result of {size} bytes")
-            if not floor < number <= NUMBER_MAX or number in client.results:
+            if not floor < number <= NUMBER_MAX or number in results:
                 raise DamagedSnapshot(f"its table of clients: request {number} of {name!r}")
-            client.results[number] = result
+            results[number] = result
             self.size_bytes += _result_charge(result)
-        client.numbers = sorted(client.results)
+        client.numbers = sorted(results)
+        client.results = [results[number] for number in client.numbers]
         return at
 
     def _forget_oldest(self) -> None:
-        name, client = self._clients.popitem(last=False)
-        self.size_bytes -= _client_charge(name) + sum(map(_result_charge, client.results.values()))
+        clients = self._clients
+        while len(clients) > CLIENTS_MAX or (
+            self.size_bytes > TABLE_BYTES_MAX and len(clients) > 1
+        ):
+            name, client = clients.popitem(last=False)
+            self.size_bytes -= _client_charge(name) + sum(map(_result_charge, client.results))
 
 
 def _client_charge(name: str) -> int:

@@ -26,7 +26,7 @@ what an earlier epoch proposed and is not below the mark is not in the log, and 
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from dlog.errors import CommandTooNew, DamagedCommand
 from ledger.errors import InvalidValue
@@ -42,6 +42,9 @@ DIGEST_BYTES_MAX: Final = 64
 TEXT_BYTES_MAX: Final = 2000
 """Of a leader's name, of its address, and of its endpoint."""
 
+new_tuple: Final = tuple.__new__
+"""Makes a named tuple in a third of the time that its own class needs."""
+
 _MAGIC: Final = b"dC"
 _HEAD: Final = struct.Struct("<2sBB")
 _COMMAND: Final = struct.Struct("<2sBBH16sQQB")
@@ -56,29 +59,33 @@ _MARK_AT: Final = _HEAD.size + _MARK.size
 _DIGEST_AT: Final = _HEAD.size + _DIGEST.size
 
 
-@dataclass(frozen=True, slots=True)
-class RequestId:
-    """Names one request among all of its client, so that it has one effect. Kept as plain text and
-    a plain number, also of a member of an enumeration. Raises `InvalidValue`."""
-
+class _Request(NamedTuple):
     client: str
     number: int
     """Grows from request to request of the client."""
 
-    def __post_init__(self) -> None:
+
+class RequestId(_Request):
+    """Names one request among all of its client, so that it has one effect. Kept as plain text and
+    a plain number, also of a member of an enumeration. Raises `InvalidValue`."""
+
+    __slots__ = ()
+
+    def __new__(cls, client: str, number: int) -> Self:
         # The leader applies this object, its followers what they decode: the two must be the same,
         # so members of enumerations, and other classes made of these two, are not kept.
-        if type(self.client) is not str:
-            if not isinstance(self.client, str):
-                raise InvalidValue("client", self.client, "use text")
-            object.__setattr__(self, "client", str.__str__(self.client))
-        if type(self.number) is not int:
-            if isinstance(self.number, bool) or not isinstance(self.number, int):
-                raise InvalidValue("number", self.number, "use a whole number")
-            object.__setattr__(self, "number", int.__index__(self.number))
-        _check_client(self.client)
-        if not 0 <= self.number <= NUMBER_MAX:
-            raise InvalidValue("number", self.number, "use numbers from 0 to 2**63 - 1")
+        if type(client) is not str:
+            if not isinstance(client, str):
+                raise InvalidValue("client", client, "use text")
+            client = str.__str__(client)
+        if type(number) is not int:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise InvalidValue("number", number, "use a whole number")
+            number = int.__index__(number)
+        _check_client(client)
+        if not 0 <= number <= NUMBER_MAX:
+            raise InvalidValue("number", number, "use numbers from 0 to 2**63 - 1")
+        return new_tuple(cls, (client, number))
 
 
 @lru_cache(CLIENTS_CHECKED_MAX)

@@ -14,12 +14,10 @@ Invariant: each proposal leaves once, applied or withdrawn.
 
 from typing import Generic, TypeVar
 
-from dlog.protocol.command import Origin
+from dlog.protocol.command import Origin, RequestId, new_tuple
 
 W = TypeVar("W")
 """What waits for the outcome."""
-RequestKey = tuple[str, int]
-"""Client and number of a request: made once, as each use of it would cost as much."""
 
 
 class Proposals(Generic[W]):
@@ -27,33 +25,34 @@ class Proposals(Generic[W]):
         """*proposer*: of this replica in this life, and of no other."""
         self.proposer = proposer
         self._sequence = 0
-        self._pending: dict[int, tuple[int, RequestKey | None, W]] = {}
+        self._pending: dict[int, tuple[int, RequestId | None, W]] = {}
         """Epoch, request and what waits, by sequence."""
-        self._requests: dict[RequestKey, W] = {}
+        self._requests: dict[RequestId, W] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def waiter_of(self, request: RequestKey) -> W | None:
+    def waiter_of(self, request: RequestId) -> W | None:
         """Return what waits for *request* already."""
         return self._requests.get(request)
 
-    def propose(self, epoch: int, request: RequestKey | None, waiter: W) -> Origin:
+    def propose(self, epoch: int, request: RequestId | None, waiter: W) -> Origin:
         """Count a command that is appended by *epoch*; *waiter* gets its outcome."""
-        self._sequence += 1
-        self._pending[self._sequence] = epoch, request, waiter
+        sequence = self._sequence = self._sequence + 1
+        self._pending[sequence] = epoch, request, waiter
         if request is not None:
-            assert request not in self._requests, "a request that is pending is waited for"
-            self._requests[request] = waiter
-        return Origin(self.proposer, self._sequence)
+            known = self._requests.setdefault(request, waiter)
+            assert known is waiter, "a request that is pending is waited for"
+        return new_tuple(Origin, (self.proposer, sequence))
 
     def leave(self, origin: Origin) -> W | None:
         """Return what waits for *origin*, which was applied or refused; None: another replica's, or
         one of a life before."""
         proposer, sequence = origin
-        if proposer != self.proposer or sequence not in self._pending:
+        pending = self._pending.pop(sequence, None) if proposer == self.proposer else None
+        if pending is None:
             return None
-        _, request, waiter = self._pending.pop(sequence)
+        _, request, waiter = pending
         if request is not None:
             del self._requests[request]
         return waiter

@@ -40,6 +40,7 @@ from dlog.protocol.command import (
     StateDigest,
     check_digest,
     decode,
+    new_tuple,
 )
 from dlog.protocol.snapshot import PIECE_BYTES, SnapshotHeader, WriteState
 from ledger.errors import LogError
@@ -211,36 +212,36 @@ class ReplicatedState(Generic[M]):
             raise StateDiverged(self._log, digest.offset)
 
     def _apply_command(self, envelope: CommandEnvelope, timestamp_ms: int) -> AppliedCommand:
-        machine, request = self.machine, envelope.request_id
-        if envelope.version > machine.version:
+        payload, version, origin, request = envelope
+        machine = self.machine
+        if version > machine.version:
             what = "the application's"
-            raise CommandTooNew(self._log, self.offset, what, envelope.version, machine.version)
+            raise CommandTooNew(self._log, self.offset, what, version, machine.version)
         if request is not None:
             kept = self.clients.find(request)
             if isinstance(kept, Forgotten):
-                client, number = request.client, request.number
-                error = RequestForgotten(self._log, client, number, kept.floor)
-                return AppliedCommand(envelope.origin, None, error)
+                error = RequestForgotten(self._log, request.client, request.number, kept.floor)
+                return AppliedCommand(origin, None, error)
             if kept is not None:
-                return _applied(envelope.origin, kept)
-        command = Command(envelope.payload, self.offset, timestamp_ms, envelope.version, request)
+                return _applied(origin, kept)
+        command = new_tuple(Command, (payload, self.offset, timestamp_ms, version, request))
         try:
             result = machine.apply(command)
         except Exception as error:  # noqa: BLE001 - whatever it is, no replica may pass it
-            return AppliedCommand(envelope.origin, None, self._fail(error))
-        if request is None:
-            return AppliedCommand(envelope.origin, result)
-        try:
-            kept = encode_result(result)
-        except InvalidResult as error:
-            # The command has its effect, so this is no reason to stop. Why there is no result is
-            # told here alone: it is a text of this program, and the table is the same everywhere.
-            self.clients.put(request, NO_RESULT)
-            return AppliedCommand(envelope.origin, None, error)
-        self.clients.put(request, kept)
-        if type(result) in _IMMUTABLE:
-            return AppliedCommand(envelope.origin, result)
-        return _applied(envelope.origin, kept)  # a copy, as the state machine may change its own
+            return AppliedCommand(origin, None, self._fail(error))
+        if request is not None:
+            try:
+                kept = encode_result(result)
+            except InvalidResult as error:
+                # The command has its effect, so this is no reason to stop. Why there is no result
+                # is told here alone: it is a text of this program, and the table is the same
+                # everywhere.
+                self.clients.put(request, NO_RESULT)
+                return AppliedCommand(origin, None, error)
+            self.clients.put(request, kept)
+            if type(result) not in _IMMUTABLE:
+                return _applied(origin, kept)  # a copy, as the state machine may change its own
+        return new_tuple(AppliedCommand, (origin, result, None))
 
     def check(self) -> None:
         """Raises `failure`, and `StateNotRestored`."""

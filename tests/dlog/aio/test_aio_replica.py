@@ -3,7 +3,7 @@ done once, and what stops them."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import IntEnum
@@ -543,6 +543,22 @@ async def test_closing_settles_what_was_submitted_and_hands_over() -> None:
             await leader.read(history)
         assert await follower.wait_role("leader", timeout_s=PATIENCE_S)
         assert await follower.submit(b"x 1") == 21
+
+
+@pytest.mark.parametrize("ends", [Replica.close, Replica.resign])
+async def test_nothing_is_taken_once_a_term_ends_however_sure_its_leader_is(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[Replica[Any]], Awaitable[None]]
+) -> None:
+    monkeypatch.setattr(replicas, "SURE_S", PATIENCE_S)
+    async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
+        pending = asyncio.create_task(leader.submit(b"x 1"))
+        await asyncio.sleep(0)
+        ending = asyncio.ensure_future(ends(leader))
+        assert await leader.wait_role("stopped" if ends is Replica.close else "standby")
+        with pytest.raises(LogClosed if ends is Replica.close else NotLeader):
+            await leader.submit(b"x 1")
+        await ending
+        assert await pending == 1
 
 
 async def test_a_replica_is_closed_at_any_moment() -> None:

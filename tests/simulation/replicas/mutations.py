@@ -66,8 +66,7 @@ def returns_the_present_state_to_a_repeated_request(patch: Patch) -> None:
         found = honest(self, request)
         if not isinstance(found, bytes):
             return found
-        results = self._clients[request.client].results
-        return b"j%d" % (int(results[max(results)][1:]) + 1)
+        return b"j%d" % (int(self._clients[request.client].results[-1][1:]) + 1)
 
     patch.set(ClientTable, "find", find)
 
