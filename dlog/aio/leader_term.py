@@ -6,6 +6,7 @@ Invariant: a caller gets the outcome of a confirmed append, of the log, or none 
 
 import asyncio
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,16 +14,27 @@ from typing import Final, NamedTuple
 
 from dlog.aio.log import Log
 from dlog.aio.standby import Standby
-from dlog.errors import LogClosed
-from dlog.protocol.command import CommandEnvelope, LeaderMark, Origin
+from dlog.errors import CommandOutcomeUnknown, LogClosed, LostOwnership, NotLeader
+from dlog.protocol.command import (
+    PROPOSER_BYTES,
+    CommandEnvelope,
+    LeaderMark,
+    Origin,
+    RequestId,
+    encode_command,
+    new_tuple,
+)
 from dlog.protocol.pending_batch import Outcome
+from dlog.protocol.proposals import Proposals
 from dlog.protocol.replicated_state import AppliedCommand, StoredCommand, StoredRecord
-from ledger.errors import CallerError, LogError
+from ledger.errors import CallerError, LogError, TooManyPending
 
 APPLY_RECORDS_MAX: Final = 256
 """Commands that are applied before the event loop has a turn again."""
 COMMAND_CHARGE: Final = 1000
 """What each of them needs beside its bytes, about."""
+QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of commands that are appended and not applied yet, while `apply` is slower than the log."""
 
 AppendedRecord = tuple[Outcome, int, StoredRecord, float, int]
 """Its outcome, its slot there, what was appended, when by the clock of the event loop, and what it
@@ -154,3 +166,72 @@ def resolve(waiters: Iterable[Waiter], outcome: CommandOutcome | AppliedCommand)
 
 def _is_refusal(error: LogError) -> bool:
     return isinstance(error, CallerError) and not isinstance(error, LogClosed)
+
+
+class PendingCommands:
+    """Commands that a replica appended, in any term, and the callers that wait for what becomes of
+    them: it is confirmed, refused, found in the log, or withdrawn by the mark of a later epoch."""
+
+    def __init__(self, log: str) -> None:
+        self._log, self._loop = log, asyncio.get_running_loop()
+        self._proposals: Proposals[list[Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
+        self.deadlines = Deadlines(self._loop, self.outcome_unknown)
+
+    @property
+    def proposer(self) -> bytes:
+        return self._proposals.proposer
+
+    def outcome_unknown(self, wait_s: float) -> CommandOutcomeUnknown:
+        return CommandOutcomeUnknown(self._log, f"its outcome was not known after {wait_s:g} s")
+
+    def join(self, request: RequestId) -> Waiter | None:
+        """Return what waits for *request* too, if it is pending already."""
+        waiters = self._proposals.waiter_of(request)
+        if waiters is None:
+            return None
+        waiter: Waiter = self._loop.create_future()
+        waiters.append(waiter)
+        return waiter
+
+    def append(
+        self, term: Term, payload: bytes, request: RequestId | None, version: int, now_s: float
+    ) -> Waiter | None:
+        """Append a command of *version*, whose *request* is not pending; return what waits for its
+        outcome. None: there is no room for it. Raises `TooManyPending`."""
+        if not term.log.writer.has_room:
+            return None
+        queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
+        if queued > QUEUE_BYTES_MAX:
+            raise TooManyPending(queued, QUEUE_BYTES_MAX)
+        waiter: Waiter = self._loop.create_future()
+        origin = self._proposals.propose(term.log.epoch, request, [waiter])
+        envelope = new_tuple(CommandEnvelope, (payload, version, origin, request))
+        try:
+            term.append(envelope, encode_command(envelope), now_s)
+        except BaseException:
+            self._proposals.leave(origin)
+            raise
+        return waiter
+
+    def refuse(self, origin: Origin, error: LogError) -> None:
+        """Report that the command is certainly not in the log."""
+        waiters = self._proposals.leave(origin)
+        if waiters is not None:
+            lost = isinstance(error, LostOwnership | LogClosed) or error.retryable
+            error = NotLeader(self._log, "", "", 0) if lost else error
+            resolve(waiters, CommandOutcome(error=error))
+
+    def settle(self, command: AppliedCommand) -> None:
+        if (waiters := self._proposals.leave(command.origin)) is not None:
+            resolve(waiters, command)
+
+    def withdraw_before(self, mark: LeaderMark) -> None:
+        """Report that what earlier epochs appended and is not below *mark* is not in the log."""
+        for waiters in self._proposals.withdraw_before(mark.epoch):
+            error = NotLeader(self._log, mark.name, mark.address, mark.epoch)
+            resolve(waiters, CommandOutcome(error=error))
+
+    def give_up(self, reason: str) -> None:
+        """Let no command wait any more: the outcome of those that do is not learned here."""
+        for waiters in self._proposals.give_up():
+            resolve(waiters, CommandOutcome(error=CommandOutcomeUnknown(self._log, reason)))

@@ -18,7 +18,6 @@ Invariants:
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -29,15 +28,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar, get_args
 from dlog import metrics
 from dlog.aio.command_router import CommandRouter, LocalReplica
 from dlog.aio.handle import opening
-from dlog.aio.leader_term import (
-    APPLY_RECORDS_MAX,
-    COMMAND_CHARGE,
-    CommandOutcome,
-    Deadlines,
-    Term,
-    Waiter,
-    resolve,
-)
+from dlog.aio.leader_term import APPLY_RECORDS_MAX, CommandOutcome, PendingCommands, Term, Waiter
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.namespace_connection import connect
 from dlog.aio.port import Ledgers
@@ -50,7 +41,6 @@ from dlog.aio.standby import Standby, lease_of
 from dlog.aio.state_apply import StateTurns, whole
 from dlog.aio.store import ManifestNode
 from dlog.errors import (
-    CommandOutcomeUnknown,
     LogClosed,
     LostOwnership,
     NotCaughtUp,
@@ -65,18 +55,12 @@ from dlog.names import check_name
 from dlog.position import Position, Record
 from dlog.protocol.accumulator import PENDING_BYTES_ROOM
 from dlog.protocol.command import (
-    PROPOSER_BYTES,
     VERSION_MAX,
-    CommandEnvelope,
     LeaderMark,
-    Origin,
     RequestId,
-    encode_command,
     encode_digest,
     encode_mark,
-    new_tuple,
 )
-from dlog.protocol.proposals import Proposals
 from dlog.protocol.replica_record import ReplicaRecord, ReplicaRole
 from dlog.protocol.replicated_state import (
     Applied,
@@ -101,8 +85,6 @@ BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
 SUBMIT_S: Final = 30.0
 """How long `submit` waits for an outcome."""
-QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of commands that are appended and not applied yet, while `apply` is slower than the log."""
 SURE_S: Final = 0.001
 """How long a leader is sure that it leads before it looks again."""
 READ_S: Final = 10.0
@@ -155,7 +137,7 @@ class Replica(Generic[M]):
             )
         self._since_ms = now_ms()
         self._registration = ReplicaRegistration(self._node, self._describe, self.snapshot)
-        self._proposals: Proposals[list[Waiter]] = Proposals(secrets.token_bytes(PROPOSER_BYTES))
+        self._commands = PendingCommands(name)
         self._term: Term | None = None
         self._router = CommandRouter(
             LocalReplica(
@@ -169,7 +151,7 @@ class Replica(Generic[M]):
             ),
             ledgers,
             self._node,
-            f"replica-{self._proposals.proposer.hex()}",
+            f"replica-{self._commands.proposer.hex()}",
         )
         self._led_epoch = 0
         """The last one that this replica led."""
@@ -178,7 +160,6 @@ class Replica(Generic[M]):
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._barrier = ReadBarrier(name, self._reach_end)
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop, self._outcome_unknown)
         self._closing = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -345,7 +326,7 @@ class Replica(Generic[M]):
         waiter = self._waiter_of(command, request, version, now_s)
         if waiter is None:
             return self._outcome_in_room(command, request, wait_s, version)
-        self._deadlines.watch(waiter, now_s, wait_s)
+        self._commands.deadlines.watch(waiter, now_s, wait_s)
         return waiter
 
     async def _outcome_in_room(
@@ -361,12 +342,9 @@ class Replica(Generic[M]):
                 return await waiter
         except TimeoutError:
             if waiter is not None:
-                raise self._outcome_unknown(wait_s) from None
+                raise self._commands.outcome_unknown(wait_s) from None
             pending_bytes = self._term.log.writer.pending_bytes if self._term else 0
             raise TooManyPending(pending_bytes, PENDING_BYTES_ROOM) from None
-
-    def _outcome_unknown(self, wait_s: float) -> CommandOutcomeUnknown:
-        return CommandOutcomeUnknown(self.name, f"its outcome was not known after {wait_s:g} s")
 
     def _leads(self) -> bool:
         """Raises what stopped this replica."""
@@ -513,29 +491,13 @@ class Replica(Generic[M]):
     ) -> Waiter | None:
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
-        waiter: Waiter = self._loop.create_future()
-        if request is not None:
-            waiters = self._proposals.waiter_of(request)
-            if waiters is not None:
-                self._check()
-                waiters.append(waiter)
-                return waiter
+        if request is not None and (waiter := self._commands.join(request)) is not None:
+            self._check()
+            return waiter
         term = self._term
         if term is None or now_s >= term.is_sure_until_s:
             term = self._leading(now_s)
-        if not term.log.writer.has_room:
-            return None
-        queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
-        if queued > QUEUE_BYTES_MAX:
-            raise TooManyPending(queued, QUEUE_BYTES_MAX)
-        origin = self._proposals.propose(term.log.epoch, request, [waiter])
-        envelope = new_tuple(CommandEnvelope, (payload, version, origin, request))
-        try:
-            term.append(envelope, encode_command(envelope), now_s)
-        except BaseException:
-            self._proposals.leave(origin)
-            raise
-        return waiter
+        return self._commands.append(term, payload, request, version, now_s)
 
     def _describe(self) -> ReplicaRecord:
         """Return what this replica reports of itself."""
@@ -710,18 +672,10 @@ class Replica(Generic[M]):
 
     async def _apply_confirmed(self, term: Term) -> None:
         """Apply what is confirmed, in order, as far as that is known without a wait."""
-        confirmed, size_bytes, at_s = term.take_confirmed(self._refuse)
+        confirmed, size_bytes, at_s = term.take_confirmed(self._commands.refuse)
         await self._apply(confirmed, size_bytes)
         # No other leader had acknowledged anything by then.
         self._barrier.prove(at_s)
-
-    def _refuse(self, origin: Origin, error: LogError) -> None:
-        """Report that the command is certainly not in the log."""
-        waiters = self._proposals.leave(origin)
-        if waiters is not None:
-            lost = isinstance(error, LostOwnership | LogClosed) or error.retryable
-            error = NotLeader(self.name, "", "", 0) if lost else error
-            resolve(waiters, CommandOutcome(error=error))
 
     # The state.
 
@@ -763,8 +717,7 @@ class Replica(Generic[M]):
     def _report(self, applied: Iterable[Applied]) -> None:
         for each in applied:
             if isinstance(each, AppliedCommand):
-                if (waiters := self._proposals.leave(each.origin)) is not None:
-                    resolve(waiters, each)
+                self._commands.settle(each)
             elif isinstance(each, LeaderMark):
                 self._begin_epoch(each)
             elif self._term is not None and self.role == "leader":
@@ -774,9 +727,7 @@ class Replica(Generic[M]):
 
     def _begin_epoch(self, mark: LeaderMark) -> None:
         self._router.leader_changed()
-        for waiters in self._proposals.withdraw_before(mark.epoch):
-            error = NotLeader(self.name, mark.name, mark.address, mark.epoch)
-            resolve(waiters, CommandOutcome(error=error))
+        self._commands.withdraw_before(mark)
         term = self._term
         if term is not None and mark.epoch == term.log.epoch and not term.ending.is_set():
             term.serves = term.has_served = True
@@ -803,8 +754,7 @@ class Replica(Generic[M]):
 
     def _give_up(self, reason: str) -> None:
         """Let no command wait any more: the outcome of those that do is not learned here."""
-        for waiters in self._proposals.give_up():
-            resolve(waiters, CommandOutcome(error=CommandOutcomeUnknown(self.name, reason)))
+        self._commands.give_up(reason)
         self._notify()
 
     async def _close(self) -> None:
@@ -817,7 +767,7 @@ class Replica(Generic[M]):
             await asyncio.wait({self._running})
         await self._router.close()
         await self._registration.close()
-        self._deadlines.close()  # none waits any more
+        self._commands.deadlines.close()  # none waits any more
         if self._keeper is not None:
             await self._keeper.close()
         await self._barrier.close()

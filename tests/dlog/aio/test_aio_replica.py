@@ -487,7 +487,7 @@ async def test_a_submit_that_is_not_waited_for_is_done_all_the_same() -> None:
     async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
         submitting = asyncio.create_task(leader.submit(b"x 1", request_id=("a", 1)))
         await asyncio.sleep(0)  # it is appended, and not confirmed yet
-        assert len(leader._proposals) == 1
+        assert len(leader._commands._proposals) == 1
         submitting.cancel()
         with pytest.raises(CommandOutcomeUnknown) as caught:
             await leader.submit(b"x 1", request_id=("b", 1), timeout_s=0)
@@ -533,7 +533,7 @@ async def test_closing_settles_what_was_submitted_and_hands_over() -> None:
     async with dlog.testing.cluster() as cluster, led(cluster) as [leader, follower]:
         submitting = [asyncio.create_task(leader.submit(b"x 1")) for _ in range(20)]
         await asyncio.sleep(0)  # they are appended, and not confirmed yet
-        assert len(leader._proposals) == 20
+        assert len(leader._commands._proposals) == 20
         await leader.close()
         assert await asyncio.gather(*submitting) == list(range(1, 21))
         assert leader.role == "stopped"
@@ -734,7 +734,7 @@ async def test_the_time_of_a_submit_covers_its_wait_for_room(
 async def test_commands_that_apply_is_too_slow_for_are_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replicas, "QUEUE_BYTES_MAX", 3 * leader_term.COMMAND_CHARGE)
+    monkeypatch.setattr(leader_term, "QUEUE_BYTES_MAX", 3 * leader_term.COMMAND_CHARGE)
     gate, entered = threading.Event(), threading.Event()
 
     class Held(Register):

@@ -5,8 +5,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from dlog import snapshot_store
-from dlog.aio import replica as replicas
-from dlog.aio import snapshot_keeper
+from dlog.aio import leader_term, snapshot_keeper
 from dlog.aio.command_router import CommandRouter
 from dlog.aio.forward import ForwardFailed, WriterRights
 from dlog.aio.leader_term import CommandOutcome, resolve
@@ -84,7 +83,7 @@ def calls_refused_what_has_no_outcome(patch: Patch) -> None:
 
     async def step_down(self: Replica[Any], standby: Any) -> None:
         await honest(self, standby)
-        for waiter in self._proposals.give_up():
+        for waiter in self._commands._proposals.give_up():
             resolve(waiter, CommandOutcome(error=NotLeader(self.name, "", "", 0)))
 
     patch.set(Replica, "_step_down", step_down)
@@ -96,7 +95,7 @@ def calls_refused_what_it_did_not_learn_in_time(patch: Patch) -> None:
         def __init__(self, log: str, reason: str) -> None:
             super().__init__(log, reason, "", 0)
 
-    patch.set(replicas, "CommandOutcomeUnknown", Refused)
+    patch.set(leader_term, "CommandOutcomeUnknown", Refused)
 
 
 @mutation(
