@@ -40,6 +40,7 @@ __all__ = [
     "rebuild_table",
     "rename_log",
     "reset_consumer",
+    "restore_segments",
     "seal_log",
     "set_log_schema",
     "slowest_consumer",
@@ -82,6 +83,7 @@ rebuild_table = _blocking(admin.rebuild_table)
 log_schemas = _blocking(admin.log_schemas)
 set_log_schema = _blocking(admin.set_log_schema)
 clear_log_schema = _blocking(admin.clear_log_schema)
+restore_segments = _blocking(admin.restore_segments)
 verify_log = _blocking(admin.verify_log)
 audit_namespace = _blocking(admin.audit_namespace)
 

@@ -789,6 +789,28 @@ class TableMissing(CallerError):
         self.log = log
 
 
+class CopiesSuperseded(RemoteError):
+    """What was restored before stays; of the segment that was under way nothing is left."""
+
+    retryable = True
+
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r}: another process began to restore segments of it, and this one stopped; "
+            "once the other one is done, run it again for what is missing"
+        )
+        self.log = log
+
+
+class TooManyCopies(CallerError):
+    def __init__(self, log: str, segments: int, copies: int, most: int) -> None:
+        super().__init__(
+            f"log {log!r}: {segments} segments are to be restored, {copies} are already, and a log "
+            f"has at most {most} local copies; choose fewer offsets, or let copies go (--keep 0)"
+        )
+        self.log, self.segments, self.copies, self.most = log, segments, copies, most
+
+
 class ArchiveMissing(CallerError):
     def __init__(self, storage: str) -> None:
         super().__init__(

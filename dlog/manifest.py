@@ -12,6 +12,7 @@ Invariants (asserted when a value is made):
     only sealed segments lie elsewhere than on bookies alone
     runs join each other and, unless they are trimmed whole, the first segment that is listed; there
         is one that is listed behind them, until the log is deleted
+    a local copy is of a segment that can be read and is in an object alone
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
 drops them, and leave it when their ledgers are gone. A crash between leaks nothing. Objects wait in
@@ -20,6 +21,9 @@ drops them, and leave it when their ledgers are gone. A crash between leaks noth
 What is in object storage alone does not change any more. So the lines of such segments can be moved
 to an index there, a run of them, and the manifest stays small however old the log is. A run that is
 trimmed whole stays in front until its objects are deleted (`dlog.protocol.segment_index`).
+
+A local copy is one more ledger with the entries of an archived segment. The object stays what the
+segment is: nothing is lost with a copy, and whoever finds none reads the object.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,6 +110,8 @@ class Location:
     on_bookies: bool = True
     """Whether its ledger is there."""
     object: StoredObject | None = None
+    copy: LedgerId | None = None
+    """Another ledger with the same entries, as `Manifest.copies` says."""
 
     def __post_init__(self) -> None:
         assert self.on_bookies or self.object, "a segment is somewhere"
@@ -113,6 +119,8 @@ class Location:
     def __str__(self) -> str:
         if self.object is None:
             return "bookies"
+        if self.copy is not None:
+            return f"ledger {self.copy}, {self.object.name}"
         return f"bookies, {self.object.name}" if self.on_bookies else self.object.name
 
 
@@ -166,6 +174,19 @@ class SegmentRun:
         return self.first_offset + self.records
 
 
+@dataclass(frozen=True, slots=True)
+class LocalCopy:
+    """A ledger with the entries of an archived segment, for some time."""
+
+    number: int
+    """Of the segment."""
+    ledger_id: LedgerId
+    end_offset: int
+    """Of the segment; indexes of runs have it, too."""
+    until_ms: int
+    """The archiver lets it go then."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     incarnation: str
@@ -197,8 +218,15 @@ class Manifest:
     owners: tuple[str, ...] = ()
     """Tokens of marks in object storage: the first one was there, others were about to replace it
     (`dlog.protocol.object_owner`)."""
+    copies: tuple[LocalCopy, ...] = ()
+    """Of archived segments, by number; also of those in runs."""
+    copy_round: int = 0
+    """How often somebody began to make copies: whoever began before makes none any more."""
 
     def __post_init__(self) -> None:
+        if self.copies or any(s.location.copy is not None for s in self.segments):
+            object.__setattr__(self, "segments", self.located(self.segments))
+            self._check_copies()
         numbers = [segment.number for segment in self.segments]
         assert all(a < b for a, b in pairwise(numbers)), "numbers ascend"
         assert not numbers or numbers[-1] < self.next_segment, "a number may be used twice"
@@ -233,6 +261,27 @@ class Manifest:
             assert {each.storage for each in known} == {self.storage}, "an object is elsewhere"
             parts = {(each.name, each.start) for each in known}
             assert len(parts) == len(known), "an object has two sizes"
+
+    def _check_copies(self) -> None:
+        assert all(a.number < b.number for a, b in pairwise(self.copies)), "numbers ascend"
+        ledgers = {copy.ledger_id for copy in self.copies}
+        assert len(ledgers) == len(self.copies), "a ledger is the copy of two segments"
+        assert ledgers.isdisjoint(self.deleting), "a copy that is listed waits for deletion"
+        assert ledgers.isdisjoint(s.ledger_id for s in self.segments), "a copy is a segment"
+        assert all(copy.end_offset > self.trim_offset for copy in self.copies), "it can be read"
+        assert not any(s.location.copy and s.location.on_bookies for s in self.segments), (
+            "a copy is of a segment that is on bookies"
+        )
+
+    def located(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
+        """Return *segments* of this log, listed ones or of a run, with their copies."""
+        ledgers = {copy.number: copy.ledger_id for copy in self.copies}
+        return tuple(
+            s
+            if s.location.copy == (ledger := ledgers.get(s.number))
+            else replace(s, location=replace(s.location, copy=ledger))
+            for s in segments
+        )
 
     def _check_runs(self) -> None:
         if not self.runs:
@@ -276,6 +325,12 @@ class Manifest:
     def living_runs(self) -> tuple[SegmentRun, ...]:
         """Those that hold records which can be read."""
         return tuple(run for run in self.runs if run.end_offset > self.trim_offset)
+
+    @property
+    def listed_ledgers(self) -> tuple[LedgerId, ...]:
+        """Those that are there for its records: of segments, and copies."""
+        own = (s.ledger_id for s in self.segments if s.location.on_bookies)
+        return (*own, *(copy.ledger_id for copy in self.copies))
 
     @property
     def segment_count(self) -> int:
@@ -393,12 +448,14 @@ class Manifest:
             last_txid = first.sealed.last_txid
             gone.append(kept.pop(0))
         ledgers, objects = self._waiting(gone, kept)
+        doomed = tuple(copy.ledger_id for copy in self.copies if copy.end_offset <= trim)
         return replace(
             self,
             trim_offset=trim,
             trimmed_txid=last_txid,
             segments=tuple(kept),
-            deleting=ledgers,
+            copies=tuple(copy for copy in self.copies if copy.end_offset > trim),
+            deleting=(*ledgers, *doomed),
             deleting_objects=objects,
         )
 
@@ -470,6 +527,13 @@ class Manifest:
         """Return the manifest with segments, which are sealed, in objects as well, by number."""
         return self._moved({n: Location(object=stored) for n, stored in parts.items()})
 
+    def with_copies(self, copies: Iterable[LocalCopy]) -> Self:
+        """Return the manifest with *copies* and no others; the ledgers of the rest are to go."""
+        kept = tuple(sorted(copies, key=lambda copy: copy.number))
+        ledgers = {copy.ledger_id for copy in kept}
+        gone = (c.ledger_id for c in self.copies if c.ledger_id not in ledgers)
+        return replace(self, copies=kept, deleting=(*self.deleting, *gone))
+
     def bytes_behind(self) -> list[int]:
         """Return for each listed segment how many payload bytes are sealed behind it."""
         sizes = [segment.sealed.bytes if segment.sealed else 0 for segment in self.segments]
@@ -507,7 +571,8 @@ class Manifest:
             dropped=True,
             trim_offset=max(self.trim_offset, self.sealed_end),
             segments=(),
-            deleting=ledgers,
+            copies=(),
+            deleting=(*ledgers, *(copy.ledger_id for copy in self.copies)),
             deleting_objects=objects,
         )
 
@@ -578,6 +643,16 @@ class Manifest:
             deleting_objects=map(_encode_object, self.deleting_objects),
             owners=self.owners,
             runs=_encode_runs(self.runs),
+            copies=(
+                pb.LocalCopyNode(
+                    number=copy.number,
+                    ledger=copy.ledger_id,
+                    end_offset=copy.end_offset,
+                    until_ms=copy.until_ms,
+                )
+                for copy in self.copies
+            ),
+            copy_round=self.copy_round,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -593,8 +668,15 @@ class Manifest:
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
         settings = node.settings
-        if node.version < FORMAT_VERSION and (
-            node.elsewhere or node.deleting_objects or settings.archive or node.owners or node.runs
+        if node.version < FORMAT_VERSION and any(
+            (
+                node.elsewhere,
+                node.deleting_objects,
+                settings.archive,
+                node.owners,
+                node.runs,
+                node.copies,
+            )
         ):
             raise DamagedMetadata(path, f"format version {node.version} has no objects")
         storage = f"{settings.archive}/{node.incarnation}" if settings.archive else ""
@@ -619,6 +701,11 @@ class Manifest:
                 receipts=Receipts(tuple(Receipt(x.origin, x.number) for x in node.receipts)),
                 owners=tuple(node.owners),
                 runs=_decode_runs(node.runs, storage),
+                copies=tuple(
+                    LocalCopy(x.number, LedgerId(x.ledger), x.end_offset, x.until_ms)
+                    for x in node.copies
+                ),
+                copy_round=node.copy_round,
             )
         except (AssertionError, ValueError, CallerError, DecodeError) as error:
             raise DamagedMetadata(path, str(error)) from error

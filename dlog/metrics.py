@@ -52,6 +52,20 @@ class ReplicaCounts(Protocol):
     def role(self) -> str: ...
 
 
+class ArchiverCounts(Protocol):
+    """What an archiver knows of all logs since its last pass; None: it is not the one that works,
+    or has made none."""
+
+    @property
+    def backlog_segments(self) -> int | None: ...
+    @property
+    def backlog_bytes(self) -> int | None: ...
+    @property
+    def stuck_s(self) -> float | None: ...
+    @property
+    def succeeded_s(self) -> float | None: ...
+
+
 class Overseer(Protocol):
     """What a janitor saw of all logs in its last pass; None: it is not the one that works."""
 
@@ -224,6 +238,9 @@ ARCHIVER_TROUBLES: Final = METRICS.tally(
 ARCHIVED_SEGMENTS: Final = METRICS.tally(
     "dlog_archived_segments_total", "Segments that were copied to object storage."
 )
+RESTORED_SEGMENTS: Final = METRICS.tally(
+    "dlog_restored_segments_total", "Archived segments that were brought back to bookies."
+)
 ARCHIVED_BYTES: Final = METRICS.tally(
     "dlog_archived_bytes_total", "Bytes of objects that segments were copied to."
 )
@@ -233,6 +250,30 @@ TABLE_ROWS: Final = METRICS.tally(
 RELEASED_SEGMENTS: Final = METRICS.tally(
     "dlog_released_segments_total",
     "Segments that left the bookies, as their objects were verified.",
+)
+
+ARCHIVERS: Final[Live[ArchiverCounts]] = Live()
+METRICS.gauge(
+    "dlog_archive_backlog_segments",
+    "Segments that should be in object storage by now and are not; exported by the active "
+    "archiver, as of its last pass.",
+    lambda _: _together(each.backlog_segments for each in ARCHIVERS),
+)
+METRICS.gauge(
+    "dlog_archive_backlog_bytes",
+    "Payload bytes of these segments.",
+    lambda _: _together(each.backlog_bytes for each in ARCHIVERS),
+)
+METRICS.gauge(
+    "dlog_archive_stuck_seconds",
+    "How long the active archiver has known the oldest of these segments, of the log that waits "
+    "longest; 0: none waits.",
+    lambda _: _longest(each.stuck_s for each in ARCHIVERS),
+)
+METRICS.gauge(
+    "dlog_archiver_succeeded_seconds",
+    "Time since the active archiver made a pass without an error, or began to work.",
+    lambda _: _longest(each.succeeded_s for each in ARCHIVERS),
 )
 
 OVERSEERS: Final[Live[Overseer]] = Live()
@@ -275,3 +316,7 @@ def expose(exposed: Exposed) -> None:
 def _together(counts: Iterable[int | None]) -> int | None:
     found = [count for count in counts if count is not None]
     return sum(found) if found else None
+
+
+def _longest(times_s: Iterable[float | None]) -> float | None:
+    return max((time_s for time_s in times_s if time_s is not None), default=None)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from dlog.aio.handle import opening
 from dlog.aio.maintain import table as tables
-from dlog.aio.maintain.archive import ArchiveProgress, ArchiveReport
+from dlog.aio.maintain.archive import RESTORED_KEEP_S, ArchiveProgress, ArchiveReport, RestoreReport
 from dlog.aio.maintain.archive import archive_log as archive
+from dlog.aio.maintain.archive import restore_segments as restore
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
 from dlog.aio.maintain.lifecycle import check_level, create, drop, rename, seal
 from dlog.aio.maintain.table import TableCheck, TableReport
@@ -32,7 +33,7 @@ from dlog.aio.store import (
     listed_names,
     read_consumers,
 )
-from dlog.errors import NoSuchLog
+from dlog.errors import InvalidPosition, NoSuchLog
 from dlog.log_schema import LogSchema, LogSchemas
 from dlog.manifest import Manifest
 from dlog.names import check_name, check_new_name, first_level
@@ -46,7 +47,7 @@ from dlog.settings import LogSettings, parse_settings
 from ledger.errors import MetadataDenied
 from ledger.ledger_owner import RENAMED_PATH
 from ledger.log_events import now_ms
-from ledger.values import Duration, Size
+from ledger.values import Duration, Size, count_of, duration_s
 
 __all__ = [
     "ArchiveProgress",
@@ -59,6 +60,7 @@ __all__ = [
     "LogInfo",
     "LogTail",
     "LogWatch",
+    "RestoreReport",
     "TableCheck",
     "TableInfo",
     "TableReport",
@@ -85,6 +87,7 @@ __all__ = [
     "rebuild_table",
     "rename_log",
     "reset_consumer",
+    "restore_segments",
     "seal_log",
     "set_log_schema",
     "slowest_consumer",
@@ -508,6 +511,46 @@ async def clear_log_schema(
         node = ManifestNode(ledgers.store, name)
         steps = edit_schemas(node.steps, lambda schemas: schemas.cleared(before))
         return await run_on_store(steps, ledgers.store)
+
+
+async def restore_segments(
+    name: str,
+    *,
+    first: int = 0,
+    end: int | None = None,
+    keep_s: Duration = RESTORED_KEEP_S,
+    on_progress: Callable[[ArchiveProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> RestoreReport:
+    """Bring archived segments back to bookies as local copies, those with offsets from *first* on,
+    before *end* (None: the end); return what was done.
+
+    The objects stay, and so do offsets, encryption and checksums of records; no key is needed. A
+    copy is read back before the log refers to it, and goes after *keep_s*, by the archiver, or with
+    its segment. *keep_s* counts for copies that are there, too; 0 lets them go. May be interrupted
+    and repeated, and run beside everything else; of two at once the first stops. A segment that
+    fails is in the report, with the reason. *on_progress* is called from this task after each part
+    of a segment. Raises `InvalidName`, `InvalidPosition` if *end* is not above *first*,
+    `NoSuchLog`, `TooManyCopies`, `CopiesSuperseded`, `ObjectLost` and `DamagedObject` of an index,
+    `ArchiveMissing`, `ObjectStorageRefused`, `ObjectStorageUnavailable`, and
+    `MetadataUnavailable`."""
+    check_name(name)
+    keep_s = duration_s(keep_s, "keep_s", least=0.0)
+    count_of(first, "first")
+    if end is not None and end <= first:
+        raise InvalidPosition(name, end, f"it is not above {first}, where the offsets begin")
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        return await restore(
+            ledgers,
+            node,
+            first=first,
+            end=end,
+            keep_s=keep_s,
+            now_ms=now_ms,
+            on_progress=on_progress,
+        )
 
 
 async def audit_namespace(

@@ -64,6 +64,11 @@ class ArchivedSegment:
     def entries(self) -> int:
         return self.sealed.last_entry + 1
 
+    def check_ends(self, last_entry: EntryId | None) -> None:
+        """Raise `MalformedObject` unless *last_entry* is the last one of a copy."""
+        if last_entry != self.sealed.last_entry:
+            raise MalformedObject(f"it ends at entry {last_entry}, not {self.sealed.last_entry}")
+
     def check_is(self, segment: Segment) -> None:
         """Raise `MalformedObject` unless these are the entries of *segment*."""
         for what, here, listed in (
@@ -267,6 +272,22 @@ def parse_footer(footer: bytes, end: bytes, object_bytes: int) -> ObjectIndex:
     except ValueError:
         raise MalformedObject(f"unknown digest {node.digest}") from None
     return ObjectIndex.of(_segment_of(node, digest), *columns)
+
+
+def encode_segment(segment: ArchivedSegment) -> bytes:
+    """Return what says whose entries a local copy has: a footer without blocks."""
+    return _encode_footer(segment, (), (), ())
+
+
+def parse_segment(data: bytes) -> ArchivedSegment:
+    """Return what the metadata of a local copy say. Raises `MalformedObject`."""
+    try:
+        node = pb.ObjectFooter.FromString(data)
+        if node.version == FORMAT_VERSION:
+            return _segment_of(node, Digest(node.digest))
+    except (DecodeError, ValueError) as error:
+        raise MalformedObject(f"the metadata of a copy: {error}") from error
+    raise MalformedObject(f"a copy has version {node.version}; this dlog reads {FORMAT_VERSION}")
 
 
 def encode_owner(owner: ObjectOwner) -> bytes:

@@ -34,7 +34,7 @@ _kept: OrderedDict[StoredObject, tuple[Segment, ...]] = OrderedDict()
 def encode_index(manifest: Manifest, log: str, segments: tuple[Segment, ...]) -> bytes:
     """Return the object with *segments* of *manifest*'s log, which are in objects alone."""
     assert all(each.sealed and not each.location.on_bookies for each in segments), "they are"
-    alone = Manifest(
+    alone = Manifest(  # without local copies, which come and go
         incarnation=manifest.incarnation,
         settings=LogSettings(archive=manifest.settings.archive),
         segments=segments,
@@ -180,7 +180,7 @@ async def all_segments(
     for run in reversed(manifest.living_runs) if newest_first else manifest.living_runs:
         if not wanted(run):
             continue
-        segments = await read_run(log, run)
+        segments = manifest.located(await read_run(log, run))
         for segment in reversed(segments) if newest_first else segments:
             if (segment.end_offset or 0) > manifest.trim_offset:
                 yield segment

@@ -1,8 +1,10 @@
 """What the procedures of logs ask for: actions of the metadata store, and of ledgers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dlog.manifest import Sealed, Segment, StoredObject
+from dlog.settings import LogSettings
 from ledger.ids import LedgerId
 from ledger.metastore.ops import Op, Versioned
 from ledger.protocol.procedure import Action
@@ -84,6 +86,18 @@ class CopyToObject(Action[tuple[StoredObject, ...]]):
     segments: tuple[Segment, ...]
     storage: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToLedger(Action[LedgerId]):
+    """Write the entries of *segment*, which is in an object, to a new ledger, close it and read it
+    back, all of it. *custom* says whose it is; the segment's own custom metadata go along. Raises
+    `ObjectLost`, `DamagedObject`, and what bookies and storage raise: there may be a ledger then,
+    or not."""
+
+    segment: Segment
+    settings: LogSettings
+    custom: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,14 @@
                segment is in both, by one compare-and-swap
     release    read the object back again, let the segment leave the bookies by another one, which
                lists the ledger for deletion; delete the ledger
+    restore    copy the entries to another ledger, close it and read it back, list it beside the
+               object by one swap, for some time: a local copy
 
-A crash leaves the ledger, or both. Story of why an object that no manifest lists can be judged by
+A crash leaves the ledger, or both; or a local copy that is not listed, which its stamp proves
+(`dlog.protocol.orphans`). A copy is never the only place: the object stays, with all that is proven
+of it, and whoever does not find the ledger of a copy reads the object.
+
+Story of why an object that no manifest lists can be judged by
 one look: (A) an object names its segments, the first and the last. It becomes that of each of them
 which is listed and has no object, by one swap. (B) Numbers of segments are never used twice. So
 once a manifest, however old, was seen without them, or with other objects in them, this one is
@@ -21,15 +27,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.errors import DamagedObject, ObjectLost
-from dlog.manifest import Manifest, Segment, SegmentRun, StoredObject
-from dlog.protocol.actions import CopyToObject, DeleteObject, ListObjects, VerifyObject
-from dlog.protocol.edits import add_objects, check_incarnation, check_living, leave_bookies
+from dlog.errors import CopiesSuperseded, DamagedObject, ManifestTooLarge, NoSuchLog, ObjectLost
+from dlog.manifest import LocalCopy, Manifest, Segment, SegmentRun, StoredObject
+from dlog.protocol.actions import (
+    CopyToLedger,
+    CopyToObject,
+    DeleteLedger,
+    DeleteObject,
+    ListObjects,
+    VerifyObject,
+)
+from dlog.protocol.edits import (
+    add_copy,
+    add_objects,
+    check_incarnation,
+    check_living,
+    leave_bookies,
+)
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
 from dlog.protocol.object_owner import DeleteOwner, ReadOwner, hold_objects
+from dlog.protocol.orphans import CopyFor
 from dlog.protocol.segment_index import LISTED_MAX, ReadIndex, is_orphan_index
 from dlog.protocol.table import delete_table, table_storage
 from ledger.errors import NoSuchLedger
+from ledger.ids import LedgerId
 from ledger.protocol.procedure import Steps
 
 TOKEN_BYTES: Final = 4
@@ -39,6 +60,8 @@ SMALL_BYTES: Final = 1 << 20
 MERGED_BYTES: Final = 8 << 20
 """Of segments that share an object, together."""
 MERGED_MAX: Final = 64
+COPIES_MAX: Final = 1024
+"""Local copies of a log at any time: their lines are in its manifest."""
 assert MERGED_MAX <= LISTED_MAX, "segments that share an object find room in one run"
 
 
@@ -172,6 +195,42 @@ def release_segment(node: ManifestSteps, number: int, *, incarnation: str) -> St
     now = yield from node.edit(leave_bookies(node.log, number, stored, incarnation=incarnation))
     yield from delete_listed(node, now)
     return True
+
+
+def copy_segment(
+    node: ManifestSteps, segment: Segment, *, incarnation: str, copy_round: int, until_ms: int
+) -> Steps[LocalCopy | None]:
+    """Bring the entries of *segment*, which is in an object alone, back to bookies until
+    *until_ms*; return None if it was trimmed meanwhile.
+
+    *copy_round*: of `begin_copies`. Raises `NoSuchLog`, `CopiesSuperseded`, `ManifestTooLarge`, and
+    what bookies and storage raise: then it may be tried again."""
+    manifest, _ = yield from node.read()
+    check_incarnation(manifest, node.log, incarnation)
+    check_living(manifest, node.log)
+    if manifest.copy_round != copy_round:
+        raise CopiesSuperseded(node.log)
+    assert segment.end_offset is not None, "what is in an object is sealed"
+    stamp = CopyFor(node.log, incarnation, copy_round)
+    ledger_id = yield from CopyToLedger(segment, manifest.settings, stamp.custom())
+    copy = LocalCopy(segment.number, ledger_id, segment.end_offset, until_ms)
+    edit = add_copy(node.log, copy, incarnation=incarnation, copy_round=copy_round)
+    try:
+        now = yield from node.edit(edit)
+    except (NoSuchLog, ManifestTooLarge):
+        yield from _delete_ledger(ledger_id)
+        raise
+    if ledger_id in now.listed_ledgers:
+        return copy
+    yield from _delete_ledger(ledger_id)  # it is never listed any more: see `edits`
+    if now.copy_round != copy_round:
+        raise CopiesSuperseded(node.log)
+    return None
+
+
+def _delete_ledger(ledger_id: LedgerId) -> Steps[None]:
+    with suppress(NoSuchLedger):
+        yield from DeleteLedger(ledger_id)
 
 
 def orphan_objects(node: ManifestSteps, *, incarnation: str, delete: bool) -> Steps[list[str]]:

@@ -14,11 +14,11 @@ its writer slept. What the writer knows of segments and offsets fits the new log
 old one, and is about other records.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dlog.errors import InvalidSettings, LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
-from dlog.manifest import Location, Manifest, Sealed, StoredObject
+from dlog.manifest import LocalCopy, Location, Manifest, Sealed, StoredObject
 from dlog.position import NO_TXID
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
@@ -251,6 +251,76 @@ def add_objects(log: str, parts: Mapping[int, StoredObject], *, incarnation: str
             return manifest
         manifest.check_room(log)
         return manifest.with_objects({n: parts[n] for n in parts if n in free})
+
+    return edit
+
+
+def begin_copies(log: str, *, incarnation: str) -> Edit:
+    """Begin a round of local copies: from now on no copy of an earlier round is listed. Raises
+    `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        return replace(manifest, copy_round=manifest.copy_round + 1)
+
+    return edit
+
+
+def end_copies(log: str, copy_round: int, *, incarnation: str) -> Edit:
+    """Let nobody list a copy of *copy_round* any more. Raises `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        if manifest.copy_round != copy_round:
+            return manifest
+        return replace(manifest, copy_round=copy_round + 1)
+
+    return edit
+
+
+def add_copy(log: str, copy: LocalCopy, *, incarnation: str, copy_round: int) -> Edit:
+    """List *copy*, which was verified.
+
+    Nothing is done if its segment was trimmed or has another one, or in a later round: it is then
+    never listed. Raises `NoSuchLog`, `ManifestTooLarge`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        taken = any(each.number == copy.number for each in manifest.copies)
+        gone = copy.end_offset <= manifest.trim_offset
+        if taken or gone or manifest.copy_round != copy_round:
+            return manifest
+        manifest.check_room(log)
+        return manifest.with_copies((*manifest.copies, copy))
+
+    return edit
+
+
+def keep_copies(log: str, numbers: Collection[int], until_ms: int, *, incarnation: str) -> Edit:
+    """Let the copies of segments *numbers* stay until *until_ms*. Raises `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        copies = tuple(
+            replace(copy, until_ms=until_ms) if copy.number in numbers else copy
+            for copy in manifest.copies
+        )
+        return replace(manifest, copies=copies)
+
+    return edit
+
+
+def drop_copies(log: str, now_ms: int, *, incarnation: str) -> Edit:
+    """Let the copies go whose time is over; their ledgers are listed for deletion. Raises
+    `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        return manifest.with_copies(copy for copy in manifest.copies if copy.until_ms > now_ms)
 
     return edit
 

@@ -27,10 +27,9 @@ delete.
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from dlog.errors import ObjectsOwnedElsewhere
+from dlog.errors import ObjectsOwnedElsewhere, ObjectStorageUnavailable
 from dlog.manifest import Manifest
 from dlog.protocol.edits import Edit, check_incarnation
-from ledger.errors import BadVersion
 from ledger.protocol.procedure import Action, Steps
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ class DeleteOwner(Action[None]):
 def hold_objects(node: "ManifestSteps", incarnation: str, *, claim: bool = False) -> Steps[None]:
     """Make sure that no copy of this namespace may delete the log's objects, and that this one may.
 
-    *claim*: take them from whoever has them. Raises `ObjectsOwnedElsewhere`, `NoSuchLog`,
-    `BadVersion` if others were faster very many times, and what the storage raises."""
+    *claim*: take them from whoever has them. Raises `ObjectsOwnedElsewhere`, `NoSuchLog`, and what
+    the storage raises; `ObjectStorageUnavailable` also if others were faster very many times."""
     for _ in range(RACES_MAX):
         mark = yield from _read_own(node, incarnation, claim=claim)
         if mark is None:
@@ -102,7 +101,10 @@ def hold_objects(node: "ManifestSteps", incarnation: str, *, claim: bool = False
         if there == owner:
             yield from node.edit(settle_owner(node.log, incarnation, owner.token))
             return
-    raise BadVersion(node.path, 0)
+    reason = f"others replaced it {RACES_MAX} times; try again"
+    raise ObjectStorageUnavailable(
+        f"of log {node.log!r}", "replacing the mark of its owner", reason
+    )
 
 
 def _read_own(

@@ -17,7 +17,13 @@ that demands this epoch, and that the unit was not committed:
     (D) the epoch is above the stamp's, or the unit was committed, and the ledger is not listed:
         another attempt was taken, or none ever will be. Epochs never fall, nor do receipts.
 
-(A), (B) and (D) hold for any reading of the manifest, however old: they never become false again.
+A local copy of an archived segment (`dlog.protocol.archive`) has no number either. It carries the
+round it was made in, and is listed by one compare-and-swap that demands this round:
+
+    (E) the round is above the stamp's, and the ledger not listed: it was not listed in time, or was
+        let go, or its segment was trimmed. Rounds never fall.
+
+(A), (B), (D), (E) hold for any reading of the manifest, however old: they never become false again.
 (C) rests on no list alone. It needs a reading of all manifests that are listed, begun after the
 ledger was there: the log is there before its first ledger is. Then, by itself, a read of the log
 that the stamp names, and of its newest name if it was renamed, and no rename since the beginning:
@@ -41,6 +47,9 @@ STAMP_OWNER: Final = "dlog.owner"
 """Who made the ledger, for people."""
 STAMP_ORIGIN: Final = "dlog.origin"
 STAMP_UNIT: Final = "dlog.unit"
+STAMP_COPY_ROUND: Final = "dlog.copy_round"
+STAMP_COPIED: Final = "dlog.copied"
+"""Whose entries a local copy has (`dlog.archive.object_format.encode_segment`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +112,44 @@ class StagedFor:
         }
 
 
-def stamp_of(custom: Mapping[str, bytes]) -> Stamp | StagedFor | None:
+@dataclass(frozen=True, slots=True)
+class CopyFor:
+    """Whose ledger it is that was made as a local copy, and in which round."""
+
+    log: str
+    incarnation: str
+    copy_round: int
+
+    @classmethod
+    def of(cls, custom: Mapping[str, bytes]) -> Self | None:
+        """Return the stamp in a ledger's custom metadata; None: it is no local copy."""
+        try:
+            log = custom[STAMP_LOG].decode()
+            incarnation = custom[STAMP_INCARNATION].decode()
+            copy_round = int(custom[STAMP_COPY_ROUND])
+        except (KeyError, ValueError):
+            return None
+        return cls(log, incarnation, copy_round) if incarnation and copy_round > 0 else None
+
+    @property
+    def purpose(self) -> str:
+        return f"a local copy of an archived segment, of round {self.copy_round}"
+
+    def custom(self) -> dict[str, bytes]:
+        """Return the custom metadata that say so."""
+        return {
+            STAMP_LOG: self.log.encode(),
+            STAMP_INCARNATION: self.incarnation.encode(),
+            STAMP_COPY_ROUND: str(self.copy_round).encode(),
+        }
+
+
+AnyStamp = Stamp | StagedFor | CopyFor
+
+
+def stamp_of(custom: Mapping[str, bytes]) -> AnyStamp | None:
     """Return what a ledger's custom metadata say; None: it is no ledger of a log."""
-    return Stamp.of(custom) or StagedFor.of(custom)
+    return Stamp.of(custom) or StagedFor.of(custom) or CopyFor.of(custom)
 
 
 class OrphanKind(Enum):
@@ -116,6 +160,7 @@ class OrphanKind(Enum):
     PENDING = "not listed yet; it may become a segment"
     UNLISTED = "its segment was trimmed or has left the bookies, or another ledger has its number"
     DISCARDED = "staged for a unit that was committed without it, or by a sink that was deposed"
+    UNUSED_COPY = "a local copy that was let go, or was never listed"
     ENDED = "never listed, and the log is sealed or being deleted"
     LOG_GONE = "its log was deleted"
 
@@ -124,7 +169,11 @@ class OrphanKind(Enum):
         """True iff it can never become part of a log again, and nobody will delete it."""
         match self:
             case (
-                OrphanKind.UNLISTED | OrphanKind.DISCARDED | OrphanKind.ENDED | OrphanKind.LOG_GONE
+                OrphanKind.UNLISTED
+                | OrphanKind.DISCARDED
+                | OrphanKind.UNUSED_COPY
+                | OrphanKind.ENDED
+                | OrphanKind.LOG_GONE
             ):
                 return True
             case OrphanKind.SEGMENT | OrphanKind.WAITING | OrphanKind.PENDING:
@@ -133,17 +182,18 @@ class OrphanKind(Enum):
                 assert_never(self)
 
 
-def standing(
-    ledger_id: LedgerId, stamp: Stamp | StagedFor, manifest: Manifest | None
-) -> OrphanKind:
+def standing(ledger_id: LedgerId, stamp: AnyStamp, manifest: Manifest | None) -> OrphanKind:
     """Return what the ledger is. *manifest* has the stamp's incarnation; None: no log has it."""
     if manifest is None:
         return OrphanKind.LOG_GONE
     assert manifest.incarnation == stamp.incarnation, "the manifest of another log"
-    if any(s.ledger_id == ledger_id and s.location.on_bookies for s in manifest.segments):
+    if ledger_id in manifest.listed_ledgers:
         return OrphanKind.SEGMENT  # one that has left the bookies for an object never comes back
     if ledger_id in manifest.deleting:
         return OrphanKind.WAITING
+    if isinstance(stamp, CopyFor):
+        current = stamp.copy_round == manifest.copy_round and not manifest.dropped
+        return OrphanKind.PENDING if current else OrphanKind.UNUSED_COPY
     if isinstance(stamp, Stamp):
         if stamp.segment < manifest.next_segment:
             return OrphanKind.UNLISTED

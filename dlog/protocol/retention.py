@@ -31,6 +31,8 @@ class TrimPlan:
     """Of archived segments before those; they go whole, too."""
     waiting: tuple[LedgerId, ...]
     """Ledgers that an earlier truncation left to be deleted; they go too."""
+    copies: tuple[LedgerId, ...]
+    """Local copies of archived segments that go; they go too."""
     inside: Segment | None
     """The segment that the trim point then lies in; its ledger stays, all of it."""
 
@@ -43,7 +45,7 @@ class TrimPlan:
     def ledgers(self) -> tuple[LedgerId, ...]:
         """What is deleted, in this order."""
         own = (s.ledger_id for s in self.segments if s.location.on_bookies)
-        return (*self.waiting, *own)
+        return (*self.waiting, *own, *self.copies)
 
     @property
     def objects(self) -> tuple[StoredObject, ...]:
@@ -71,6 +73,7 @@ def plan_trim(log: str, manifest: Manifest, before: int) -> TrimPlan:
         segments=tuple(s for s in manifest.segments if s.number not in kept),
         runs=tuple(run for run in manifest.living_runs if run.end_offset <= after.trim_offset),
         waiting=manifest.deleting,
+        copies=tuple(c.ledger_id for c in manifest.copies if c.end_offset <= after.trim_offset),
         inside=first if begins else None,
     )
 

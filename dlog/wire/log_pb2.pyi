@@ -55,6 +55,8 @@ class ManifestNode(_message.Message):
     DELETING_OBJECTS_FIELD_NUMBER: _builtins.int
     OWNERS_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    COPY_ROUND_FIELD_NUMBER: _builtins.int
     GATEWAY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     incarnation: _builtins.str
@@ -76,6 +78,8 @@ class ManifestNode(_message.Message):
     """how often the log got another name"""
     runs: _builtins.bytes
     """a RunList, of segments before those that are listed above"""
+    copy_round: _builtins.int
+    """how often somebody began to make such copies"""
     gateway: _builtins.bool
     """a gateway for Kafka's clients took it over last"""
     @_builtins.property
@@ -132,6 +136,10 @@ class ManifestNode(_message.Message):
     def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """tokens of the mark beside the objects: ObjectOwner"""
 
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___LocalCopyNode]:
+        """of segments that are in an object alone, by number"""
+
     def __init__(
         self,
         *,
@@ -163,11 +171,13 @@ class ManifestNode(_message.Message):
         deleting_objects: _abc.Iterable[Global___ObjectNode] | None = ...,
         owners: _abc.Iterable[_builtins.str] | None = ...,
         runs: _builtins.bytes = ...,
+        copies: _abc.Iterable[Global___LocalCopyNode] | None = ...,
+        copy_round: _builtins.int = ...,
         gateway: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "gateway", b"gateway", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "owners", b"owners", "receipts", b"receipts", "records", b"records", "renames", b"renames", "runs", b"runs", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "copies", b"copies", "copy_round", b"copy_round", "created_ms", b"created_ms", "deleting", b"deleting", "deleting_objects", b"deleting_objects", "dropped", b"dropped", "elsewhere", b"elsewhere", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "gateway", b"gateway", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "owners", b"owners", "receipts", b"receipts", "records", b"records", "renames", b"renames", "runs", b"runs", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -287,6 +297,39 @@ class LocationNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocationNode: _TypeAlias = LocationNode  # noqa: Y015
+
+@_typing.final
+class LocalCopyNode(_message.Message):
+    """A ledger with the entries of an archived segment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the segment"""
+    ledger: _builtins.int
+    end_offset: _builtins.int
+    """of the segment"""
+    until_ms: _builtins.int
+    """then it is let go"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        ledger: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "ledger", b"ledger", "number", b"number", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalCopyNode: _TypeAlias = LocalCopyNode  # noqa: Y015
 
 @_typing.final
 class ObjectNode(_message.Message):

@@ -37,6 +37,8 @@ _COMPARISONS: Final = {
     "< 0.10": "< 0.10",
     "< 14 * 86400": "< 14 * 86400",
     "> 300": "> 1",  # seconds that a reader is behind
+    "> 3600": "> 0",  # seconds that a segment waits for object storage
+    "> 1800": "> 10",  # seconds since an archiver's pass without an error
 }
 """Each that is in the rules, and what a test waits for instead."""
 

@@ -398,6 +398,22 @@ async def a_consumer_does_nothing_any_more(stage: Stage) -> None:
                 await written(cluster.uri, "orders", 10)
 
 
+async def the_object_storage_is_lost(stage: Stage) -> None:
+    folder, shown = stage.directory / "objects", "dlog_archived_segments_total == 1"
+    async with cluster_of(stage, 3) as cluster:
+        await written(cluster.uri, "orders", 10)
+        await ordered(cluster.uri, "log", "settings", "set", "orders", f"archive=file://{folder}")
+        with stage.dlog(cluster.uri, "archiver", "run", "--interval", "200ms") as process:
+            async with stage.fires(await process.target(), once=shown):
+                folder.rename(folder.with_name("lost"))
+                folder.write_bytes(b"no directory")
+                await written(cluster.uri, "orders", 10)
+
+
+for alert in ("DlogArchiveStuck", "DlogArchiverFails"):
+    scene(alert)(the_object_storage_is_lost)
+
+
 @scene("DlogAppendsUnknown")
 async def a_writer_loses_all_bookies(stage: Stage) -> None:
     async with cluster_of(stage, 3) as cluster:

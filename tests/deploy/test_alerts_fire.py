@@ -32,7 +32,7 @@ def test_sharper_rules_fire_at_once_of_what_the_last_seconds_were_like() -> None
         )
         if before != after
     ]
-    assert len(changed) == 7
+    assert len(changed) == 9
 
 
 @pytest.mark.parametrize(

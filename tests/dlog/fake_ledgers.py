@@ -15,6 +15,7 @@ from ledger.entry import Digest, encode_frame, parse_header
 from ledger.errors import HandleClosed, LedgerFenced, LogError, NoSuchLedger
 from ledger.feature_level import LEVEL_MAX
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.log_events import now_ms
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import MetadataStore
@@ -59,12 +60,16 @@ class FakeLedger:
     """What readers were told last, while `silent`."""
     pending: deque[asyncio.Future[EntryId]] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    created_ms: int = field(default_factory=now_ms)
 
     @property
     def metadata(self) -> LedgerMetadata:
         bookies = tuple(BookieId(f"b{i}") for i in range(self.quorum.ensemble))
         metadata = LedgerMetadata(
-            quorum=self.quorum, fragments=(Fragment(EntryId(0), bookies),), custom=self.custom
+            quorum=self.quorum,
+            fragments=(Fragment(EntryId(0), bookies),),
+            custom=self.custom,
+            created_ms=self.created_ms,
         )
         if self.state is LedgerState.CLOSED:
             length = sum(map(len, self.entries))

@@ -32,7 +32,7 @@ from bookie.server.authorizer import Authorizer
 from bookie.server.quota import QuotaThrottle
 from dlog import Command, StateMachine
 from dlog.aio import Log, Replica, Standby
-from dlog.aio.admin import update_settings
+from dlog.aio.admin import restore_segments, update_settings
 from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
@@ -521,6 +521,7 @@ async def an_archiver_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> Non
             )
             async with Archiver(client, ArchiverConfig(interval_s=0.01, elect=False)) as archiver:
                 await archiver.next_pass()
+                await restore_segments("archived", client=client)
                 await client.store.create("/logs/unreadable", b"unreadable")
                 await reached(
                     cluster,

@@ -8,6 +8,7 @@ one after the other, so that a pass has one upload under way, at the rate that i
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,8 @@ from dlog.aio.maintain.survey import Trouble
 from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode, log_names
 from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
+from dlog.protocol.archive import plan_archive
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 from ledger.log_events import now_ms as wall_clock_ms
@@ -62,6 +65,18 @@ class ArchiverPass:
         return sum(report.failed for report in self.reports)
 
 
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """Segments of a log that are due and not archived."""
+
+    oldest: int
+    segments: int
+    bytes: int
+    """Of their payload."""
+    since: float
+    """When the oldest one was first among them, on the monotonic clock."""
+
+
 class Archiver(PassRunner[ArchiverPass]):
     """Archives all logs; a pass raises what listing logs raises."""
 
@@ -77,13 +92,44 @@ class Archiver(PassRunner[ArchiverPass]):
         self._now_ms = now_ms
         self._sent_until_s = 0.0
         """When what was uploaded so far would have been, at the rate that is set."""
+        self._backlogs: dict[str, _Backlog] | None = None
+        """By incarnation, of logs that have one, as of the last pass; None: there was none."""
+        self._succeeded_at = 0.0
+        metrics.ARCHIVERS.add(self)
+
+    @property
+    def backlog_segments(self) -> int | None:
+        return None if self._backlogs is None else sum(x.segments for x in self._backlogs.values())
+
+    @property
+    def backlog_bytes(self) -> int | None:
+        return None if self._backlogs is None else sum(x.bytes for x in self._backlogs.values())
+
+    @property
+    def stuck_s(self) -> float | None:
+        """How long the oldest segment of a backlog has been known as such, of all the longest."""
+        if self._backlogs is None:
+            return None
+        now = time.monotonic()
+        return max((now - each.since for each in self._backlogs.values()), default=0.0)
+
+    @property
+    def succeeded_s(self) -> float | None:
+        """Time since a pass without an error, or since the first one since it was elected."""
+        return None if self._backlogs is None else time.monotonic() - self._succeeded_at
+
+    def _stood_down(self) -> None:
+        self._backlogs = None
 
     async def _pass(self) -> ArchiverPass:
         began = time.perf_counter()
+        if self._backlogs is None:
+            self._backlogs, self._succeeded_at = {}, time.monotonic()
+        backlogs = dict[str, _Backlog]()
         logs, reports, troubles = 0, list[ArchiveReport](), list[Trouble]()
         for name in await log_names(self._ledgers.store):
             try:
-                report = await self._archive(name)
+                report = await self._archive(name, backlogs)
             except NoSuchLog:
                 continue
             except LogError as error:
@@ -99,25 +145,43 @@ class Archiver(PassRunner[ArchiverPass]):
         done = ArchiverPass(logs, tuple(reports), tuple(troubles))
         metrics.ARCHIVER_PASS_S.observe(time.perf_counter() - began)
         metrics.ARCHIVER_TROUBLES.add(by=done.failures + len(troubles))
+        self._backlogs = backlogs
+        if not (done.failures or troubles):
+            self._succeeded_at = time.monotonic()
         return done
 
     def _pass_failed(self, error: LogError) -> None:
         metrics.ARCHIVER_TROUBLES.add()
         _log.warning("archiver_pass_failed", error=str(error))
 
-    async def _archive(self, name: str) -> ArchiveReport | None:
-        """Archive one log; return None if it has no object storage."""
+    async def _archive(self, name: str, backlogs: "dict[str, _Backlog]") -> ArchiveReport | None:
+        """Archive one log, and note what is left to do; return None if it has no object storage."""
         node = ManifestNode(self._ledgers.store, name)
         manifest, _ = await node.read()
         if manifest.dropped or not manifest.storage:
             return None
-        return await archive_log(
-            self._ledgers,
-            node,
-            now_ms=self._now_ms,
-            orphans=self.passes % ORPHAN_PASSES == 0,
-            paced=self._paced,
-        )
+        try:
+            return await archive_log(
+                self._ledgers,
+                node,
+                now_ms=self._now_ms,
+                orphans=self.passes % ORPHAN_PASSES == 0,
+                paced=self._paced,
+            )
+        finally:
+            with suppress(LogError):  # the next pass tells
+                manifest, _ = await node.read()
+            self._note_backlog(manifest, backlogs)
+
+    def _note_backlog(self, manifest: Manifest, backlogs: "dict[str, _Backlog]") -> None:
+        due = {n for group in plan_archive(manifest, self._now_ms()).archive for n in group}
+        if not due or manifest.dropped:
+            return
+        before = (self._backlogs or {}).get(manifest.incarnation)
+        oldest = min(due)
+        since = before.since if before and before.oldest == oldest else time.monotonic()
+        sizes = (s.sealed.bytes for s in manifest.segments if s.sealed and s.number in due)
+        backlogs[manifest.incarnation] = _Backlog(oldest, len(due), sum(sizes), since)
 
     async def _paced(self, size: int) -> None:
         if not self._config.bytes_per_s:

@@ -231,7 +231,11 @@ class _Auditor:
             case OrphanKind.PENDING:
                 self._note(self._pending, each)
             case (
-                OrphanKind.UNLISTED | OrphanKind.DISCARDED | OrphanKind.ENDED | OrphanKind.LOG_GONE
+                OrphanKind.UNLISTED
+                | OrphanKind.DISCARDED
+                | OrphanKind.UNUSED_COPY
+                | OrphanKind.ENDED
+                | OrphanKind.LOG_GONE
             ):
                 self._note(self._orphans, each)
                 if self._repair:

@@ -25,6 +25,8 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store import ManifestNode, delete_listed, read_consumers
 from dlog.manifest import Manifest
 from dlog.protocol.consumer_steps import ConsumerState
+from dlog.protocol.edits import end_copies
+from dlog.protocol.orphans import CopyFor, OrphanKind
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -33,6 +35,8 @@ from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".janitor"
 """No log can have this name."""
+COPY_MS_MAX: Final = 86_400_000
+"""How long the local copy of one segment may take."""
 FOREIGN_MAX: Final = 100_000
 """Ledgers that are not of logs, remembered so that they are not read in each pass."""
 
@@ -139,6 +143,8 @@ class Janitor(PassRunner[JanitorPass]):
                 break
             if each.is_orphan and await self._delete(each, found.troubles):
                 orphans.append(each)
+            elif isinstance(each.stamp, CopyFor) and each.standing is OrphanKind.PENDING:
+                await self._end_copies(each, each.stamp, found.troubles)
         if len(self._foreign) > FOREIGN_MAX:
             self._foreign.clear()
         for trouble in found.troubles:
@@ -156,6 +162,19 @@ class Janitor(PassRunner[JanitorPass]):
                 orphans_deleted=len(orphans),
             )
         return done
+
+    async def _end_copies(self, copy: Unlisted, stamp: CopyFor, troubles: list[Trouble]) -> None:
+        """End the round of a local copy that nobody has listed for a day: whoever makes it is dead,
+        most probably, and has to begin again else. The next pass deletes it."""
+        if self._now_ms() - copy.created_ms < COPY_MS_MAX:
+            return
+        node = ManifestNode(self._ledgers.store, stamp.log)
+        node.follow(stamp.incarnation)
+        edit = end_copies(stamp.log, stamp.copy_round, incarnation=stamp.incarnation)
+        try:
+            await node.edit(edit)
+        except LogError as error:
+            troubles.append(Trouble(f"ledger {copy.ledger_id}", error))
 
     async def _delete(self, orphan: Unlisted, troubles: list[Trouble]) -> bool:
         try:

@@ -19,7 +19,7 @@ from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, check_name, path_of
 from dlog.protocol.manifest_steps import RENAMED_PATH
-from dlog.protocol.orphans import OrphanKind, StagedFor, Stamp, stamp_of, standing
+from dlog.protocol.orphans import AnyStamp, OrphanKind, stamp_of, standing
 from leader import is_led
 from ledger.errors import CallerError, DamagedMetadata, LogError, NoSuchLedger, StorageError
 from ledger.ids import LedgerId
@@ -57,12 +57,13 @@ class Unlisted:
     """A ledger that no log lists."""
 
     ledger_id: LedgerId
-    stamp: Stamp | StagedFor | None
+    stamp: AnyStamp | None
     """None: it was not made for a log."""
     standing: OrphanKind | None
     """None: it was not made for a log, or it is not known now."""
     length: int | None
     """Payload bytes, if it is CLOSED."""
+    created_ms: int = 0
 
     @property
     def is_orphan(self) -> bool:
@@ -117,7 +118,7 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
             found.troubles.append(Trouble(name, error))
             continue
         found.names[manifest.incarnation] = name
-        listed.extend(s.ledger_id for s in manifest.segments if s.location.on_bookies)
+        listed.extend(manifest.listed_ledgers)
         listed.extend(manifest.deleting)
         try:
             await visit(found, node, manifest)
@@ -166,11 +167,12 @@ async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlis
     except NoSuchLedger:
         return None
     stamp = stamp_of(metadata.custom)
+    length, created_ms = metadata.length, metadata.created_ms
     if stamp is None:
-        return Unlisted(ledger_id, None, None, metadata.length)
+        return Unlisted(ledger_id, None, None, length, created_ms)
     name = found.names.get(stamp.incarnation)
     if name is None and not found.whole:
-        return Unlisted(ledger_id, stamp, None, metadata.length)
+        return Unlisted(ledger_id, stamp, None, length, created_ms)
     node = ManifestNode(ledgers.store, stamp.log if name is None else name)
     node.follow(stamp.incarnation)
     try:
@@ -182,11 +184,12 @@ async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlis
     if manifest is not None:
         if name is None:
             await _note_hidden(node, found)
-        return Unlisted(ledger_id, stamp, standing(ledger_id, stamp, manifest), metadata.length)
+        kind = standing(ledger_id, stamp, manifest)
+        return Unlisted(ledger_id, stamp, kind, length, created_ms)
     # Gone: nothing lists its log, and neither the name it had then nor its newest one has it.
     unmoved = name is None and await count_of_renames(ledgers.store) == found.renames
     gone = standing(ledger_id, stamp, None) if unmoved else None
-    return Unlisted(ledger_id, stamp, gone, metadata.length)  # None: the next survey decides
+    return Unlisted(ledger_id, stamp, gone, length, created_ms)  # None: the next survey decides
 
 
 async def _note_hidden(node: ManifestNode, found: Survey) -> None:

@@ -26,7 +26,7 @@ from dlog.archive.object_tail import verify_object
 from dlog.archive.segment_index import read_run, view_with
 from dlog.envelope import decode_facts
 from dlog.errors import DamagedBatch, DamagedObject, NoSuchLog, ObjectLost
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import ON_BOOKIES, Manifest, Segment
 from dlog.protocol.edits import check_living
 from dlog.protocol.verification import (
     PROBLEMS_MAX,
@@ -175,6 +175,8 @@ class _Verifier:
                 if segment.location.object is not None:
                     in_both = segment.location.on_bookies
                     await self._object(segment, None if in_both else check)
+                if segment.location.copy is not None:
+                    await self._copy(segment, segment.location.copy, last_txid)
             except BookieUnavailable as error:
                 self._note([Problem(segment.number, None, f"its end is not known: {error}")])
             except NoSuchLedger:
@@ -218,11 +220,22 @@ class _Verifier:
                 else:
                     self._trimmed += run.segments
                 continue
-            for segment in segments:
+            for segment in self._manifest.located(segments):
                 if (segment.end_offset or 0) > trim:
                     yield segment
         for segment in self._manifest.segments:
             yield segment
+
+    async def _copy(self, segment: Segment, ledger_id: LedgerId, last_txid: int) -> None:
+        """Verify a local copy as the ledger that it is."""
+        copy = replace(segment, ledger_id=ledger_id, location=ON_BOOKIES)
+        try:
+            await self._segment(copy, SegmentCheck(copy, last_txid=last_txid))
+        except NoSuchLedger:
+            now, _ = await self._node.read()
+            if ledger_id in now.listed_ledgers:
+                reason = f"its local copy, ledger {ledger_id}, does not exist: its object is read"
+                self._note([Problem(segment.number, None, reason)])
 
     async def _segment(self, segment: Segment, check: SegmentCheck) -> None:
         metadata = await self._ledgers.describe(segment.ledger_id)

@@ -8,13 +8,14 @@ bounded in entries and bytes, and says how large it is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.archive import object_store
+from dlog.archive.object_format import ArchivedSegment, parse_segment
 from dlog.archive.object_tail import ObjectTail
 from dlog.encryption.ledgers import Opener, wrapping
 from dlog.envelope import decode_facts
@@ -23,11 +24,13 @@ from dlog.errors import (
     DamagedLog,
     EncryptionMissing,
     KeyMissing,
+    MalformedObject,
     ObjectLost,
 )
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.orphans import (
+    STAMP_COPIED,
     STAMP_EPOCH,
     STAMP_INCARNATION,
     STAMP_LOG,
@@ -77,6 +80,9 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
     place. Raises what opening a ledger raises, or an object: of a segment that has one, its ledger
     may be gone by now."""
     stored = segment.location.object
+    if segment.location.copy is not None:
+        with suppress(NoSuchLedger, MalformedObject):  # then the object says more
+            return await _open_copy(ledgers, segment, segment.location.copy)
     if segment.location.on_bookies:
         try:
             return await ledgers.open_no_recovery(segment.ledger_id)
@@ -85,6 +91,53 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
                 raise
     assert stored is not None, "a segment is somewhere"
     return await ObjectTail.open(object_store.open_folder(stored.storage), log, segment)
+
+
+async def _open_copy(ledgers: Ledgers, segment: Segment, ledger_id: LedgerId) -> LedgerTail:
+    """Raises `MalformedObject` if the ledger is no copy of *segment*, and as `open_segment`."""
+    tail = await ledgers.open_no_recovery(ledger_id)
+    try:
+        copied = parse_segment(tail.custom.get(STAMP_COPIED, b""))
+        copied.check_is(segment)
+        copied.check_ends(tail.last_entry)
+    except BaseException:
+        await tail.close()
+        raise
+    return CopyTail(tail, copied)
+
+
+class CopyTail:
+    """Reads a local copy as the ledger that its segment was written as."""
+
+    def __init__(self, tail: LedgerTail, segment: ArchivedSegment) -> None:
+        self._tail, self._segment = tail, segment
+        self.learn_confirmed = tail.learn_confirmed
+        self.read, self.read_some = tail.read, tail.read_some
+        self.read_last_add_confirmed = tail.read_last_add_confirmed
+        self.read_last_stored = tail.read_last_stored
+        self.close = tail.close
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Of the segment: its encryption is bound to it."""
+        return self._segment.ledger_id
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        return self._segment.custom
+
+    @property
+    def closed(self) -> bool:
+        """True: only whole copies are listed."""
+        return True
+
+    @property
+    def last_entry(self) -> EntryId:
+        return self._segment.sealed.last_entry
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        return self.last_entry
 
 
 @asynccontextmanager

@@ -274,7 +274,7 @@ async def _ledgers(client: "LedgerClient", thing: str) -> list[LedgerId]:
     from dlog.aio.admin import log_info
 
     manifest = (await log_info(thing, client=client)).manifest
-    return [s.ledger_id for s in manifest.segments if s.location.on_bookies]
+    return list(manifest.listed_ledgers)
 
 
 def _facts(located: "Located") -> dict[str, object]:

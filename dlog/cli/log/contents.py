@@ -433,8 +433,10 @@ def _print_trace(traced: "TracedRecord") -> None:
         stored = segment.location.object
         facts["object"] = f"{stored.storage}/{stored.name}"
     if metadata is None:
+        copy = segment.location.copy
         facts["ledger"] = f"{traced.ledger_id}, left the bookies"
-        facts["entry"] = f"{traced.entry_id} of 0..{last}, read from the object"
+        place = "the object" if copy is None else f"ledger {copy}, its local copy, or the object"
+        facts["entry"] = f"{traced.entry_id} of 0..{last}, read from {place}"
     else:
         quorum = metadata.quorum
         facts["ledger"] = f"{traced.ledger_id}, {metadata.state.name}"

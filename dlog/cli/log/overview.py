@@ -334,6 +334,7 @@ def segment_json(segment: "Segment") -> dict[str, object]:
         "ledger": segment.ledger_id,
         "on_bookies": segment.location.on_bookies,
         "object": segment.location.object and segment.location.object.name,
+        "local_copy": segment.location.copy,
         "state": "sealed" if sealed else "open",
         "first_offset": segment.first_offset,
         "next_offset": segment.end_offset,

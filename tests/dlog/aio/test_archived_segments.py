@@ -24,6 +24,7 @@ from dlog.aio.admin import (
     verify_log,
 )
 from dlog.aio.maintain.archive import ArchiveReport
+from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
 from dlog.aio.maintain.janitor import Janitor
 from dlog.aio.maintain.rewrap import rewrap
 from dlog.aio.port import LedgerTail
@@ -892,3 +893,28 @@ async def test_the_doctor_finds_what_is_not_archived_not_there_and_not_our_own(
     monkeypatch.setitem(__import__("sys").modules, "obstore.exceptions", None)
     assert await doctor(copy) == ["object-storage-unreachable"]
     object_store._store_at.cache_clear()
+
+
+async def test_an_archiver_says_how_much_waits_and_for_how_long(tmp_path: Path) -> None:
+    client = FakeCluster().client()
+    folder = await written(client, tmp_path)
+    folder.parent.mkdir()
+    folder.write_bytes(b"a file where the log's folder is to be")
+    archiver = Archiver(client, ArchiverConfig(elect=False))
+    waiting: list[float] = []
+    for _ in range(2):
+        assert (await archiver.run_once()).failures == 3
+        assert archiver.backlog_segments == 3
+        assert archiver.backlog_bytes == sum(
+            s.sealed.bytes for s in (await manifest_of(client)).segments if s.sealed
+        )
+        waiting.append(archiver.stuck_s or 0.0)
+    assert waiting[1] > waiting[0] > 0, "it waits since it was seen first"
+    failing_s = archiver.succeeded_s or 0.0
+    assert failing_s > waiting[1]
+    folder.unlink()
+    await archiver.run_once()
+    assert (archiver.backlog_segments, archiver.backlog_bytes, archiver.stuck_s) == (0, 0, 0.0)
+    assert (archiver.succeeded_s or 0.0) < failing_s, "it is counted from the last good pass on"
+    archiver._stood_down()
+    assert (archiver.backlog_segments, archiver.succeeded_s) == (None, None)

@@ -62,6 +62,7 @@ def test_a_ledger_is_an_orphan_only_if_it_can_never_be_listed_again() -> None:
     assert orphans == [
         OrphanKind.UNLISTED,
         OrphanKind.DISCARDED,
+        OrphanKind.UNUSED_COPY,
         OrphanKind.ENDED,
         OrphanKind.LOG_GONE,
     ]

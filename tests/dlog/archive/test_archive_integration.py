@@ -15,6 +15,7 @@ from dlog.aio.admin import (
     create_log,
     delete_log,
     log_info,
+    restore_segments,
     truncate_log,
     verify_log,
 )
@@ -26,13 +27,15 @@ from dlog.manifest import Manifest
 from dlog.settings import LogSettings
 from tests.dlog.archive.s3_server import BUCKET, s3
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 pytestmark = pytest.mark.integration
 
 SEGMENTS = 6
 RECORDS = 40
 VALUE_BYTES = 50_000
+KILLS = 2
+TRIES_MAX = 20
 
 
 def value(index: int) -> bytes:
@@ -113,6 +116,69 @@ async def test_an_archiver_killed_at_any_moment_leaves_every_record_and_nothing_
         listed = {s.location.object.name for s in manifest.segments if s.location.object}
         left = {path.name for path in folder.iterdir() if "#" not in path.name}
         assert left == listed, "objects of attempts that were killed are deleted"
+
+
+async def restorer(uri: str) -> asyncio.subprocess.Process:
+    command = ("log", "restore-local", "orders", "--json")
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "dlog.cli",
+        *command,
+        env={**os.environ, "DLOG_URI": uri, "DLOG_AUDIT": "off"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_a_restorer_killed_at_any_moment_leaves_every_record_and_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    storage = tmp_path / "objects"
+    async with LocalCluster(tmp_path / "cluster", bookies=3) as cluster:
+        uri = cluster.uri
+        settings = LogSettings(archive=f"file://{storage}")
+        async with await Log.open("orders", uri=uri, settings=settings) as log:
+            await write(log)
+        assert not (await archive_log("orders", uri=uri)).failures
+
+        async def copies() -> int:
+            return len((await manifest_of(uri)).copies)
+
+        killed = 0
+        for _ in range(TRIES_MAX):
+            before, process = await copies(), await restorer(uri)
+
+            async def is_under_way() -> bool:
+                return await copies() > before or process.returncode is not None  # noqa: B023
+
+            await eventually(is_under_way, "a copy is listed")
+            if process.returncode is None:
+                process.kill()
+                killed += 1
+            await process.wait()
+            await check_all(uri=uri)
+            if await copies() == SEGMENTS:  # begin again
+                await restore_segments("orders", keep_s=0, uri=uri)
+                await archive_log("orders", uri=uri)
+            elif killed >= KILLS:
+                break
+        assert killed >= KILLS
+        process = await restorer(uri)
+        await process.communicate()
+        assert process.returncode == 0
+        assert await copies() == SEGMENTS
+        folder = storage / (await manifest_of(uri)).incarnation
+        folder.rename(folder.with_name("aside"))
+        await check_all(uri=uri)
+        folder.with_name("aside").rename(folder)
+        assert (await verify_log("orders", uri=uri)).healthy
+        await restore_segments("orders", keep_s=0, uri=uri)
+        assert (await archive_log("orders", uri=uri)).copies_dropped == SEGMENTS
+        report = await audit_namespace(repair=True, uri=uri)
+        assert (report.missing, report.pending, report.troubles) == ((), (), ())
+        report = await audit_namespace(uri=uri)
+        assert (report.healthy, report.ledgers) == (True, 0)
+        await check_all(uri=uri)
 
 
 async def written(client: FakeLedgers) -> None:

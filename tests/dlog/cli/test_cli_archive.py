@@ -120,3 +120,23 @@ def test_a_table_that_cannot_be_extended_is_told_and_is_the_exit_code(
     assert "the manifest of its table" in report["table_error"]
     assert "its table:" in shell.invoke("log", "archive", "a").stderr
     assert shell.invoke("archiver", "run", "--once").exit_code == 1
+
+
+def test_segments_come_back_to_bookies_for_some_time(shell: CliShell) -> None:
+    before = shell.run("log", "tail", "a")
+    shell.run("log", "archive", "a")
+    report = shell.json("log", "restore-local", "a", "--from", "10", "--to", "20", "--keep", "2d")
+    ((copy,), bytes_restored) = (report["restored"], report["bytes"])
+    assert (copy["segment"], report["failures"], report["waiting"]) == (2, [], 0)
+    assert bytes_restored > 0
+    shown = shell.json("log", "show", "a")["segments"]
+    assert [each["local_copy"] for each in shown] == [None, copy["ledger"], None]
+    assert f"ledger {copy['ledger']}, " in shell.run("log", "show", "a")
+    traced = shell.run("log", "trace", "a", "--offset", "15")
+    assert f"read from ledger {copy['ledger']}, its local copy" in traced
+    assert shell.run("log", "tail", "a") == before
+    assert "segments restored             2" in shell.run("log", "restore-local", "a")
+    assert "it is not above 5" in shell.refused("log", "restore-local", "a", "--from=5", "--to=5")
+    shell.run("log", "restore-local", "a", "--keep", "0")
+    assert shell.json("log", "archive", "a")["copies_dropped"] == 3
+    assert shell.run("log", "tail", "a") == before

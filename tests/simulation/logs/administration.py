@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Final
 
-from dlog.aio.admin import archive_log, delete_log, rename_log, seal_log, truncate_log
+from dlog.aio.admin import (
+    archive_log,
+    delete_log,
+    rename_log,
+    restore_segments,
+    seal_log,
+    truncate_log,
+)
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.maintain.trim import Keep
 from dlog.errors import (
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 
 KEPT_BYTES_MAX: Final = 4000
 KEPT_S_MAX: Final = 5.0
+KEPT_COPIES_S: Final = 1e6
 
 
 async def truncate(process: Process, name: str) -> None:
@@ -129,6 +137,8 @@ async def archive(process: Process, name: str) -> bool:
         process.mark("segment_archived")
     for _ in report.released:
         process.mark("segment_left_the_bookies")
+    for _ in range(report.copies_dropped):
+        process.mark("local_copy_let_go")
     if report.indexed:
         process.mark("segments_went_to_an_index")
     for _ in range(report.orphans):
@@ -140,6 +150,45 @@ async def archive(process: Process, name: str) -> bool:
             _passing(process, failure.error)
     rotten = process.world.objects.rotten
     return not report.failures or bool(rotten)
+
+
+async def restore(process: Process, name: str, *, share: float | None = None) -> bool:
+    """Bring archived segments back to bookies for some time, or the last *share* of them for long;
+    return whether nothing is left to do."""
+    history = process.world.logs.current.get(name)
+    if history is None:
+        return True
+    random = process.world.scheduler.random
+    if share is None:
+        first, keep_s = random.randrange(history.end + 1), random.choice((0.0, 0.5, 3.0))
+    else:
+        first, keep_s = round(history.end * (1 - share)), KEPT_COPIES_S
+    process.note(f"restores {name} from {first} on for {keep_s} s")
+    try:
+        report = await restore_segments(name, first=first, keep_s=keep_s, client=process.ledgers)
+    except NoSuchLog:
+        return True
+    except LogError as error:
+        _passing(process, error)
+        return False
+    for _ in report.restored:
+        process.mark("segment_restored")
+    for failure in report.failures:
+        process.note(f"segment {failure.segment}: {failure.error}")
+        _passing(process, failure.error)
+    return not report.failures
+
+
+async def let_copies_go(process: Process, name: str) -> bool:
+    """Let all local copies go, and whoever makes some stop."""
+    try:
+        await restore_segments(name, keep_s=0, client=process.ledgers)
+    except NoSuchLog:
+        return True
+    except LogError as error:
+        _passing(process, error)
+        return False
+    return True
 
 
 def orphan_object(world: "World") -> str | None:

@@ -100,12 +100,14 @@ class SimObjects:
 
     def rot(self) -> None:
         """Damage or lose an object whose segment is on bookies, too."""
-        keys = [
-            (stored.storage, stored.name)
+        held = [
+            ((stored.storage, stored.name), segment.location.on_bookies)
             for history in self._world.logs.current.values()
             for segment in history.manifest.segments
-            if (stored := segment.location.object) and segment.location.on_bookies
+            if (stored := segment.location.object)
         ]
+        gone = {key for key, on_bookies in held if not on_bookies}  # also a part of the object
+        keys = [key for key, _ in held if key not in gone]
         if keys:
             key = self._scheduler.random.choice(keys)
             self.rotten.add(key)

@@ -107,6 +107,8 @@ class LogProfile:
     """How probably a call to object storage meets a fault."""
     rots: int = 0
     """How many objects rot while their segments are on bookies, too."""
+    restores: int = 0
+    """How many times somebody brings archived segments of each log back to bookies."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, at random."""
     lifelines: str
@@ -135,6 +137,7 @@ def with_archive(profile: LogProfile, random: Random) -> LogProfile:
         archives=random.choice((3, 6, 12)),
         storage_faults=random.choice((0.0, 0.1, 0.3)),
         rots=random.choice((0, 0, 2)),
+        restores=random.choice((0, 3, 6)),
     )
 
 

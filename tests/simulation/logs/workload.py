@@ -266,6 +266,7 @@ class LogSimulation(Simulation):
             some_time(profile.consumer_deletes, partial(self._forget, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
             some_time(profile.archives, partial(self._archive, name))
+            some_time(profile.restores, partial(self._bring_back, name))
         some_time(profile.rots, self.world.objects.rot)
         some_time(profile.seals, self._seal_some_log)
         some_time(profile.renames, self._rename_some_log)
@@ -313,6 +314,13 @@ class LogSimulation(Simulation):
             process = self.world.process("archiver")
             self._doom(process, WEARY, calls_max=60)
             process.run(_ignoring(administration.archive(process, name)))
+
+    def _bring_back(self, name: str) -> None:
+        """Bring archived segments back, by two processes at once at times."""
+        for _ in range(self._random.choice((1, 1, 2))):
+            process = self.world.process("restorer")
+            self._doom(process, WEARY, calls_max=60)
+            process.run(_ignoring(administration.restore(process, name)))
 
     def _change(self, name: str) -> None:
         process = self.world.process("changer")
@@ -404,6 +412,7 @@ class LogSimulation(Simulation):
         for name in names:  # recovers what was abandoned, and reports orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
         self._archive_all(names)
+        self._restore_all(names)
         for tailer in self._tailers:
             tailer.finishing = True
         for name in names:
@@ -434,6 +443,18 @@ class LogSimulation(Simulation):
         if self.profile.archives:
             for name in names:
                 self._must(f"archive {name}", partial(administration.archive, name=name))
+
+    def _restore_all(self, names: list[str]) -> None:
+        """Let copies of before go, and read all through new ones."""
+        if self.profile.restores:
+            for name in names:
+                go = partial(administration.let_copies_go, name=name)
+                self._must(f"let copies of {name} go", go)
+            self._archive_all(names)
+            for name in names:
+                for share in (0.5, 1.0):  # in two rounds
+                    restore = partial(administration.restore, name=name, share=share)
+                    self._must(f"restore {name}", restore)
 
     def _must(self, what: str, work: Callable[[Process], Coroutine[Any, Any, bool]]) -> None:
         """Let a new process do *work* until it says that it did it."""

@@ -9,11 +9,10 @@ def broken(history: LogHistory) -> str | None:
     manifest = history.manifest
     for ledger_id in history.new(_NAME, history.deleted_ledgers):
         segment = Stamp.of(history.ledgers.ledgers[ledger_id]).segment
-        on_bookies = [each.ledger_id for each in manifest.segments if each.location.on_bookies]
-        if ledger_id in on_bookies and not history.gone:
+        if ledger_id in manifest.listed_ledgers and not history.gone:
             return f"ledger {ledger_id} was deleted, it is segment {segment}"
     for version, manifest in history.new(f"{_NAME} manifests", history.manifests):
-        for each in manifest.segments:
-            if each.location.on_bookies and history.ledgers.ledgers[each.ledger_id].deleted:
-                return f"version {version} lists ledger {each.ledger_id}, which was deleted"
+        for ledger_id in manifest.listed_ledgers:
+            if history.ledgers.ledgers[ledger_id].deleted:
+                return f"version {version} lists ledger {ledger_id}, which was deleted"
     return None

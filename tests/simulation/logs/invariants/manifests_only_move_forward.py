@@ -22,13 +22,13 @@ def broken(history: LogHistory) -> str | None:
 
 def _stays(segment: Segment, now: Segment) -> bool:
     """Whether a sealed segment is what it was. It may go from bookies to an object, which stays the
-    same, and never comes back."""
-    before, after = segment.location, now.location
+    same, and never comes back but as a local copy."""
+    before, after = (replace(each.location, copy=None) for each in (segment, now))
     if before.object is None:
         moved = before == after or after.on_bookies
     else:
         moved = after.object == before.object and (before.on_bookies or not after.on_bookies)
-    return moved and replace(now, location=before) == segment
+    return moved and replace(now, location=segment.location) == segment
 
 
 def _backwards(before: Manifest, after: Manifest) -> str | None:

@@ -5,10 +5,9 @@ from tests.simulation.logs.oracle import LogOracle, Stamp
 
 def broken(oracle: LogOracle) -> str | None:
     listed = {
-        segment.ledger_id
+        ledger_id
         for history in oracle.current.values()
-        for segment in history.manifest.segments
-        if segment.location.on_bookies
+        for ledger_id in history.manifest.listed_ledgers
     }
     there = {ledger_id for ledger_id, history in oracle.ledgers.ledgers.items() if history.is_there}
     leaked = sorted(there - listed)

@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dlog.aio.maintain import archive as driver
+from dlog.aio.port import LedgerAppender
+from dlog.aio.read import segments
 from dlog.aio.store import delete_listed
 from dlog.aio.write.writer import LogWriter
 from dlog.archive import object_store, object_tail
@@ -12,13 +14,14 @@ from dlog.archive import segment_index as indexes
 from dlog.archive.object_format import ObjectEntry
 from dlog.archive.object_tail import ObjectTail
 from dlog.errors import ObjectLost, ObjectStorageUnavailable
-from dlog.manifest import Location, Manifest, Segment, SegmentRun, StoredObject
+from dlog.manifest import LocalCopy, Location, Manifest, Segment, SegmentRun, StoredObject
 from dlog.protocol import archive, edits, manifest_steps, object_owner, segment_index
 from dlog.protocol.actions import CopyToObject, DeleteLedger, DeleteObject, ListObjects
 from dlog.protocol.edits import Edit, trim
 from dlog.protocol.manifest_steps import ManifestSteps
 from dlog.protocol.segment_index import WriteIndex
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
+from ledger.ids import LedgerId
 from ledger.metastore import uri
 from ledger.protocol.procedure import Steps
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -431,3 +434,80 @@ def takes_an_index_that_is_not_listed_for_an_orphan(patch: Patch) -> None:
 
     patch.set(segment_index, "is_orphan_index", is_orphan_index)
     patch.set(archive, "is_orphan_index", is_orphan_index)
+
+
+_LOCAL = "tests/dlog/aio/test_local_copies.py"
+
+
+@mutation("decision 137", logs=True)
+def takes_local_copies_that_are_listed_for_orphans(patch: Patch) -> None:
+    """As no segment rests on them."""
+
+    def listed_ledgers(self: Manifest) -> tuple[LedgerId, ...]:
+        return tuple(s.ledger_id for s in self.segments if s.location.on_bookies)
+
+    patch.set(Manifest, "listed_ledgers", property(listed_ledgers))
+
+
+@mutation("decision 137", logs=True)
+def lists_a_local_copy_that_lacks_its_end(patch: Patch) -> None:
+    """What one read brought is taken for all of it, and nobody reads it back."""
+    honest = ObjectTail.read_some
+
+    async def write(self: driver._Copier, writer: LedgerAppender, tail: ObjectTail) -> object:
+        del self
+        for each in await honest(tail, 0, bytes_max=1):
+            await writer.add(bytes(each.payload))
+        await writer.close()
+        return ()
+
+    async def check_copy(*_: object) -> None:
+        """Nothing is read back."""
+
+    patch.set(driver._Copier, "_write", write)
+    patch.set(driver._Copier, "_check_copy", check_copy)
+
+
+@mutation("decision 137", logs=True)
+def lists_a_local_copy_and_forgets_it_with_its_segment(patch: Patch) -> None:
+    """Nobody deletes its ledger, as its round may list it."""
+    honest = Manifest.trimmed
+
+    def trimmed(self: Manifest, before: int) -> Manifest:
+        after = honest(self, before)
+        copies = {copy.ledger_id for copy in self.copies}
+        return replace(after, deleting=tuple(x for x in after.deleting if x not in copies))
+
+    patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation(
+    "decision 137",
+    logs=True,
+    drawn=False,
+    test=f"{_LOCAL}::test_of_two_that_restore_the_first_stops_and_leaves_nothing_half_done",
+)
+def lists_a_local_copy_in_a_later_round(patch: Patch) -> None:
+    """The janitor may have deleted it by then."""
+    honest = edits.add_copy
+
+    def add_copy(log: str, copy: LocalCopy, *, incarnation: str, copy_round: int) -> Edit:
+        def edit(manifest: Manifest) -> Manifest:
+            now = manifest.copy_round
+            return honest(log, copy, incarnation=incarnation, copy_round=now)(manifest)
+
+        del copy_round
+        return edit
+
+    patch.set(archive, "add_copy", add_copy)
+
+
+@mutation(
+    "decision 137",
+    logs=True,
+    drawn=False,
+    test=f"{_LOCAL}::test_encrypted_segments_come_back_without_a_key_and_are_read_with_it",
+)
+def reads_a_local_copy_as_the_ledger_that_it_is(patch: Patch) -> None:
+    """Encryption is bound to the ledger that the segment was written as."""
+    patch.set(segments.CopyTail, "ledger_id", property(lambda self: self._tail.ledger_id))
