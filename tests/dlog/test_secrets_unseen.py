@@ -53,6 +53,7 @@ NO_SECRETS: Final = {
     "bookie.identity.cookie.Cookie.token",
     "ledger.metadata.LedgerMetadata.creation_token",
     "dlog.protocol.object_owner.ObjectOwner.token",
+    "dlog.protocol.table.Table.token",
     # Settings, and what hides its own secrets (`ScramKeys`).
     "dlog.kafka.authentication.SaslSettings.tokens",
     "dlog.kafka.tokens.TokenSettings.keys",
@@ -75,6 +76,8 @@ NO_SECRETS: Final = {
     "dlog.kafka_batch.KafkaColumns.keys",
     "dlog.kafka_batch.KafkaRecords.keys",
     "dlog.spark.sink.columns.SinkColumns.key",
+    # What a column is called between versions of a schema.
+    "dlog.log_schema.columns.SchemaField.key",
     # Says that there is no key.
     "ledger.environment.Credentials.without_mac",
     # It shows itself without its key.
@@ -115,8 +118,14 @@ def test_a_secret_is_found_in_whatever_form() -> None:
     assert not told({"it": secret}, "nothing of it")
 
 
-NEED_MORE: Final = ("dlog.spark", "dlog.demo", "dlog.local")
-"""Packages that need PySpark: `tests/dlog/spark/test_spark_secrets.py` looks at those."""
+NEED_MORE: Final = (
+    "dlog.spark",
+    "dlog.demo",
+    "dlog.local",
+    "dlog.arrow",
+    "dlog.archive.table_files",
+)
+"""What needs PySpark or what comes with it: `tests/dlog/spark/test_spark_secrets.py` has it."""
 
 
 def dataclasses_of_the_product(*, spark: bool = False) -> Iterator[type[Any]]:
