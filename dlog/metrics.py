@@ -185,6 +185,11 @@ METRICS.gauge(
 REPLICA_RECORDS: Final = METRICS.tally(
     "dlog_replica_applied_records_total", "Records that replicas applied: commands, marks, digests."
 )
+REPLICA_FORGOTTEN_CLIENTS: Final = METRICS.tally(
+    "dlog_replica_forgotten_clients_total",
+    "Clients whose results replicas had no room for any more, each forgotten by every replica: "
+    "requests that they repeat are done again.",
+)
 REPLICA_FORWARDS: Final = METRICS.tally(
     "dlog_replica_forwards_total",
     "Attempts of replicas to have the leader do a command, by outcome: answered, refused (this "

@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 531,
-    "product lines": 116_250,
+    "product lines": 116_270,
     "test lines": 149_450,
     "class names twice in a package": 9,
 }

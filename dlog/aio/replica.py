@@ -698,7 +698,7 @@ class Replica(Generic[M]):
     ) -> None:
         """Apply *records*, of *size_bytes* together, and report their outcomes, whole also if this
         is cancelled. Raises what stopped the state."""
-        before = self.applied
+        before, forgotten = self.applied, self._state.clients.forgotten
         if self._turns.on_loop:
             self._report(self._state.apply(records, last_txid=last_txid))
         else:
@@ -710,6 +710,7 @@ class Replica(Generic[M]):
                 if not work.cancelled() and work.exception() is None:
                     self._report(work.result())
         metrics.REPLICA_RECORDS.add(by=self.applied - before)
+        metrics.REPLICA_FORGOTTEN_CLIENTS.add(by=self._state.clients.forgotten - forgotten)
         self._state.check()
         if self._keeper is not None and records:
             self._keeper.applied(size_bytes, leads=self._term is not None)

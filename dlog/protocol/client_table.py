@@ -136,6 +136,8 @@ class ClientTable:
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         """The one that was active last comes last."""
         self.size_bytes = 0
+        self.forgotten = 0
+        """Clients, since this was made."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -236,6 +238,7 @@ class ClientTable:
             self.size_bytes > TABLE_BYTES_MAX and len(clients) > 1
         ):
             name, client = clients.popitem(last=False)
+            self.forgotten += 1
             self.size_bytes -= _client_charge(name) + sum(map(_result_charge, client.results))
 
 

@@ -45,6 +45,7 @@ from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
 from dlog.kafka.listener import ClientSession
 from dlog.kafka.tokens import KeysUnavailable, TokenSettings
 from dlog.kafka.wire import FETCH, SASL_HANDSHAKE
+from dlog.protocol import client_table
 from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.errors import DamagedMetadata, LogError, NodeExists
@@ -635,7 +636,7 @@ async def a_client_fails_to_authenticate_at_a_gateway(
 
 
 @happening
-async def a_replica_applies(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+async def a_replica_applies(cluster: WholeCluster, patch: pytest.MonkeyPatch) -> None:
     class Count(StateMachine):
         count = 0
 
@@ -665,6 +666,8 @@ async def a_replica_applies(cluster: WholeCluster, _: pytest.MonkeyPatch) -> Non
             ):
                 assert await replica.wait_role("leader", timeout_s=PATIENCE_S)
                 assert await follower.submit(b"x", forward=True, timeout_s=PATIENCE_S) == count + 1
+                patch.setattr(client_table, "CLIENTS_MAX", 1)
+                assert await replica.submit(b"x", request_id=("a", 1)) == count + 2
                 cluster.seen.look()
 
 

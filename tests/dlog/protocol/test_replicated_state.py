@@ -281,7 +281,7 @@ def test_the_client_that_was_idle_for_longest_is_forgotten_first(
     table.put(RequestId("c", 1), b"")
     assert table.find(RequestId("b", 1)) is None
     assert table.find(RequestId("a", 1)) == b""
-    assert len(table) == 2
+    assert (len(table), table.forgotten) == (2, 1)
 
 
 def test_the_bytes_of_the_table_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
