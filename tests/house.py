@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 531,
-    "product lines": 116_270,
-    "test lines": 149_450,
+    "product lines": 116_580,
+    "test lines": 149_900,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

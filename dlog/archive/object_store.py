@@ -64,6 +64,9 @@ class ObjectFolder(Protocol):
     async def read(self, name: str, bytes_range: range) -> bytes | None:
         """Return these bytes, or fewer if the object is shorter; None: there is no object."""
 
+    def read_now(self, name: str, bytes_range: range) -> bytes | None:
+        """Do `read` by a call that blocks."""
+
     async def size(self, name: str) -> int | None:
         """Return the bytes of the object; None: there is none."""
 

@@ -31,7 +31,7 @@ from dlog.arrow import (
 )
 from dlog.arrow_batches import rows_of
 from dlog.chunk import Chunk
-from dlog.protocol.table import TableFile
+from dlog.protocol.table import TableFile, times_overlap
 from dlog.row_schema import COLUMNS_WITH_HEADERS
 
 COLUMNS: Final = COLUMNS_WITH_HEADERS[1:]
@@ -282,19 +282,10 @@ def _may_pass(group: Any, wanted: RowFilter) -> bool:
     offsets = group.column(0).statistics
     if offsets.max_raw < wanted.first or offsets.min_raw >= wanted.end:
         return False
-    if wanted.first_us is None and wanted.last_us is None:
-        return True
     times = group.column(COLUMNS.index("timestamp")).statistics
     if times is None or not times.has_min_max:
         return True
-    return times_may_pass(times.min_raw, times.max_raw, wanted)
-
-
-def times_may_pass(first_us: int | None, last_us: int | None, wanted: RowFilter) -> bool:
-    """Whether rows between these times may be *wanted*; None: no row has a time."""
-    if wanted.first_us is not None and (last_us is None or last_us < wanted.first_us):
-        return False
-    return wanted.last_us is None or (first_us is not None and first_us <= wanted.last_us)
+    return times_overlap(times.min_raw, times.max_raw, wanted.first_us, wanted.last_us)
 
 
 class OffsetCheck:

@@ -343,6 +343,20 @@ def number_of(path: str) -> int | None:
     return int(first) if dash and first.isdecimal() and path.endswith(".parquet") else None
 
 
+def times_overlap(
+    first_us: int | None, last_us: int | None, wanted_first: int | None, wanted_last: int | None
+) -> bool:
+    """Whether a row whose time is between the first two may be between the other two; None of the
+    first: no row has a time; of the others: there is no bound."""
+    if wanted_first is None and wanted_last is None:
+        return True
+    if first_us is None or last_us is None:
+        return False
+    return (wanted_first is None or last_us >= wanted_first) and (
+        wanted_last is None or first_us <= wanted_last
+    )
+
+
 def delete_table(storage: str) -> Steps[None]:
     """Delete the table of a log that is being deleted; its manifest goes last."""
     for name in (yield from ListObjects(storage)):

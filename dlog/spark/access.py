@@ -22,16 +22,17 @@ from dlog.aio.read.chunks import RangeReaders
 from dlog.aio.store import ManifestNode
 from dlog.arrow_batches import rows_of
 from dlog.chunk import Chunk
-from dlog.errors import DamagedLog, NoSuchLog, Trimmed
+from dlog.errors import DamagedLog, NoSuchLog, NoSuchTable, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.row_schema import COLUMNS
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition, name_of, namesake
-from dlog.spark.plan import LogEnd, LogRange
+from dlog.spark.plan import LogEnd, LogRange, TableSnapshot
 from dlog.spark.selection import Selection
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError
+from ledger.tasks import for_each
 
 if TYPE_CHECKING:
     from dlog.spark.consumer_progress import ConsumerMover
@@ -77,6 +78,11 @@ class Access:
 
         Without *following* `NoSuchLog` is raised if a log that was named is not there."""
         return self._thread.run(self._ends(selection, following))
+
+    def tables(self, tails: "Mapping[str, LogEnd]") -> dict[str, TableSnapshot]:
+        """Return the tables of the logs as they are now; none of one that is to have a table, and
+        has none yet. Raises `NoSuchTable` for one that is to have none, and `TableDiverged`."""
+        return self._thread.run(self._tables(tails))
 
     def seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
         """Return the offset of the first record that reached *place*, or the end of the log."""
@@ -194,6 +200,28 @@ class Access:
         await gathered(look(log, each) for log, each in (dict.fromkeys(names) | known).items())
         await gathered(look(namesake(name), None) for name in sorted(renamed))
         return keyed(found, known)
+
+    async def _tables(self, tails: "Mapping[str, LogEnd]") -> dict[str, TableSnapshot]:
+        from dlog.aio.maintain.table import read_table
+        from dlog.protocol.table import table_storage
+
+        ledgers = await self.connected()
+        tables: dict[str, TableSnapshot] = {}
+
+        async def look(log: str, tail: LogEnd) -> None:
+            node = ManifestNode(ledgers.store, name_of(log))
+            node.follow(tail.incarnation)
+            try:
+                manifest, table = await read_table(ledgers, node)
+            except NoSuchTable:
+                manifest, _ = await node.read()
+                if not manifest.settings.archive_table:
+                    raise
+            else:
+                tables[log] = TableSnapshot(table_storage(manifest), table)
+
+        await for_each(list(tails), lambda log: look(log, tails[log]), at_once=LOOKS_AT_ONCE_MAX)
+        return tables
 
     async def _seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
         from dlog.aio.read.places import start_offset

@@ -16,7 +16,7 @@ from dlog.spark.filters import Narrowed, clamp, narrow
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogEnd, OnLoss, continued
+from dlog.spark.plan import LogEnd, OnLoss, continued, split_at_tables, with_history
 from dlog.spark.selection import Bounds, Place
 from dlog.spark.tasks import LogPartition, planned, read_partition
 from ledger.log_events import get_logger
@@ -92,11 +92,18 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
         access = Access(self._namespace)
         try:
             tails = access.ends(self._options.selection)
+            tables = access.tables(tails) if self._options.table else {}
+            tails = with_history(tails, tables)
             starts, stops = self._ends(access, tails)
+            times = self._narrowed.first_us, self._narrowed.last_us
+            files, starts = split_at_tables(
+                starts, stops, tables, first_us=times[0], last_us=times[1]
+            )
+            self._skip_by_time(access, starts)
         finally:
             access.close()
         # Of no partition at all Spark would make one of its own kind, and have us read that.
-        return planned(starts, stops, self._options, tails) or [LogPartition(())]
+        return planned(starts, stops, self._options, tails, files) or [LogPartition(())]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._namespace, partition, self._options)
@@ -106,12 +113,14 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
     ) -> tuple[dict[str, StreamPosition], dict[str, StreamPosition]]:
         starts = starts_of(self._options, tails, access, on_loss=self._on_loss)
         stops = stops_of(self._options, tails, access)
-        starts, stops = clamp(self._narrowed, starts, stops)
-        if self._narrowed.time_ms is not None:
-            for log, start in starts.items():
-                reached = access.seek(log, start.incarnation, Timestamp(self._narrowed.time_ms))
-                starts[log] = StreamPosition(start.incarnation, max(start.next_offset, reached))
-        return starts, stops
+        return clamp(self._narrowed, starts, stops)
+
+    def _skip_by_time(self, access: Access, starts: dict[str, StreamPosition]) -> None:
+        if self._narrowed.time_ms is None:
+            return
+        for log, start in starts.items():
+            reached = access.seek(log, start.incarnation, Timestamp(self._narrowed.time_ms))
+            starts[log] = StreamPosition(start.incarnation, max(start.next_offset, reached))
 
     def _on_loss(self, loss: StreamBroken) -> None:
         if self._options.fail_on_data_loss:

@@ -48,6 +48,7 @@ SOURCE: Final = (
     "consumer",
     "pushdown",
     "timestampsAscend",
+    "table",
     "pollMs",
     "includeHeaders",
     "columns",

@@ -38,6 +38,10 @@ class Narrowed:
     end: int = _OFFSET_MAX
     time_ms: int | None = None
     """Records before the first one that reached this time do not pass."""
+    first_us: int | None = None
+    """Records of an earlier time do not pass, nor those without one; in microseconds."""
+    last_us: int | None = None
+    """Records of a later time do not pass, nor those without one."""
     keeps: tuple[Callable[[str], bool], ...] = ()
     """What the name of a log has to be."""
 
@@ -54,8 +58,9 @@ def narrow(filters: Sequence[Filter], *, by_time: bool = False) -> Narrowed:
         attribute = getattr(each, "attribute", ())  # none: a negation, say
         if attribute == ("offset",):
             narrowed = _by_offset(narrowed, each)
-        elif attribute == ("timestamp",) and by_time:
-            narrowed = _by_time(narrowed, each)
+        elif attribute == ("timestamp",):
+            narrowed = _between_times(narrowed, each)
+            narrowed = _by_time(narrowed, each) if by_time else narrowed
         elif attribute == ("log",):
             narrowed = _by_log(narrowed, each)
     return narrowed
@@ -105,13 +110,31 @@ def _by_time(narrowed: Narrowed, each: Filter) -> Narrowed:
             | GreaterThanOrEqual(value=datetime() as value)
         ):
             # Rounded down to whole milliseconds: at or before the value, so nothing is missed.
-            elapsed = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-            time_ms = (
-                elapsed.days * 86_400 + elapsed.seconds
-            ) * 1000 + elapsed.microseconds // 1000
+            time_ms = _micros(value) // 1000
             return replace(narrowed, time_ms=max(time_ms, narrowed.time_ms or time_ms))
         case _:
             return narrowed
+
+
+def _between_times(narrowed: Narrowed, each: Filter) -> Narrowed:
+    first_us = last_us = None
+    match each:
+        case EqualTo(value=datetime() as value) | EqualNullSafe(value=datetime() as value):
+            first_us = last_us = _micros(value)
+        case GreaterThan(value=datetime() as value) | GreaterThanOrEqual(value=datetime() as value):
+            first_us = _micros(value)
+        case LessThan(value=datetime() as value) | LessThanOrEqual(value=datetime() as value):
+            last_us = _micros(value)
+        case _:
+            return narrowed
+    firsts = [us for us in (narrowed.first_us, first_us) if us is not None]
+    lasts = [us for us in (narrowed.last_us, last_us) if us is not None]
+    return replace(narrowed, first_us=max(firsts, default=None), last_us=min(lasts, default=None))
+
+
+def _micros(time: datetime) -> int:
+    elapsed = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
 
 
 def _by_log(narrowed: Narrowed, each: Filter) -> Narrowed:

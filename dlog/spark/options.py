@@ -76,6 +76,8 @@ class SourceOptions:
     """Whether batch reads skip what no filter of theirs lets through."""
     timestamps_ascend: bool = False
     """Whether a filter on the timestamp may say so: within each segment, timestamps ascend."""
+    table: bool = False
+    """Whether batch reads take the rows that a log's table has from there."""
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
     columns: tuple[str, ...] = COLUMNS
@@ -106,6 +108,7 @@ class SourceOptions:
             consumer=_consumer(given),
             pushdown=_flag(given, "pushdown"),
             timestamps_ascend=_flag(given, "timestampsascend"),
+            table=_table(given),
             poll_ms=_poll_ms(given),
             columns=_columns(given),
         )
@@ -117,6 +120,12 @@ class SourceOptions:
         if self.ending_is_given:
             reason = "a stream has no end; it is for batch reads (spark.read)"
             raise InvalidOption(self.ending.option, "", reason)
+        if self.table:
+            reason = (
+                "a stream reads the log; read the table by a batch up to some offset, and start "
+                "the stream there (endingOffsets, startingOffsets)"
+            )
+            raise InvalidOption("table", "parquet", reason)
 
 
 def _why_unknown(name: str) -> str:
@@ -168,6 +177,12 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     if with_headers and "headers" not in names:
         raise InvalidOption("columns", text, "includeHeaders is given, and headers is not named")
     return names
+
+
+def _table(given: Mapping[str, str]) -> bool:
+    if given.get("table", "parquet").lower() != "parquet":
+        raise InvalidOption("table", given["table"], "use parquet, or leave it out")
+    return "table" in given
 
 
 def _consumer(given: Mapping[str, str]) -> str | None:

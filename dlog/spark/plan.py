@@ -14,10 +14,11 @@ than that for its batch to begin, whatever came before. A query that starts agai
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from dlog.protocol.table import Table, TableFile, times_overlap
 from dlog.spark.errors import LogDeleted, LogReplaced, RecordsTrimmed, StreamBroken
 from dlog.spark.offsets import StreamPosition, name_of
 
@@ -52,10 +53,34 @@ class LogRange:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """The table of a log as it was when a job was planned."""
+
+    storage: str
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Rows first .. end - 1 of a file of a log's table: those offsets that it has of them."""
+
+    log: str
+    storage: str
+    file: TableFile
+    first: int
+    end: int
+    first_us: int | None = None
+    last_us: int | None = None
+    """Rows outside of these times may be left out."""
+
+
 TASKS_MAX: Final = 10_000
 """Of one batch, whatever its bytes: each costs Spark about 30 ms."""
 ROW_BYTES: Final = 32
 """What a row costs beside key and value, as bytes: so that small records count, too."""
+FILE_PIECE_BYTES: Final = 8 << 20
+"""Files of tables are cut into pieces of so many bytes at least: each opens the file again."""
 OnLoss = Callable[[StreamBroken], None]
 """Is told what is lost, and raises it unless the stream is to go on."""
 
@@ -191,6 +216,69 @@ def plan_partitions(
         size = sum(records * (cost + ROW_BYTES) for records, cost in runs)
         count = max(count, -(-size // task_bytes_max))
     return _cut(ranges, _cuts(runs, min(count, tasks_max, total)))
+
+
+def with_history(
+    tails: Mapping[str, LogEnd], tables: Mapping[str, TableSnapshot]
+) -> dict[str, LogEnd]:
+    """Return *tails* of logs that begin where their tables do, if these join the log."""
+    longer = dict(tails)
+    for log, snapshot in tables.items():
+        table, tail = snapshot.table, tails[log]
+        if table.first < tail.first_offset <= table.end:
+            longer[log] = replace(tail, first_offset=table.first)
+    return longer
+
+
+def split_at_tables(
+    start: Mapping[str, StreamPosition],
+    end: Mapping[str, StreamPosition],
+    tables: Mapping[str, TableSnapshot],
+    *,
+    first_us: int | None = None,
+    last_us: int | None = None,
+) -> tuple[list[FileRange], dict[str, StreamPosition]]:
+    """Return what is read of tables, and where logs are read from: where their tables end.
+
+    Files without a row between the times *first_us* and *last_us* are left out."""
+    files: list[FileRange] = []
+    rest = dict(start)
+    for log, snapshot in sorted(tables.items()):
+        table = snapshot.table
+        if log not in start or not table.first <= start[log].next_offset < table.end:
+            continue
+        first, stop = start[log].next_offset, min(end[log].next_offset, table.end)
+        files += (
+            FileRange(name_of(log), snapshot.storage, file, first, stop, first_us, last_us)
+            for file in table.files
+            if file.first < stop and file.last >= first
+            if times_overlap(file.first_us, file.last_us, first_us, last_us)
+        )
+        rest[log] = replace(start[log], next_offset=max(first, stop))
+    return files, rest
+
+
+def cut_files(
+    files: Sequence[FileRange], *, partitions_max: int, task_bytes_max: int
+) -> list[tuple[FileRange, ...]]:
+    """Return tasks that read *files*, in pieces of about equal bytes."""
+    total = sum(each.file.bytes for each in files)
+    share = min(task_bytes_max, max(FILE_PIECE_BYTES, -(-total // partitions_max)))
+    tasks: list[tuple[FileRange, ...]] = []
+    task: list[FileRange] = []
+    size = 0
+    for whole in files:
+        first, end = max(whole.first, whole.file.first), min(whole.end, whole.file.last + 1)
+        count = max(1, min(round(whole.file.bytes / share), end - first))
+        for number in range(count):
+            cuts = [first + (end - first) * at // count for at in (number, number + 1)]
+            piece = replace(whole, first=cuts[0], end=cuts[1])
+            if task and size + whole.file.bytes // count > share:
+                tasks.append(tuple(task))
+                task, size = [], 0
+            task.append(piece)
+            size += whole.file.bytes // count
+    return [*tasks, tuple(task)] if task else tasks
 
 
 def _runs(piece: LogRange, tail: LogEnd | None) -> list[tuple[int, int]]:

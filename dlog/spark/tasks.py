@@ -6,11 +6,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from dlog.arrow import gather
+from dlog.errors import DamagedTable
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogEnd, LogRange, plan_partitions
+from dlog.spark.plan import FileRange, LogEnd, LogRange, cut_files, plan_partitions
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -18,9 +19,9 @@ _log = get_logger(__name__)
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark has no types here
-    """One task: the ranges it reads, in order."""
+    """One task: the ranges it reads, in order, of logs and of files of their tables."""
 
-    def __init__(self, ranges: Sequence[LogRange]) -> None:
+    def __init__(self, ranges: Sequence[LogRange | FileRange]) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
 
@@ -30,8 +31,10 @@ def planned(
     end: Mapping[str, StreamPosition],
     options: SourceOptions,
     tails: Mapping[str, LogEnd],
+    files: Sequence[FileRange] = (),
 ) -> list[LogPartition]:
-    """Return the tasks that read what lies between *start* and *end*; see `plan_partitions`."""
+    """Return the tasks that read *files*, and what lies between *start* and *end*; see
+    `plan_partitions`."""
     tasks = plan_partitions(
         start,
         end,
@@ -42,7 +45,14 @@ def planned(
         tasks_max=options.tasks_max,
         tails=tails,
     )
-    return [LogPartition(ranges) for ranges in tasks]
+    of_files = cut_files(
+        files, partitions_max=options.partitions_max, task_bytes_max=options.task_bytes_max
+    )
+    ranges: list[Sequence[LogRange | FileRange]] = [*of_files, *tasks]
+    while len(ranges) > options.tasks_max:
+        last = ranges.pop()
+        ranges[len(ranges) % options.tasks_max] = (*ranges[len(ranges) % options.tasks_max], *last)
+    return [LogPartition(each) for each in ranges]
 
 
 def read_partition(
@@ -53,10 +63,34 @@ def read_partition(
     on_gone = None if options.fail_on_data_loss else _skipped
     try:
         for piece in partition.ranges:
-            yield from gather(access.read(piece, columns=options.columns, on_gone=on_gone))
+            if isinstance(piece, FileRange):
+                yield from gather(_rows_of_file(piece, options.columns))
+            else:
+                yield from gather(access.read(piece, columns=options.columns, on_gone=on_gone))
     except LogError:
         forget_shared_access(namespace)
         raise
+
+
+def _rows_of_file(piece: FileRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    from dlog.archive import object_store
+    from dlog.archive.table_files import RowFilter, rows_in
+
+    folder, path = object_store.open_folder(piece.storage), piece.file.path
+
+    def read(start: int, stop: int) -> bytes:
+        data = folder.read_now(path, range(start, stop))
+        if data is None or len(data) != stop - start:
+            what = "it does not exist" if data is None else f"it ends before byte {stop}"
+            raise DamagedTable(piece.log, f"{piece.storage}/{path}", what)
+        return data
+
+    wanted = RowFilter(piece.first, piece.end, piece.first_us, piece.last_us)
+    try:
+        yield from rows_in(piece.log, piece.file, read, wanted, columns)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise DamagedTable(piece.log, f"{piece.storage}/{path}", reason) from error
 
 
 def _skipped(log: str, first: int, end: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dlog.aio.read.tails import LogTail as CommittedTail
 from dlog.manifest import Sealed, Segment
 from dlog.position import NO_TXID, Timestamp, Txid
+from dlog.protocol.table import Table, TableFile
 from dlog.spark.errors import (
     InvalidOption,
     LogDeleted,
@@ -21,13 +22,18 @@ from dlog.spark.errors import (
 from dlog.spark.offsets import StreamPosition, decode, encode, namesake
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import (
+    FILE_PIECE_BYTES,
     LogEnd,
     LogRange,
+    TableSnapshot,
     TriggerDelay,
     advance,
+    cut_files,
     is_current,
     plan_partitions,
+    split_at_tables,
     waiting,
+    with_history,
 )
 from ledger.ids import EntryId, LedgerId
 
@@ -541,3 +547,65 @@ def test_an_option_that_cannot_be_used_is_named_in_the_error(
     with pytest.raises(InvalidOption) as caught:
         SourceOptions.parse(options)
     assert caught.value.option == named
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    """Return a table whose files lie side by side, or one within the other."""
+    first = draw(st.integers(0, 50))
+    files: list[TableFile] = []
+    end = first
+    for number in range(draw(st.integers(1, 6))):
+        rows = draw(st.integers(2, 40))
+        size = draw(st.integers(1, 5)) * FILE_PIECE_BYTES
+        halves = (range(end, end + rows, 2), range(end + 1, end + rows, 2))
+        for half in halves:
+            name = f"{number}-{len(files)}.parquet"
+            files.append(
+                TableFile(path=name, rows=len(half), bytes=size, first=half[0], last=half[-1])
+            )
+        end += rows
+    return Table(incarnation="i", first=first, end=end, files=tuple(files))
+
+
+@given(tables(), st.data())
+def test_of_table_and_log_each_offset_is_read_once(table: Table, data: st.DataObject) -> None:
+    end = data.draw(st.integers(table.first, table.end + 30))
+    start = data.draw(st.integers(table.first, end))
+    snapshot = TableSnapshot("s3://b/c.table", table)
+    files, rest = split_at_tables({"a": at(start)}, {"a": at(end)}, {"a": snapshot})
+    tasks = cut_files(
+        files,
+        partitions_max=data.draw(st.integers(1, 8)),
+        task_bytes_max=data.draw(st.integers(1, 4)) * FILE_PIECE_BYTES,
+    )
+    rows = {file.path: range(file.first, file.last + 1, 2) for file in table.files}
+    read = [
+        offset
+        for task in tasks
+        for piece in task
+        for offset in rows[piece.file.path]
+        if piece.first <= offset < piece.end
+    ]
+    assert sorted([*read, *range(rest["a"].next_offset, end)]) == list(range(start, end))
+    assert all(tasks)
+
+
+def test_a_log_begins_where_its_table_does_if_that_joins_it() -> None:
+    def begins(trim: int, table: Table) -> int:
+        tails = {"a": LogEnd("i", trim, 100)}
+        return with_history(tails, {"a": TableSnapshot("s", table)})["a"].first_offset
+
+    table = Table(
+        incarnation="i",
+        first=10,
+        end=30,
+        files=(TableFile(path="1-a-1.parquet", rows=20, bytes=1, first=10, last=29),),
+    )
+    assert begins(20, table) == 10
+    assert begins(30, table) == 10
+    assert begins(31, table) == 31, "there is a gap"
+    assert begins(5, table) == 5
+    start = {"a": at(5)}
+    files, rest = split_at_tables(start, {"a": at(50)}, {"a": TableSnapshot("s", table)})
+    assert (files, rest) == ([], start), "the table begins later: the log has all"

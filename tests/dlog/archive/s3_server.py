@@ -24,6 +24,8 @@ class FaultyS3:
         self.rate = 0.0
         self.seen: Counter[str] = Counter()
         """Faults, and methods of requests, so far."""
+        self.read: list[tuple[str, int]] = []
+        """Path and bytes of each answer to a GET."""
         self._upstream, self._random = upstream, Random(seed)
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -56,7 +58,10 @@ class FaultyS3:
         try:
             connection.request(handler.command, handler.path, body, dict(handler.headers))
             answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
+            data = answer.read()
+            if handler.command == "GET" and answer.status in {200, 206}:
+                self.read.append((handler.path.partition("?")[0], len(data)))
+            return answer.status, answer.getheaders(), data
         finally:
             connection.close()
 

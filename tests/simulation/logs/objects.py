@@ -176,6 +176,10 @@ class SimFolder:
         data = self._objects.data.get((self.storage, name))
         return None if data is None else data[bytes_range.start : bytes_range.stop]
 
+    def read_now(self, name: str, bytes_range: range) -> bytes | None:
+        data = self._objects.data.get((self.storage, name))
+        return None if data is None else data[bytes_range.start : bytes_range.stop]
+
     async def size(self, name: str) -> int | None:
         await self._asked(f"head {name}")
         data = self._objects.data.get((self.storage, name))
