@@ -41,7 +41,14 @@ _LOGS: Final = ("dlog.aio", "leader", "ledger", "pydantic_settings")
 PROGRAMS: Final[Mapping[str, Sequence[str]]] = {
     "bookie": ("bookie", "ledger"),
     "bookie.autorecovery": ("bookie.autorecovery", "ledger"),
-    "dlog.cli": ("dlog.cli", "bookie.autorecovery", "rich.table", "typer._adapters", *_LOGS),
+    "dlog.cli": (
+        "dlog.cli",
+        "bookie.autorecovery",
+        "dlog.kafka",
+        "rich.table",
+        "typer._adapters",
+        *_LOGS,
+    ),
     "tests.bookie.small_bookie": ("bookie", "ledger"),
     "tests.dlog.replica_member": _LOGS,
     "tests.dlog.standby_member": _LOGS,

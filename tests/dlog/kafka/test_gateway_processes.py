@@ -1,5 +1,6 @@
 """Gateways that are processes on bookies that are processes: stopped, killed, followed."""
 
+import os
 import subprocess
 import sys
 import time
@@ -228,7 +229,7 @@ def test_a_port_in_use_is_said_in_a_sentence(uri: str) -> None:
     with gateway_process(uri) as gateway:
         refused = subprocess.run(
             [sys.executable, "-m", "dlog.cli", "kafka", "start", "--listen", gateway.bootstrap],
-            env={"DLOG_URI": uri, "PATH": ""},
+            env={**os.environ, "DLOG_URI": uri},
             capture_output=True,
             text=True,
             check=False,
