@@ -110,9 +110,24 @@ def test_trouble_postpones_a_step_with_growing_waits() -> None:
     machine.grown(1, 1, 0)
     assert machine.step(StepFailed(), now=10) == []
     assert machine.deadline() == 10 + BACKOFF_S
+    assert machine.step(RollTimePassed(), now=10 + BACKOFF_S / 2) == [], "a timer may be early"
     assert machine.step(RollTimePassed(), now=10 + BACKOFF_S) == [CreateSegmentLedger(5)]
+    assert machine.deadline() is None, "it is under way"
     machine.step(StepFailed(), now=20)
     assert machine.deadline() == 20 + 2 * BACKOFF_S
+
+
+def test_trouble_of_one_step_is_none_of_the_next() -> None:
+    machine = roll(roll_records=1)
+    machine.grown(1, 1, 0)
+    for now in (1, 2):
+        machine.step(StepFailed(), now=now)
+        machine.step(RollTimePassed(), now=now + 0.9)
+    machine.step(LedgerCreated(NEXT), now=3)
+    machine.step(SegmentListed(), now=3)
+    assert machine.step(AddsConfirmed(), now=3) == [SwitchSegment(5), CloseLedger(recover=False)]
+    machine.step(StepFailed(), now=4)
+    assert machine.deadline() == 4 + BACKOFF_S
 
 
 def test_listing_is_repeated_with_the_same_ledger_because_it_may_be_listed() -> None:
