@@ -339,6 +339,30 @@ def test_trouble_with_writing_that_certainly_did_not_happen_deletes_the_ledger()
     assert error_of(takeover.answer(None)) is error
 
 
+def test_trouble_with_writing_that_may_pass_deletes_the_ledger_and_begins_again() -> None:
+    takeover, _ = at_write()
+    assert takeover.fail(NotEnoughBookies(3, ["a"])) == DeleteLedger(OWN)
+    assert takeover.answer(None) == CheckLeadership()
+    assert begin_again(takeover) == ReadManifest()
+
+
+def test_trouble_with_asking_who_leads_that_does_not_pass_is_told_at_once() -> None:
+    takeover = taking("log")
+    takeover.begin()
+    takeover.answer((ROLLING, 7))
+    assert takeover.fail(RecoveryFailed(12, "bookies")) == CheckLeadership()
+    error = WrongPassword(1)
+    assert error_of(takeover.fail(error)) is error
+
+
+def test_what_ended_the_last_attempt_is_told() -> None:
+    takeover = taking("log", attempts_max=1)
+    takeover.begin()
+    takeover.answer((ROLLING, 7))
+    gone = NoSuchLedger(12)
+    assert error_of(takeover.fail(gone)) is gone
+
+
 def test_leadership_lost_before_the_swap_deletes_the_own_ledger() -> None:
     takeover, _ = at_write()
     assert takeover.fail(LostOwnership("log")) == DeleteLedger(OWN)
