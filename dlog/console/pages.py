@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dlog.aio.admin import log_schemas
 from dlog.console.change_pages import ChangePages, address_of, form_fields, needs_session
 from dlog.console.changes import KINDS
 from dlog.console.cluster_state import LogSeen
@@ -49,8 +50,9 @@ from dlog.console.request_guard import (
 from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.logs import find, ledger_list, ledger_page, ledgers_shown, log_page, row
 from dlog.console.views.logs import page_of_ids as ids_of_page
-from dlog.console.views.records import Form, form_of, record_row
+from dlog.console.views.records import Form, RecordRow, form_of, record_row
 from dlog.console.works import Works
+from dlog.log_schema.records import DecodedRecord, decode_records
 from dlog.names import check_name
 from dlog.position import Record
 from ledger.errors import LogError
@@ -228,6 +230,8 @@ class Console:
                 records = await read_records(client, log, first, min(PAGE_RECORDS, end - first))
         except LogError as error:
             trouble = str(error)
+        rows, reason = await self._record_rows(log, records, form)
+        trouble = trouble or reason
         after = records[-1].offset + 1 if records else end
         return self.page(
             request,
@@ -237,7 +241,7 @@ class Console:
             at=at,
             form=form,
             forms=list(Form),
-            rows=[record_row(each, form) for each in records],
+            rows=rows,
             first=first,
             end=after,
             trouble=trouble,
@@ -251,7 +255,8 @@ class Console:
         found = await read_records(self.gatherer.client, log, offset, 1)
         if not found:
             raise HTTPException(404, f"Log {log!r} has no record at offset {offset}.")
-        shown = record_row(found[0], form, whole=True)
+        rows, trouble = await self._record_rows(log, found, form, whole=True)
+        shown = rows[0]
         facts = [
             ("time", shown.time),
             ("txid", shown.txid),
@@ -269,7 +274,35 @@ class Console:
             forms=list(Form),
             record=shown,
             facts=facts,
+            trouble=trouble,
         )
+
+    async def _record_rows(
+        self, log: str, records: Sequence[Record], form: Form, *, whole: bool = False
+    ) -> tuple[list[RecordRow], str]:
+        """Return how *records* are shown, and why they are not shown by a schema."""
+        decoded: Sequence[DecodedRecord | None] = [None] * len(records)
+        reason = ""
+        if form is Form.SCHEMA:
+            try:
+                schemas = await log_schemas(log, client=self.gatherer.client)
+                decoded = await asyncio.to_thread(decode_records, log, schemas, records)
+            except LogError as error:
+                reason = str(error)
+        rows = [
+            record_row(record, form, whole=whole, decoded=row)
+            for record, row in zip(records, decoded, strict=True)
+        ]
+        problems = [
+            f"record {record.offset} is none of the schema: {row.problem}"
+            for record, row in zip(records, decoded, strict=True)
+            if row is not None and row.problem
+        ]
+        if len(problems) > 1:
+            reason = f"{problems[0]}; {len(problems) - 1} more of this page are none either"
+        elif problems:
+            reason = problems[0]
+        return rows, reason
 
     async def _ledgers(self, request: Request) -> Response:
         begin = _number(request, "from")

@@ -18,6 +18,7 @@ from dlog.log_schema.value import (
     LogSchemas,
     SchemaFormat,
     schemas_path,
+    version_in,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "SchemaField",
     "SchemaFormat",
     "schemas_path",
+    "version_in",
 ]

@@ -43,11 +43,12 @@ class ArrowCodec:
         pa = need_pyarrow()
         try:
             self._written = pa.ipc.read_schema(pa.py_buffer(definition)).remove_metadata()
-        except (pa.ArrowException, OSError, ValueError) as error:
+            budget = Budget()
+            fields = [_field(pa, each, budget, 1) for each in self._written]
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
             reason = f"it is no schema of Arrow as IPC message: {error}"
             raise InvalidLogSchema(reason[:500]) from error
-        budget = Budget()
-        self._fields = check_columns([_field(pa, each, budget, 1) for each in self._written])
+        self._fields = check_columns(fields)
         self.root = SchemaField(name="", kind="record", children=self._fields)
         self._columns = arrow_schema_of(self._fields)
 
@@ -60,7 +61,7 @@ class ArrowCodec:
         for index, payload in enumerate(payloads):
             try:
                 batch = self._projected(writer.batch_in(bytes(payload)))
-            except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+            except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
                 bad.append(BadPayload(index, f"{error}"[:300]))
                 continue
             batches.append(batch)

@@ -75,7 +75,7 @@ class _Reader:
         if not isinstance(given, dict):
             raise InvalidLogSchema(f"field {name!r}: {given!r} is no type of Avro")
         kind = given.get("type")
-        if kind in _PRIMITIVES:
+        if isinstance(kind, str) and kind in _PRIMITIVES:
             return self._primitive(given, kind, name)
         match kind:
             case "array" | "map":

@@ -145,9 +145,11 @@ class _Parser:
                 raise InvalidLogSchema(f"field {name!r}: an enum is a list of texts")
             self._budget.take(0, name)
             return SchemaField(name=name, kind="enum", symbols=tuple(symbols))
+        if form is not None and not isinstance(form, str):
+            raise InvalidLogSchema(f"field {name!r}: format {form!r} is no text")
         if form is None or (kind == "string" and form in _ANY_TEXT):
             return SchemaField(name=name, kind=_PLAIN[kind])
-        if not isinstance(form, str) or (kind, form) not in _FORMATS:
+        if (kind, form) not in _FORMATS:
             known = ", ".join(f for k, f in _FORMATS if k == kind)
             raise InvalidLogSchema(f"field {name!r}: format {form!r}; {kind} has {known}")
         return SchemaField(name=name, kind=_FORMATS[kind, form])
@@ -160,7 +162,7 @@ class _Parser:
             reason = "an object has properties, or a type of all of them (additionalProperties)"
             raise InvalidLogSchema(f"field {name!r}: {reason}")
         required = given.get("required", [])
-        if not isinstance(required, list) or not all(each in properties for each in required):
+        if not isinstance(required, list) or any(each not in [*properties] for each in required):
             raise InvalidLogSchema(f"field {name!r}: required is a list of its properties")
         children = tuple(
             replace(self.field(each, own, depth + 1), optional=own not in required)

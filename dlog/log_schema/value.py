@@ -282,6 +282,12 @@ class LogSchemas:
         )
 
 
+def version_in(header: bytes | None) -> int:
+    """Return the number that the header `dlog.schema` has; -1 if it has none."""
+    digits = header or b""
+    return int(digits) if digits.isdigit() and len(digits) <= 9 else -1
+
+
 def schemas_path(incarnation: str) -> str:
     """Return the node of the schemas of the log with *incarnation*."""
     return f"{SCHEMAS_PATH}/{incarnation}"

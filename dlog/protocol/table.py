@@ -161,6 +161,11 @@ def table_storage(manifest: Manifest) -> str:
     return manifest.storage + TABLE
 
 
+def incarnation_of(storage: str) -> str:
+    """Return the incarnation of the log whose table is in the folder *storage*."""
+    return storage.removesuffix(TABLE).rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTable(Action[Table | None]):
     """Answer: the manifest of the table; None: there is none. Raises `MalformedObject`, and what

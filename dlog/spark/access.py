@@ -22,7 +22,7 @@ from dlog.aio.read.chunks import RangeReaders
 from dlog.aio.store import ManifestNode
 from dlog.arrow_batches import rows_of
 from dlog.chunk import Chunk
-from dlog.errors import DamagedLog, NoSuchLog, NoSuchTable, Trimmed
+from dlog.errors import DamagedLog, NoSuchLog, NoSuchSchema, NoSuchTable, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.row_schema import COLUMNS
 from dlog.spark.errors import LogDeleted, RecordsTrimmed, StreamBroken
@@ -35,6 +35,7 @@ from ledger.errors import LogError
 from ledger.tasks import for_each
 
 if TYPE_CHECKING:
+    from dlog.log_schema import LogSchema, LogSchemas
     from dlog.spark.consumer_progress import ConsumerMover
     from dlog.spark.log_ends import Tails, TailWatch
 
@@ -114,6 +115,23 @@ class Access:
                     raise
                 on_gone(piece.log, first, gone_to)
                 first = gone_to
+
+    def schemas(self, incarnation: str) -> "LogSchemas":
+        """Return the schemas of the log with *incarnation*, as of now."""
+        return self._thread.run(self._schemas(incarnation))
+
+    def newest_schemas(self, selection: Selection) -> "dict[str, LogSchema]":
+        """Return the newest schema of each log of *selection*, by its name, sorted.
+
+        Raises `NoSuchLog`, `NoSuchSchema`."""
+        return self._thread.run(self._newest_schemas(selection))
+
+    def newest_schema(self, log: str) -> "LogSchema | None":
+        """Return the newest schema of *log*; None: there is none, or no such log."""
+        try:
+            return self._thread.run(self._newest_schemas(Selection(names=(log,))))[log]
+        except (NoSuchLog, NoSuchSchema):
+            return None
 
     def move(self, consumer: str, positions: Mapping[str, StreamPosition]) -> bool:
         """Move the *consumer* of each log to its position; return whether all are there."""
@@ -230,6 +248,24 @@ class Access:
         node = ManifestNode(ledgers.store, log)
         node.follow(incarnation)
         return await start_offset(ledgers, node, place)
+
+    async def _schemas(self, incarnation: str) -> "LogSchemas":
+        from dlog.aio.procedures import run_on_store
+        from dlog.protocol.schema_steps import schemas_of
+
+        return await run_on_store(schemas_of(incarnation), (await self.connected()).store)
+
+    async def _newest_schemas(self, selection: Selection) -> "dict[str, LogSchema]":
+        from dlog.aio.admin import log_schemas
+        from dlog.aio.store import listed_names
+
+        ledgers = await self.connected()
+        names: Iterable[str] = selection.names
+        if selection.pattern is not None:
+            names = selection.among(await listed_names(ledgers.store))
+        return {
+            name: (await log_schemas(name, client=ledgers)).find(name) for name in sorted(names)
+        }
 
     async def _move(self, consumer: str, positions: Mapping[str, StreamPosition]) -> bool:
         from dlog.spark.consumer_progress import ConsumerMover

@@ -137,5 +137,9 @@ class NarrowingBatchReader(BatchReader):
     spark.sql.python.filterPushdown.enabled is false."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._narrowed = narrow(filters, by_time=self._options.timestamps_ascend)
+        self._narrowed = narrow(
+            filters,
+            by_time=self._options.timestamps_ascend,
+            prefix="" if self._options.view is None else "_",
+        )
         return filters

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -64,10 +63,10 @@ def options_of(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
+def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a table that has these *columns* and *options*."""
-    first, *others = from_arrow_schema(columns).fields  # as text it would need the JVM
-    metadata = {_METADATA: json.dumps(dict(sorted(options.items())))}
+    first, *others = columns.fields
+    metadata = first.metadata | {_METADATA: json.dumps(dict(sorted(options.items())))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
@@ -88,7 +87,8 @@ def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str,
         reason = "rows are inserted into a table that has all columns; create one without this"
         raise InvalidOption("columns", stored["columns"], reason)
     lower = {name.lower(): value for name, value in given.items()}
-    if not stored or lower.keys() & _TARGETS or _shape(schema) not in _TABLES:
+    is_typed = stored.get("payload", "raw").lower() != "raw"
+    if not stored or lower.keys() & _TARGETS or not (is_typed or _shape(schema) in _TABLES):
         return None
     names = {name.strip() for name in stored.get("logs", stored.get("path", "")).split(",")} - {""}
     if len(names) != 1:
@@ -98,5 +98,6 @@ def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str,
             "theirs, and write them by df.write.format('dlog').mode('append').save()"
         )
         raise InvalidOption(way, stored[way], reason)
-    namespace = {name: stored[name] for name in NAMESPACE if name in stored}
+    kept = (*NAMESPACE, "payload", "schemafile", "schemamessage")
+    namespace = {name: stored[name] for name in kept if name in stored}
     return {"log": names.pop()} | namespace | lower

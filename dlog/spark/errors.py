@@ -3,6 +3,7 @@
 CallerError
 |- InvalidOption        an option or offset given by the user cannot be used
 |- InvalidSchema        a schema that was declared for a read is not that of records
+|- BadRecord            the payload of a record is none of the schema it is read with (FAILFAST)
 |- InvalidColumns       a write has columns that records have not, or of other types
 |- InvalidRow           a row that cannot become a record: no value, a txid missing
 |- TxidsUnordered       txids of a write decrease
@@ -52,6 +53,10 @@ SOURCE: Final = (
     "pollMs",
     "includeHeaders",
     "columns",
+    "payload",
+    "schemaFile",
+    "schemaMessage",
+    "mode",
 )
 SINK: Final = (
     "path",
@@ -63,6 +68,10 @@ SINK: Final = (
     "createLogs",
     "writeId",
     "writeNumber",
+    "payload",
+    "schemaFile",
+    "schemaMessage",
+    "schemaHeader",
 )
 _WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
 _GO_ON = "to continue without them, start the query with the option failOnDataLoss=false"
@@ -135,6 +144,18 @@ class InvalidSchema(CallerError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"schema of a read of format dlog: {reason}")
         self.reason = reason
+
+
+class BadRecord(CallerError):
+    """The task fails, and fails again."""
+
+    def __init__(self, log: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: the payload of the record at offset {offset} is none of the schema: "
+            f"{reason}. mode=PERMISSIVE keeps such records as rows of nulls, DROPMALFORMED leaves "
+            "them out"
+        )
+        self.log, self.offset, self.reason = log, offset, reason
 
 
 class InvalidColumns(CallerError):

@@ -49,19 +49,19 @@ class Narrowed:
         return all(keep(log) for keep in self.keeps)
 
 
-def narrow(filters: Sequence[Filter], *, by_time: bool = False) -> Narrowed:
+def narrow(filters: Sequence[Filter], *, by_time: bool = False, prefix: str = "") -> Narrowed:
     """Return what is left to be read for rows that have to pass all *filters*.
 
-    *by_time*: timestamps ascend within segments."""
+    *by_time*: timestamps ascend within segments. *prefix* begins the names of columns of dlog."""
     narrowed = Narrowed()
     for each in filters:
         attribute = getattr(each, "attribute", ())  # none: a negation, say
-        if attribute == ("offset",):
+        if attribute == (f"{prefix}offset",):
             narrowed = _by_offset(narrowed, each)
-        elif attribute == ("timestamp",):
+        elif attribute == (f"{prefix}timestamp",):
             narrowed = _between_times(narrowed, each)
             narrowed = _by_time(narrowed, each) if by_time else narrowed
-        elif attribute == ("log",):
+        elif attribute == (f"{prefix}log",):
             narrowed = _by_log(narrowed, each)
     return narrowed
 

@@ -6,7 +6,7 @@ limit that is ignored in silence is found in production.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dlog.errors import InvalidName
 from dlog.names import check_name
@@ -17,6 +17,9 @@ from dlog.spark.selection import Bounds, Selection, parse_bounds, parse_selectio
 from ledger.errors import InvalidValue
 from ledger.log_events import now_ms
 from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, size_bytes
+
+if TYPE_CHECKING:
+    from dlog.spark.payload import PayloadOptions, PayloadView
 
 T = TypeVar("T")
 
@@ -82,6 +85,10 @@ class SourceOptions:
     """How long the source waits for new records before it says that there are none."""
     columns: tuple[str, ...] = COLUMNS
     """Which ones rows have, in order: Spark has no column pruning for Python sources."""
+    payload: "PayloadOptions | None" = None
+    """How payloads become columns; None: they stay bytes."""
+    view: "PayloadView | None" = None
+    """The columns of a read that has *payload*: found once, when the frame is made."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -90,6 +97,11 @@ class SourceOptions:
         for name in sorted(given):
             if name not in _KNOWN:
                 raise InvalidOption(name, given[name], _why_unknown(name))
+        payload = None
+        if {"payload", "schemafile", "schemamessage", "mode"} & given.keys():
+            from dlog.spark.payload import PayloadOptions
+
+            payload = PayloadOptions.parse(given)
         parsed = cls(
             selection=parse_selection(given),
             starting=parse_bounds(given, "starting", now_ms),
@@ -110,7 +122,8 @@ class SourceOptions:
             timestamps_ascend=_flag(given, "timestampsascend"),
             table=_table(given),
             poll_ms=_poll_ms(given),
-            columns=_columns(given),
+            columns=_columns(given) if payload is None else COLUMNS,
+            payload=payload,
         )
         _check_relations(parsed, given)
         return parsed

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dlog.arrow import schema_of
+from dlog.log_schema import LogSchema
 from dlog.row_schema import COLUMNS_WITH_HEADERS, SPARK_SCHEMA_WITH_HEADERS
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.catalog import (
@@ -21,7 +24,9 @@ from dlog.spark.errors import InvalidOption, InvalidSchema
 from dlog.spark.micro_batch import StreamReader
 from dlog.spark.namespaces import Namespace, refuse_contents
 from dlog.spark.options import SourceOptions
+from dlog.spark.payload import PayloadView, find_schema
 from dlog.spark.sink.options import SinkOptions
+from dlog.spark.sink.payload import PayloadRows
 from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
 
 _TYPES: Final = dict(
@@ -38,8 +43,8 @@ _NO_LOG: Final = (
     "no log is named; name it: load('orders'). If this is a table, it was created with columns, "
     "and of such a table Spark hands no options to a Python source: drop it, and create it "
     "without: CREATE TABLE t USING dlog OPTIONS (logs 'orders'). Option columns='offset,value' "
-    "leaves columns out; others are made by a view over it, as by "
-    "from_json(CAST(value AS STRING), 'id INT, name STRING')"
+    "leaves columns out, and payload='schema' makes those of the log's schema; others are made by "
+    "a view over it, as by from_json(CAST(value AS STRING), 'id INT, name STRING')"
 )
 
 
@@ -61,10 +66,19 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return "dlog"
 
     def schema(self) -> str | StructType:
-        columns = SourceOptions.parse(self._reading()).columns
+        given = self._reading()
+        options = SourceOptions.parse(given)
+        if options.payload is not None:
+            view = PayloadView.of(options.payload, self._schema_of(given, options))
+            if not is_table(self._given):
+                return view.struct()
+            refuse_contents(options_of(self._given))
+            return with_options(view.struct(), options_of(self._given))
+        columns = options.columns
         if is_table(self._given):
             refuse_contents(options_of(self._given))
-            return with_options(schema_of(columns), options_of(self._given))
+            # As text it would need the JVM.
+            return with_options(from_arrow_schema(schema_of(columns)), options_of(self._given))
         return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -79,22 +93,32 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
         namespace, options = self._writing(schema, overwrite)
-        return batch_writer(namespace, options, _fields(schema))
+        payload, fields = _payload(namespace, options, schema)
+        return batch_writer(namespace, options, fields, payload)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         # Where a batch is planned Spark makes the source anew; to where it is committed it hands
         # the one that it made when the query began.
         namespace, options = self._writing(schema, overwrite)
-        return stream_writer(namespace, options, _fields(schema), planning=self._made_here)
+        payload, fields = _payload(namespace, options, schema)
+        return stream_writer(namespace, options, fields, planning=self._made_here, payload=payload)
 
     def _options(self, schema: StructType) -> tuple[dict[str, str], SourceOptions]:
         given = self._reading(schema)
         if isinstance(schema, StructType) and not given.keys() & _SELECTIONS:
             raise InvalidSchema(_NO_LOG)
         options = SourceOptions.parse(given)
+        if options.payload is not None:
+            find = partial(self._schema_of, given, options)
+            view = PayloadView.declared(options.payload, schema, find)
+            return given, replace(options, view=view)
         if isinstance(schema, StructType):
             options = replace(options, columns=_declared(schema))
         return given, options
+
+    def _schema_of(self, given: Mapping[str, str], options: SourceOptions) -> LogSchema:
+        assert options.payload is not None
+        return find_schema(options.payload, Namespace.of(given), options.selection)
 
     def _reading(self, schema: StructType | None = None) -> dict[str, str]:
         """Return the options; those of a table may be given again where it is read."""
@@ -136,6 +160,16 @@ def _declared(schema: StructType) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise InvalidSchema(f"it names no column, or one twice; there are {known}. So {hint}")
     return names
+
+
+def _payload(
+    namespace: Namespace, options: SinkOptions, schema: StructType
+) -> tuple[PayloadRows | None, list[tuple[str, str]]]:
+    """Return what makes records of rows that have the columns of a schema; columns of records."""
+    if options.payload is None:
+        return None, _fields(schema)
+    payload = PayloadRows.of(options, schema, namespace)
+    return payload, payload.raw_fields(schema)
 
 
 def _fields(schema: StructType) -> list[tuple[str, str]]:

@@ -7,7 +7,8 @@ from pyspark.sql.datasource import InputPartition
 
 from dlog.arrow import gather
 from dlog.errors import DamagedTable
-from dlog.spark.access import forget_shared_access, shared_access
+from dlog.protocol.table import incarnation_of
+from dlog.spark.access import Access, OnGone, forget_shared_access, shared_access
 from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import StreamPosition
 from dlog.spark.options import SourceOptions
@@ -63,10 +64,7 @@ def read_partition(
     on_gone = None if options.fail_on_data_loss else _skipped
     try:
         for piece in partition.ranges:
-            if isinstance(piece, FileRange):
-                yield from gather(_rows_of_file(piece, options.columns))
-            else:
-                yield from gather(access.read(piece, columns=options.columns, on_gone=on_gone))
+            yield from gather(_rows_of(access, piece, options, on_gone))
     except LogError:
         forget_shared_access(namespace)
         raise
@@ -91,6 +89,25 @@ def _rows_of_file(piece: FileRange, columns: tuple[str, ...]) -> Iterator[pa.Rec
     except (ValueError, OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise DamagedTable(piece.log, f"{piece.storage}/{path}", reason) from error
+
+
+def _rows_of(
+    access: Access, piece: LogRange | FileRange, options: SourceOptions, on_gone: OnGone | None
+) -> Iterator[pa.RecordBatch]:
+    view = options.view
+    columns = options.columns if view is None else view.raw_columns
+    if isinstance(piece, FileRange):
+        records = _rows_of_file(piece, columns)
+        incarnation = incarnation_of(piece.storage)
+    else:
+        records = access.read(piece, columns=columns, on_gone=on_gone)
+        incarnation = piece.incarnation
+    if view is None:
+        return records
+    from dlog.spark.payload import WriterSchemas
+
+    versions = WriterSchemas(lambda: access.schemas(incarnation))
+    return view.rows(gather(records), versions.find)
 
 
 def _skipped(log: str, first: int, end: int) -> None:

@@ -21,6 +21,7 @@ from random import SystemRandom
 from tests.fuzz.mutating import BYTES_MAX, mutants
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets.schemas import SCHEMAS
 
 MEMORY_MB = 2048
 """Who needs more for `BYTES_MAX` was led to by them."""
@@ -29,7 +30,7 @@ ONE_S = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    by_name = {target.name: target for target in TARGETS}
+    by_name = {target.name: target for target in (*TARGETS, *SCHEMAS)}
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument(
         "targets", nargs="*", metavar="TARGET", help="by default all: " + ", ".join(by_name)

@@ -1,9 +1,5 @@
 """``dlog log schema``: what the payloads of a log mean, in versions."""
 
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,24 +19,12 @@ from dlog.cli.output import (
     report,
 )
 from dlog.cli.runner import confirm, run_at
-from dlog.errors import InvalidLogSchema
 from ledger.values import counted
 
 if TYPE_CHECKING:
-    from dlog.log_schema import LogSchema, SchemaFormat
+    from dlog.log_schema import LogSchema
 
 app = CommandGroup("cli#logs", "Show and change the schema of a log's payloads.")
-_COMPILE_S: Final = 60.0
-_SUFFIXES: "Final[dict[str, SchemaFormat]]" = {
-    ".avsc": "avro",
-    ".json": "json",
-    ".arrow": "arrow",
-    ".proto": "protobuf",
-    ".desc": "protobuf",
-}
-"""Files of each format."""
-
-
 _SCHEMA: "Final[View[LogSchema]]" = View(
     Column("version", lambda schema: schema.version),
     Column("format", lambda schema: schema.format),
@@ -92,8 +76,9 @@ def set_(
 
     async def command() -> None:
         from dlog.aio.admin import set_log_schema
+        from dlog.schema_file import read_schema
 
-        schema = schema_file(file, message)
+        schema = read_schema(file, message)
         done = await set_log_schema(log, schema, dry_run=dry_run, uri=uri)
         word = "could be" if dry_run else "is"
         report(
@@ -179,43 +164,3 @@ def clear(
         )
 
     run_at(uri, command())
-
-
-def schema_file(path: Path, message: str = "") -> "LogSchema":
-    """Return the schema in a file, by its suffix. Raises `InvalidLogSchema`."""
-    from dlog.log_schema import LogSchema
-
-    form = _SUFFIXES.get(path.suffix)
-    if form is None:
-        raise InvalidLogSchema(f"{path}: its name ends with none of {', '.join(_SUFFIXES)}")
-    try:
-        definition = compile_proto(path) if path.suffix == ".proto" else path.read_bytes()
-    except OSError as error:
-        raise InvalidLogSchema(f"{path}: {error.strerror}") from error
-    return LogSchema(format=form, definition=definition, message=message)
-
-
-def compile_proto(path: Path) -> bytes:
-    """Return the set of file descriptors of the file *path* with what it imports from its folder.
-
-    Raises `InvalidLogSchema` if it is no such file, or there is no compiler."""
-    found = shutil.which("protoc")
-    command = [found] if found else [sys.executable, "-m", "grpc_tools.protoc"]
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch, "set")
-        options = [f"-I{path.parent}", "--include_imports", f"--descriptor_set_out={made}"]
-        done = subprocess.run(  # noqa: S603 - the compiler that was found
-            [*command, *options, str(path)],
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_S,
-            check=False,
-        )
-        if not done.returncode:
-            return made.read_bytes()
-    if not found and "No module named" in done.stderr:
-        raise InvalidLogSchema(
-            "a .proto file needs a compiler, and there is none: pip install grpcio-tools, or give "
-            "what protoc --include_imports --descriptor_set_out=orders.desc writes"
-        )
-    raise InvalidLogSchema(f"{path}: {done.stderr.strip()[:1000]}")

@@ -2,7 +2,7 @@
 
 import codecs
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,7 +13,7 @@ from dlog.cli.commands import APPLIES, CommandGroup
 from dlog.cli.completion import complete_position
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, LogName, Uri, parse_start, parse_time
-from dlog.cli.output import escaped_bytes, json_bytes, json_text
+from dlog.cli.output import escaped_bytes, json_bytes, json_text, warn
 from dlog.cli.runner import run_at
 from dlog.starts import START_HELP, TIME_HELP
 from ledger.errors import InvalidValue
@@ -22,6 +22,8 @@ from ledger.options import usage
 if TYPE_CHECKING:
     from dlog.aio import Consumer, Reader
     from dlog.headers import Pairs
+    from dlog.log_schema import LogSchemas
+    from dlog.log_schema.records import DecodedRecord
     from dlog.position import BeyondEnd, Record, Start
     from ledger.client import LedgerClient
 
@@ -102,6 +104,7 @@ _PARTS: Final[dict[str, Part]] = {
     "dlog log tail flights --start txid:5000 --limit 10 --json",
     "dlog log tail flights -f --consumer printer",
     r"dlog log tail flights --format '%o %k: %s\n'",
+    "dlog log tail orders --decode | jq .customer",
     "dlog log tail flights --json | dlog log append copy --input json",
 )
 def tail(
@@ -170,13 +173,21 @@ def tail(
             show_default=False,
         ),
     ] = None,
+    decode: Annotated[
+        bool,
+        typer.Option(
+            "--decode",
+            help="Print rows by the schema of the log, as JSON; with --json beside the rest.",
+        ),
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Print the records of a log, one per line. Never interferes with its writer.
 
     A pipe or file gets values as they are; on a terminal control characters are escaped. With
-    --json, a key or value that is not UTF-8 text is {"base64": ...}."""
+    --json, a key or value that is not UTF-8 text is {"base64": ...}. With --decode, a record that
+    is none of the schema is null, and its offset and the reason are on stderr."""
     if sum(each is not None for each in (start, from_time, last)) > 1:
         raise typer.BadParameter("give one of --start, --from-time and --last")
     if exclusive and consumer is None:
@@ -185,6 +196,8 @@ def tail(
     until = None if stop is None else parse_start(stop, "--stop")
     if sum((form is not None, offsets, as_json)) > 1:
         raise typer.BadParameter("give one of --format, --offsets and --json")
+    if decode and (form is not None or offsets):
+        raise typer.BadParameter("it goes with --json alone", param_hint="--decode")
     # Records may come from anybody: a terminal must not obey them.
     escape = escaped_bytes if sys.stdout.isatty() else bytes
     show: Callable[[Record], None]
@@ -208,7 +221,10 @@ def tail(
                 reader = await _reader(client, log, begin, follow=follow, wait=wait)
             stack.push_async_callback(reader.close)
             end = None if until is None else await offset_of(client, log, until)
-            await _print(reader, end=end, limit=limit, show=show)
+            decoder = _Decoder(client, log, whole=as_json) if decode else None
+            if decoder is not None:
+                await decoder.read_schemas()
+            await _print(reader, end=end, limit=limit, show=show, decoder=decoder)
 
     run_at(uri, command())
 
@@ -272,8 +288,55 @@ async def _consumer(
     )
 
 
+class _Decoder:
+    """The rows of the records that were read last, by the schemas of their log."""
+
+    def __init__(self, client: "LedgerClient", log: str, *, whole: bool) -> None:
+        """*whole*: they are shown beside what `--json` has of a record."""
+        self._client, self._log, self._whole = client, log, whole
+        self._schemas: LogSchemas | None = None
+        self._rows: dict[int, DecodedRecord] = {}
+
+    async def read_schemas(self) -> "LogSchemas":
+        """Raises `NoSuchSchema` if there is none."""
+        from dlog.aio.admin import log_schemas
+
+        self._schemas = await log_schemas(self._log, client=self._client)
+        self._schemas.find(self._log).check()
+        return self._schemas
+
+    async def decode(self, records: "Sequence[Record]") -> None:
+        """Read the schemas again if a record names a newer one: at most once for *records*."""
+        from dlog.log_schema.records import decode_records, named_version
+
+        assert self._schemas is not None, "read before"
+        schemas = self._schemas
+        if any((named_version(record) or 0) >= schemas.next_number for record in records):
+            schemas = await self.read_schemas()
+        decoded = decode_records(self._log, schemas, records)
+        self._rows = {r.offset: row for r, row in zip(records, decoded, strict=True)}
+
+    def show(self, record: "Record") -> None:
+        """Print the rows of *record*, which was decoded last."""
+        decoded = self._rows[record.offset]
+        if decoded.problem:
+            warn(f"record {record.offset}: {decoded.problem}")
+        rows: Sequence[object] = decoded.rows
+        if self._whole:
+            rows = (record_json(record) | {"decoded": decoded.json},)
+        elif decoded.problem:
+            rows = (None,)
+        for row in rows:
+            sys.stdout.buffer.write(json_text(row).encode() + b"\n")
+
+
 async def _print(
-    reader: "Reader", *, end: int | None, limit: int | None, show: Callable[["Record"], None]
+    reader: "Reader",
+    *,
+    end: int | None,
+    limit: int | None,
+    show: Callable[["Record"], None],
+    decoder: _Decoder | None = None,
 ) -> None:
     """Print up to *limit* records before *end*; a consumer commits what got out."""
     from dlog.aio import Consumer
@@ -284,8 +347,13 @@ async def _print(
         if not batch:
             break
         taken = [each for each in batch[:left] if end is None or each.offset < end]
+        if decoder is not None:
+            await decoder.decode(taken)
         for record in taken:
-            show(record)
+            if decoder is not None:
+                decoder.show(record)
+            else:
+                show(record)
         sys.stdout.buffer.flush()
         if taken and isinstance(reader, Consumer):
             await reader.commit(taken[-1].offset + 1)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from dlog.console.wording import UNKNOWN, brief, dump, is_text, moment, plain, size
+from dlog.log_schema.records import DecodedRecord
 from dlog.position import Record
 
 NODES_MAX: Final = 300
@@ -23,6 +24,8 @@ class Form(StrEnum):
     """What is no text is shown as bytes."""
     JSON = "json"
     HEX = "hex"
+    SCHEMA = "schema"
+    """The row that the schema of the log makes of it."""
 
 
 def form_of(text: str) -> Form:
@@ -53,9 +56,14 @@ class RecordRow:
     tree: Node | None
 
 
-def record_row(record: Record, form: Form, *, whole: bool = False) -> RecordRow:
+def record_row(
+    record: Record, form: Form, *, whole: bool = False, decoded: DecodedRecord | None = None
+) -> RecordRow:
+    """Return how *record* is shown; *decoded*: its rows, for `Form.SCHEMA`."""
     at_most = WHOLE_MAX if whole else 2_000
     tree = json_tree(record.value) if form is Form.JSON else None
+    if decoded is not None and not decoded.problem:
+        tree = _Cutter().node("", decoded.json, 0)
     if tree is not None:
         text = ""
     elif form is Form.HEX or not is_text(record.value):

@@ -6,7 +6,7 @@ through, and unknown ones are refused: a misspelt limit that is ignored is found
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from dlog.errors import InvalidName, InvalidSettings
@@ -16,6 +16,9 @@ from dlog.settings import LogSettings, parse_settings
 from dlog.spark.errors import SINK, InvalidOption, as_written
 from ledger.errors import InvalidQuorum, InvalidValue
 from ledger.values import count_of, flag_of, size_bytes
+
+if TYPE_CHECKING:
+    from dlog.spark.payload import PayloadOptions
 
 INLINE_BYTES: Final = 1 << 20
 INLINE_BYTES_MAX: Final = 8 << 20
@@ -45,6 +48,10 @@ class SinkOptions:
     """Ascends from write to write of one name, as the batches of a query."""
     settings: LogSettings | None = None
     """Of a log that is made; None: the defaults."""
+    payload: "PayloadOptions | None" = None
+    """How columns become payloads; None: rows have a column value."""
+    schema_header: bool = False
+    """Whether each record names the version of the schema that it was written with."""
     into_table: bool = False
     """Whether rows have the columns of a table of the catalog; no user says so."""
 
@@ -56,7 +63,17 @@ class SinkOptions:
             if name not in KNOWN | _SPARKS_OWN and not name.startswith(SETTING_PREFIX):
                 known = ", ".join((*sorted(SINK), "log.<setting>"))
                 raise InvalidOption(name, given[name], f"unknown; known for a sink are {known}")
+        payload = None
+        if {"payload", "schemafile", "schemamessage"} & given.keys():
+            from dlog.spark.payload import PayloadOptions
+
+            payload = PayloadOptions.parse(given)
+        if payload is None and "schemaheader" in given:
+            reason = "it is about payloads of columns; give payload too"
+            raise InvalidOption("schemaheader", given["schemaheader"], reason)
         return cls(
+            payload=payload,
+            schema_header=_flag(given, "schemaheader", default=False),
             log=_log(given),
             logs=_logs(given),
             inline_bytes_max=_bytes(given, "inlinebytesmax", INLINE_BYTES, INLINE_BYTES_MAX),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -40,6 +40,9 @@ from dlog.spark.sink.options import SinkOptions, origin_of_write
 from dlog.spark.sink.rows import Part, StagedLedger, TaskLedger, TaskRows
 from ledger.errors import LogError
 
+if TYPE_CHECKING:
+    from dlog.spark.sink.payload import PayloadRows
+
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 RUN_PROPERTY: Final = "spark.jobGroup.id"
@@ -56,6 +59,8 @@ class Plan:
     options: SinkOptions
     columns: SinkColumns
     assignments: dict[str, Assignment]
+    payload: "PayloadRows | None" = None
+    """What makes records of rows that have the columns of a schema."""
 
 
 class SinkMessage(WriterCommitMessage):  # type: ignore[misc] # pyspark has no types here
@@ -110,29 +115,36 @@ def stream_writer(
     fields: Sequence[tuple[str, str]],
     *,
     planning: bool,
+    payload: "PayloadRows | None" = None,
 ) -> StreamWriter:
     """Return the writer of a streaming query; where the batch is planned it claims the log."""
-    columns = _columns(options, fields)
+    columns = _columns(options, fields, payload)
     if options.write_id is not None:
         reason = "only a batch write has one; a query is known by its checkpoint"
         raise InvalidOption("writeid", options.write_id, reason)
-    plan = Plan(namespace, options, columns, {})
+    plan = Plan(namespace, options, columns, {}, payload)
     return StreamWriter(_claimed(plan, None) if planning else plan)
 
 
 def batch_writer(
-    namespace: Namespace, options: SinkOptions, fields: Sequence[tuple[str, str]]
+    namespace: Namespace,
+    options: SinkOptions,
+    fields: Sequence[tuple[str, str]],
+    payload: "PayloadRows | None" = None,
 ) -> BatchWriter:
     """Return the writer of one job, which claims the log for it."""
-    columns = _columns(options, fields)
+    columns = _columns(options, fields, payload)
     run = str(uuid4())
     origin = uuid4() if options.write_id is None else origin_of_write(options.write_id)
     receipt = Receipt(origin.bytes, options.write_number)
-    return BatchWriter(_claimed(Plan(namespace, options, columns, {}), run), run, receipt)
+    plan = Plan(namespace, options, columns, {}, payload)
+    return BatchWriter(_claimed(plan, run), run, receipt)
 
 
-def _columns(options: SinkOptions, fields: Sequence[tuple[str, str]]) -> SinkColumns:
-    if options.into_table:
+def _columns(
+    options: SinkOptions, fields: Sequence[tuple[str, str]], payload: "PayloadRows | None"
+) -> SinkColumns:
+    if options.into_table and payload is None:
         return SinkColumns.of_table(fields)
     return SinkColumns.of(fields, log=options.log)
 
@@ -166,7 +178,7 @@ def _write(
     )
     try:
         for batch in gather(iterator):
-            rows.add(batch)
+            rows.add(batch if plan.payload is None else plan.payload.raw(batch))
         parts = rows.parts()
     except BaseException as error:
         rows.abandon()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlog import Log
 from dlog.aio.admin import delete_log, log_schemas, set_log_schema
 from dlog.aio.maintain.lifecycle import drop
 from dlog.aio.namespace_connection import connected
@@ -23,6 +24,7 @@ from ledger.procedures import run
 from ledger.protocol.procedure import Action
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
+pa: Any = pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.spark  # pyarrow and fastavro come with it
 ID = {"name": "id", "type": "long"}
 NAME = {"name": "name", "type": ["null", "string"], "default": None}
@@ -223,3 +225,31 @@ def test_a_log_that_is_deleted_meanwhile_leaves_no_schema(shell: CliShell) -> No
     while asyncio.run(attempt(number)):
         number += 1
     assert number >= 5
+
+
+def test_tail_prints_rows_and_says_which_records_are_none(
+    shell: CliShell, log: str, tmp_path: Path
+) -> None:
+    assert "has no schema" in shell.invoke("log", "tail", log, "--decode").stderr
+    old = LogSchema(format="avro", definition=Path(avsc(tmp_path, ID, NAME)).read_bytes())
+    shell.run("log", "schema", "set", log, "--file", avsc(tmp_path, ID, NAME))
+    new = {"name": "name", "type": ["null", "bytes"], "default": None}
+    shell.run("log", "schema", "set", log, "--file", avsc(tmp_path, new, ID))
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "name": "a"}], schema=old.arrow_schema())
+    (payload,) = old.encode(rows)
+    with Log.open(log, uri=shell.uri) as writer:
+        writer.append(payload, headers={"dlog.schema": b"1"})
+        writer.append(payload, headers={"dlog.schema": b"9"})
+        writer.append(b"\x02\x04\xff\xfe\x0e")
+    result = shell.invoke("log", "tail", log, "--decode")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"name": "a", "id": 1},
+        None,
+        {"name": {"base64": "//4="}, "id": 7},
+    ]
+    assert "record 1: the log has no version 9" in result.stderr
+    lines = shell.run("log", "tail", log, "--decode", "--json").splitlines()
+    both = [json.loads(line) for line in lines]
+    assert [each["decoded"] and each["decoded"]["id"] for each in both] == [1, None, 7]
+    assert both[0]["headers"] == {"dlog.schema": "1"}
+    assert shell.invoke("log", "tail", log, "--decode", "--offsets").exit_code == 2

@@ -10,6 +10,7 @@ import pytest
 
 from dlog import Command, StateMachine
 from dlog.aio import Log, Replica, replica_registry
+from dlog.aio.admin import create_log, set_log_schema
 from dlog.aio.read.tails import TailTracker
 from dlog.console import pages, poller
 from dlog.console.cluster_state import LogLook
@@ -17,6 +18,7 @@ from dlog.console.event_stream import Streams, live
 from dlog.console.pages import ConsoleAccess
 from dlog.console.poller import LOGS_MAX, Gatherer
 from dlog.console.request_guard import FAILURES_MAX
+from dlog.log_schema import LogSchema
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
 from tests.dlog.console.looking import TOKEN, Looking, browser_of, log_in, looking
@@ -70,6 +72,27 @@ async def test_names_and_payloads_never_become_markup() -> None:
             ):
                 assert not re.search(r"<script(?! src=\"/static)|<b>key|<i>|975460423716", page)
         await writer.close()
+
+
+@pytest.mark.spark  # pyarrow comes with it
+async def test_records_are_shown_as_rows_of_the_schema_and_what_is_none_says_why() -> None:
+    definition = b'{"type": "object", "properties": {"customer": {"type": "string"}}}'
+    async with looking() as at:
+        await create_log("orders", client=at.client)
+        assert "has no schema" in await at.page("/records", log="orders", **{"as": "schema"})
+        await set_log_schema(
+            "orders", LogSchema(format="json", definition=definition), client=at.client
+        )
+        async with await Log.open("orders", client=at.client) as writer:
+            await writer.append(b'{"customer": "<b>Anna", "more": 1}')
+            await writer.append(b"[1]")
+        page = await at.page("/records", log="orders", **{"as": "schema"})
+        assert "&lt;b&gt;Anna" in page
+        assert "more" not in page.partition("&lt;b&gt;Anna")[2].partition("</tr>")[0]
+        assert "record 1 is none of the schema" in page
+        page = await at.page("/record", log="orders", offset="1", **{"as": "schema"})
+        assert "record 1 is none of the schema" in page
+        assert "[1]" in page
 
 
 class Count(StateMachine):

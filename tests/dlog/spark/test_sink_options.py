@@ -1,6 +1,7 @@
 """Options and columns of a sink: what is taken, and what is refused, with a sentence."""
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from dlog.arrow import ARROW_SCHEMA
@@ -9,6 +10,8 @@ from dlog.spark.catalog import insertion_options, with_options
 from dlog.spark.errors import InvalidColumns, InvalidOption
 from dlog.spark.sink.columns import HEADERS_TYPE, SinkColumns
 from dlog.spark.sink.options import INLINE_BYTES, INLINE_BYTES_MAX, SinkOptions, origin_of_write
+
+TABLE = from_arrow_schema(ARROW_SCHEMA)
 
 
 def test_a_log_alone_is_enough_and_what_spark_adds_is_let_through() -> None:
@@ -97,25 +100,23 @@ def test_columns_that_no_record_has_are_refused(
 
 
 def test_rows_with_the_columns_of_a_table_of_one_log_are_inserted_into_it() -> None:
-    table = with_options(ARROW_SCHEMA, {"logs": " orders,", "uri": "file:///x", "pushdown": "true"})
+    table = with_options(TABLE, {"logs": " orders,", "uri": "file:///x", "pushdown": "true"})
     found = insertion_options({"inlineBytesMax": "0"}, table)
     assert found == {"log": "orders", "uri": "file:///x", "inlinebytesmax": "0"}
-    assert insertion_options({}, with_options(ARROW_SCHEMA, {"path": "orders"})) == {
-        "log": "orders"
-    }
+    assert insertion_options({}, with_options(TABLE, {"path": "orders"})) == {"log": "orders"}
 
 
 def test_a_frame_that_was_made_of_a_table_is_no_insertion() -> None:
-    table = with_options(ARROW_SCHEMA, {"logs": "orders"})
+    table = with_options(TABLE, {"logs": "orders"})
     assert insertion_options({"path": "copies"}, table) is None
     assert insertion_options({}, StructType([*table.fields[:-1]])) is None
     assert insertion_options({}, StructType(table.fields).add("more", LongType())) is None
     retyped = StructType(table.fields[:-1]).add("value", LongType())
     assert insertion_options({}, retyped) is None
-    assert insertion_options({}, with_options(ARROW_SCHEMA, {})) is None
+    assert insertion_options({}, with_options(TABLE, {})) is None
 
 
 @pytest.mark.parametrize("which", [{"logs": "a,b"}, {"path": "a,b"}, {"logspattern": "a.*"}])
 def test_nothing_is_inserted_into_a_table_of_several_logs(which: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="a table of one log"):
-        insertion_options({}, with_options(ARROW_SCHEMA, which))
+        insertion_options({}, with_options(TABLE, which))

@@ -59,6 +59,8 @@ def test_every_default_is_the_one_that_the_table_says(option: str, default: str)
     given = {"logs": "a", option: default}
     if option == "maxTriggerDelay":
         given["minRecordsPerTrigger"] = "5"
+    if option == "mode":
+        given["payload"] = "schema"
     plain = {name: value for name, value in given.items() if name != option}
     said, is_so = SourceOptions.parse(given), SourceOptions.parse(plain)
     for name in SourceOptions.__dataclass_fields__:
