@@ -1,13 +1,15 @@
 """Bookies as processes of their own, for tests; each is ended with its `with` block."""
 
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bookie.command import IDENTITY_LOST
@@ -19,6 +21,18 @@ from tests.waiting import TEST_S
 READY = re.compile(r"bookie (\S+) is ready on (\S+)")
 START_S_MAX = TEST_S
 ROOT = Path(__file__).parents[2]
+
+
+def own_port() -> int:
+    """Return a port of 127.0.0.1 to which a process may come back: nobody has it, and the system
+    gives it to nobody, neither to a connection nor to whoever takes any port."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    below = int(given.read_text().split()[0]) if given.exists() else 32768
+    for port in random.sample(range(below // 2, below), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports are taken")
 
 
 def _make_namespace(uri: str) -> None:

@@ -20,7 +20,7 @@ from ledger.errors import LogError, RecoveryFailed
 from ledger.feature_level import IDENTITIES
 from ledger.ids import BookieId, LedgerId
 from ledger.quorum import Quorum
-from tests.bookie.processes import BookieProcess, bookie
+from tests.bookie.processes import BookieProcess, bookie, own_port
 from tests.namespaces import made
 from tests.waiting import PATIENCE_S, eventually, until, wait_until
 
@@ -160,9 +160,9 @@ async def test_a_bookie_of_another_cluster_at_the_last_address_of_one_of_ours_is
         ours, theirs = Cluster(tmp_path / "x", stack), Cluster(tmp_path / "y", stack)
         for cluster in (ours, theirs):
             await made(cluster.uri, level=level)
-        b0, b1, b2 = (ours.start(name) for name in ("b0", "b1", "b2"))
-        address = await asyncio.to_thread(b2.ready)
-        port = address[1].rpartition(":")[2]
+        port = str(own_port())
+        b0, b1 = (ours.start(name) for name in ("b0", "b1"))
+        b2 = ours.start("b2", "--port", port)
         async with AsyncExitStack() as clients:
             client = await LedgerClient.connect(ours.uri, PATIENT)
             clients.push_async_callback(client.close)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from ledger.metastore import MetadataStore
 from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.requests import Status
 from ledger.transport.sockets import SocketTransport
-from tests.bookie.processes import bookie
+from tests.bookie.processes import bookie, own_port
 from tests.bookie.runs import run_of
 from tests.ledger.serving import add
 from tests.patience import PATIENT, patient_transport
@@ -77,19 +76,13 @@ async def error_within(seconds: float, call: Awaitable[object]) -> LogError:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ManagedZooKeeper]:
     """A server of one test's own, which may kill it and start it again on the same port."""
-    found = ManagedZooKeeper(tmp_path / "zookeeper", port=free_port())
+    found = ManagedZooKeeper(tmp_path / "zookeeper", port=own_port())
     try:
         asyncio.run(found.start())
     except (JavaMissing, ZooKeeperMissing) as error:
         pytest.skip(str(error))
     yield found
     asyncio.run(found.stop())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.zookeeper
@@ -278,7 +271,7 @@ async def test_nobody_at_the_metadata_stores_address_is_told_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DLOG_TIMEOUT_S", "1")
-    uri = f"zk://127.0.0.1:{free_port()}/dlog"
+    uri = f"zk://127.0.0.1:{own_port()}/dlog"
 
     for call in (Log.open("flights", uri=uri), Log.tail("flights", uri=uri)):
         assert isinstance(await error_within(1.0 + SLACK_S, call), MetadataUnavailable)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Final
 
 from bookie.server.limits import ClientLimits, ServiceConfig
 from bookie.server.listener import BookieServer
@@ -110,10 +111,14 @@ async def silent_server() -> AsyncIterator[str]:
 
 
 def refused_address() -> str:
-    """Return an address where nobody listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{unused.getsockname()[1]}"
+    """Return an address where nobody listens, as this process has it until it ends."""
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    _UNUSED.append(unused)
+    return f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+_UNUSED: Final[list[socket.socket]] = []
 
 
 class Answers:

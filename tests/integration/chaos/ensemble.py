@@ -1,14 +1,13 @@
 """Three ZooKeeper servers that elect a leader among themselves, each in a place of its own."""
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from dlog.local.zookeeper import ManagedZooKeeper
+from tests.bookie.processes import own_port
 from tests.integration.chaos.places import Place
 
 _START_S = 60.0
@@ -90,9 +89,8 @@ class Ensemble:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody used just now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Return ports to which servers may come back, all different."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(own_port())
+    return sorted(ports)
