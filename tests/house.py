@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 535,
-    "product lines": 117_400,
-    "test lines": 150_300,
+    "product lines": 117_500,
+    "test lines": 150_400,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

@@ -16,6 +16,7 @@ from dlog.log_schema.columns import (
     Widenings,
     arrow_schema_of,
     check_columns,
+    check_times,
     need_pyarrow,
 )
 from dlog.log_schema.value import BadPayload, Decoded, Payload, PayloadCodec
@@ -99,6 +100,7 @@ class ArrowCodec:
         for field, column in zip(self._fields, batch.columns, strict=True):
             if column.null_count and not field.nullable:
                 raise ValueError(f"field {field.name!r} is required, and null")
+            check_times(column)
         return batch
 
     def _projected(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":

@@ -36,6 +36,9 @@ SCALARS: Final = frozenset(
     }
 )
 """Kinds that have one type in Arrow; a timestamp is in microseconds, UTC or of no zone (ntz)."""
+_DAYS: Final = (-719_162, 2_932_896)
+_MICROS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+"""The years 1 to 9999, in days and microseconds since 1970."""
 Widenings = Mapping[str, frozenset[str]]
 """For each kind the others that a newer version may have in its place."""
 
@@ -275,7 +278,9 @@ def build_rows(
     def convert(first: int, end: int) -> list[Any]:
         try:
             made = pa.array(values[first:end], type=first_struct)
-            return [made if written is None else made.cast(struct)]
+            columns = made if written is None else made.cast(struct)
+            check_times(columns)
+            return [columns]
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             if end - first == 1:
                 reject(first, f"{type(error).__name__}: {error}"[:300])
@@ -290,6 +295,29 @@ def build_rows(
         return _empty(pa, schema)
     whole = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
     return pa.RecordBatch.from_arrays(whole.flatten(), schema=schema)
+
+
+def check_times(column: "pa.Array") -> None:
+    """Raise ValueError if a date or time in *column*, or in what it holds, is in no calendar:
+    Python has none of them, and a query that collects one such row would fail."""
+    pa = need_pyarrow()
+    kind = column.type
+    if pa.types.is_struct(kind):
+        for child in column.flatten():
+            check_times(child)
+    elif pa.types.is_list(kind):
+        check_times(column.flatten())
+    elif pa.types.is_map(kind):
+        check_times(column.items)
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        import pyarrow.compute as pc
+
+        is_date = pa.types.is_date(kind)
+        extremes = pc.min_max(column.cast(pa.int32() if is_date else pa.int64())).as_py()
+        least, most = _DAYS if is_date else _MICROS
+        if extremes["min"] is not None and not least <= extremes["min"] <= extremes["max"] <= most:
+            what = "a date" if is_date else "a time"
+            raise ValueError(f"{what} is outside of the years 1 to 9999")
 
 
 def _empty(pa: Any, schema: "pa.Schema") -> "pa.RecordBatch":

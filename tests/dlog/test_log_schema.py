@@ -346,6 +346,28 @@ def test_a_payload_of_arrow_may_have_several_rows() -> None:
     assert not decoded.bad
 
 
+def test_a_time_that_no_calendar_has_is_bad_wherever_it_stands() -> None:
+    """Python has no such time, so one row of it would end a query that collects rows."""
+    time = {"type": "long", "logicalType": "timestamp-micros"}
+    flat = avro({"name": "t", "type": time})
+    inner = {"type": "record", "name": "I", "fields": [{"name": "t", "type": time}]}
+    deep = avro({"name": "l", "type": {"type": "array", "items": {"type": "map", "values": inner}}})
+    last = 253_402_300_800_000_000
+    raw = pa.schema([("t", pa.int64())])
+    rows = pa.RecordBatch.from_pydict({"t": [0, last - 1, last]}, schema=raw)
+    micros = rows.column("t").cast(pa.timestamp("us", tz="UTC"))
+    payloads = flat.encode(pa.RecordBatch.from_arrays([micros], names=["t"]))
+    assert [bad.index for bad in flat.decode(payloads).bad] == [2]
+    nested = [b"\x02\x02\x02k" + payload + b"\x00\x00" for payload in payloads]
+    assert [bad.index for bad in deep.decode(nested).bad] == [2]
+    of_arrow = arrow(("t", pa.timestamp("us", tz="UTC")), ("d", pa.date32()))
+    days = pa.array([-719_162, 2_932_896, -719_163], pa.int32()).cast(pa.date32())
+    early = pa.RecordBatch.from_arrays([micros.take(pa.array([0, 1, 0])), days], names=["t", "d"])
+    batches = [early.slice(at, 1).serialize().to_pybytes() for at in range(3)]
+    (bad,) = of_arrow.decode(batches).bad
+    assert (bad.index, bad.reason) == (2, "a date is outside of the years 1 to 9999")
+
+
 def test_a_compressed_body_of_arrow_is_refused() -> None:
     schema = arrow(("text", pa.string()))
     batch = pa.RecordBatch.from_pylist([{"text": "a" * 10_000}])
