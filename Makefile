@@ -102,7 +102,8 @@ help:
 	@echo 'make bench-kafka [ONLY="row"]   the Kafka gateway beside Kafka with the same clients: produce, fetch, latency, takeover'
 	@echo 'make bench-replica [ONLY="system ..."]   Replica beside PySyncObj and hashicorp/raft in turns: commands, takeovers,'
 	@echo '                       catch-up; the latter needs Go. Peers that cannot be had are left out'
-	@echo 'make bench-archive     segments in object storage: MB/s, appends beside, reading through, opening of 1,000,000'
+	@echo 'make bench-archive [RATE=20000000] [MEGABYTES=400]   segments in object storage: MB/s, appends beside in'
+	@echo '                       alternating rounds, reading through, opening of 1,000,000'
 	@echo 'make upgrade-test      the previous release and this one in one cluster: bookies replaced one by one under'
 	@echo '                       load, and back; then its level. PREVIOUS=file.whl: another one than of the stand-in'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
@@ -269,7 +270,7 @@ bench-kafka: $(STAMP)
 	@exec $(PY) -m benchmarks.kafka $(if $(ONLY),--only "$(ONLY)")
 
 bench-archive: $(STAMP)
-	$(PY) -m benchmarks.archive
+	$(PY) -m benchmarks.archive $(if $(RATE),--rate $(RATE)) $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 bench-hostile: $(STAMP)
 	$(PY) -m benchmarks.hostile $(if $(ONLY),--only $(ONLY))

@@ -1,6 +1,7 @@
 """Segments in object storage: `make bench-archive`.
 
-    python -m benchmarks.archive [--megabytes 400] [--segments 1000 10000 1000000] [--directory DIR]
+    python -m benchmarks.archive [--megabytes 400] [--rate BYTES_PER_S] [--segments 1000 1000000]
+        [--directory DIR]
 
 Three bookies and a directory as object storage, on this machine: what is measured is dlog's own
 work, and no network. Prints one line for each figure; all of them go to `build/bench/archive.json`.
@@ -14,6 +15,9 @@ import json
 import os
 import platform
 import random
+import resource
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,8 +44,10 @@ ROOT: Final = Path(__file__).parents[1]
 RECORD_BYTES: Final = 1000
 SEGMENT_BYTES: Final = 64 << 20
 IN_FLIGHT: Final = 2000
-APPEND_S: Final = 8.0
-PACE_S: Final = 0.005
+ROUND_S: Final = 1.0
+PACE_S: Final = 0.002
+LEAST_APPENDS: Final = 20
+"""A round that was cut short has fewer, and does not count."""
 SAMPLES: Final = 7
 _RECORDS: Final = 1000
 _NO_LEDGER: Final = 1 << 40
@@ -67,7 +73,7 @@ async def main(options: argparse.Namespace) -> None:
             client = await LedgerClient.connect(cluster.uri)
             try:
                 storage = f"file://{directory}/objects"
-                await bytes_through(figures, client, storage, options.megabytes)
+                await bytes_through(figures, client, storage, options.megabytes, options.rate)
                 for count in options.segments:
                     await opening(figures, client, storage, count)
             finally:
@@ -79,7 +85,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 async def bytes_through(
-    figures: Figures, client: LedgerClient, storage: str, megabytes: int
+    figures: Figures, client: LedgerClient, storage: str, megabytes: int, rate: int
 ) -> None:
     """Archive a log of *megabytes*, and read it before and after."""
     settings = LogSettings(archive=storage, local_keep_s=1e6, roll_bytes=SEGMENT_BYTES)
@@ -97,21 +103,8 @@ async def bytes_through(
     size = count * RECORD_BYTES / 1e6
     local = [await _read(client, count) for _ in range(3)]
     figures.note("reading from bookies", size / median(local), "MB/s")
-    alone = await _appends(client)
-    figures.note("lone append of 100 B, nothing beside: p50", percentile(alone, 50) * 1e3, "ms")
-    figures.note("lone append of 100 B, nothing beside: p99", percentile(alone, 99) * 1e3, "ms")
-    began, cpu = time.perf_counter(), time.process_time()
-    archiving = asyncio.create_task(archive_log("bytes", at_once=True, client=client))
-    beside = await _appends(client, until=archiving)
-    report = await archiving
-    took, used = time.perf_counter() - began, time.process_time() - cpu
-    assert not report.failures, report.failures
-    figures.note("lone append of 100 B, archiving beside: p99", percentile(beside, 99) * 1e3, "ms")
-    ratio = percentile(beside, 99) / percentile(alone, 99)
-    figures.note("p99 of appends, archiving beside, by alone", ratio, "times")
-    figures.note("archiving, with the appends beside it", size / took, "MB/s")
-    figures.note("archiving, for each second of processor of its process", size / used, "MB/s")
-    figures.note("bytes in objects, for each byte of records", report.bytes / size / 1e6, "")
+    stored_bytes = await appends_beside_archiving(figures, client, size, rate)
+    figures.note("bytes in objects, for each byte of records", stored_bytes / size / 1e6, "")
     await update_settings("bytes", {"local_keep_s": 0}, client=client)
     began = time.perf_counter()
     released = await archive_log("bytes", client=client)
@@ -120,6 +113,68 @@ async def bytes_through(
     through = [await _read(client, count) for _ in range(3)]
     figures.note("reading through objects", size / median(through), "MB/s")
     figures.note("reading through, by local", median(local) / median(through), "times")
+
+
+async def appends_beside_archiving(
+    figures: Figures, client: LedgerClient, size: float, rate: int
+) -> int:
+    """Archive *size* megabytes in a process of its own, which stands still every other round, and
+    append in all rounds; return how many bytes were stored.
+
+    Rounds alternate, so whatever else the machine does meets both kinds. Each pair of neighbors
+    gives one ratio, and their median is what archiving costs."""
+    archiving = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dlog.cli", "archiver", "run", "--once", "--json"),
+        *("--rate", str(rate)),
+        env={**os.environ, "DLOG_URI": client.store.uri, "DLOG_AUDIT": "off"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    ended = asyncio.create_task(archiving.communicate())
+    manifest, _ = await ManifestNode(client.store, "bytes").read()
+    folder = Path(manifest.storage.removeprefix("file://"))
+    while not ended.done() and not await asyncio.to_thread(_has_objects, folder):  # noqa: ASYNC110
+        await asyncio.sleep(PACE_S)
+    began_cpu_s, took = _cpu_s(archiving.pid), 0.0
+    alone: list[list[float]] = []
+    beside: list[list[float]] = []
+    async with await Log.open("beside", client=client) as log:
+        while not ended.done():
+            archiving.send_signal(signal.SIGSTOP)
+            alone.append(await _appends(log, ended))
+            archiving.send_signal(signal.SIGCONT)
+            began = time.perf_counter()
+            beside.append(await _appends(log, ended))
+            took += time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (report,) = json.loads((await ended)[0])["reports"]
+    assert not report["failures"], report["failures"]
+    for name, rounds in (("nothing", alone), ("archiving", beside)):
+        times = [each for some in rounds for each in some]
+        for percent in (50, 99):
+            label = f"lone append of 100 B, {name} beside: p{percent}"
+            figures.note(label, percentile(times, percent) * 1e3, "ms")
+    pairs = [(a, b) for a, b in zip(alone, beside, strict=True) if len(b) >= LEAST_APPENDS]
+    figures.note("rounds of each kind", len(pairs), "")
+    for percent in (50, 99):
+        ratios = [percentile(b, percent) / percentile(a, percent) for a, b in pairs]
+        label = f"p{percent} of appends, archiving beside by alone: median of rounds"
+        figures.note(label, median(ratios), "times")
+        figures.note(f"p{percent} of appends: least of the rounds", min(ratios), "times")
+        figures.note(f"p{percent} of appends: most of the rounds", max(ratios), "times")
+    figures.note("archiving, with the appends beside it", size / took, "MB/s")
+    cpu_s = used.ru_utime + used.ru_stime - began_cpu_s
+    figures.note("archiving, for each second of processor of its process", size / cpu_s, "MB/s")
+    return int(report["bytes"])
+
+
+def _has_objects(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _cpu_s(pid: int) -> float:
+    """Return how much of a processor the process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _read(client: LedgerClient, count: int) -> float:
@@ -131,18 +186,15 @@ async def _read(client: LedgerClient, count: int) -> float:
     return time.perf_counter() - began
 
 
-async def _appends(
-    client: LedgerClient, until: "asyncio.Task[object] | None" = None
-) -> list[float]:
-    """Append one record after the other, a few hundred a second, until *until* is done."""
+async def _appends(log: Log, ended: "asyncio.Task[tuple[bytes, bytes]]") -> list[float]:
+    """Append one record after the other for one round, or until *ended*."""
     times: list[float] = []
-    end = time.perf_counter() + APPEND_S
-    async with await Log.open("beside", client=client) as log:
-        while not until.done() if until else time.perf_counter() < end:
-            began = time.perf_counter()
-            await log.append(bytes(100))
-            times.append(time.perf_counter() - began)
-            await asyncio.sleep(PACE_S)
+    end = time.perf_counter() + ROUND_S
+    while time.perf_counter() < end and not ended.done():
+        began = time.perf_counter()
+        await log.append(bytes(100))
+        times.append(time.perf_counter() - began)
+        await asyncio.sleep(PACE_S)
     return times
 
 
@@ -256,6 +308,7 @@ def _archived(number: int, began_ms: int, storage: str) -> Segment:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.archive")
     parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument("--rate", type=int, default=0, help="of the archiver, as its --rate")
     parser.add_argument("--segments", type=int, nargs="*", default=[1000, 10_000, 1_000_000])
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args(arguments)

@@ -1,15 +1,17 @@
-"""Keeps a child process of repair beside a bookie: started again whenever it ends, with pauses.
+"""Keeps a child process that works beside this one, as one of repair beside a bookie: started again
+whenever it ends, with pauses.
 
 A process of its own, because copying would hold the interpreter's lock that acknowledgements need.
-Nothing of the bookie depends on it.
+Nothing of its parent depends on it.
 """
 
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import bookie
 from ledger.delays import Backoff
@@ -39,31 +41,56 @@ async def keep_autorecovery(
 
     It writes its log to *log_path*, by default where this process writes its own. *metrics* is
     where it serves its metrics, host and port; *tls* how its connections are secured."""
+    arguments = ["bookie.autorecovery", "--parent", str(os.getpid())]
+    if metrics is not None:
+        host, port = metrics
+        arguments += ["--metrics-host", host, "--metrics-port", str(port)]
+    await keep_child("autorecovery", arguments, uri, log_path=log_path, tls=tls)
+
+
+async def keep_child(
+    name: str,
+    module: Sequence[str],
+    uri: str,
+    *,
+    log_path: Path | None = None,
+    tls: TlsSettings = OFF,
+    prefix: Sequence[str] = (),
+) -> None:
+    """As `keep_autorecovery`, for any *module* with its arguments; *name* is for the log. *prefix*:
+    a command that runs it, and ends it with this process."""
+    # -P: what lies in the working directory must not be taken for our packages.
+    command = [*prefix, sys.executable, "-P", "-m", *module]
     loop = asyncio.get_running_loop()
     backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
     while True:
         begun = loop.time()
         status: int | str
         try:
-            status = await _run(uri, log_path, metrics, tls)
+            status = await _run(command, _environment(uri, tls), log_path)
         except OSError as error:  # too many processes, or its log cannot be opened
             status = str(error)
         if loop.time() - begun > _STEADY_S:
             backoff.reset()
         pause_s = backoff.next()
-        _log.warning("autorecovery_ended", status=status, again_s=pause_s)
+        _log.warning(f"{name}_ended", status=status, again_s=pause_s)
         await asyncio.sleep(pause_s)
 
 
-async def _run(
-    uri: str, log_path: Path | None, metrics: tuple[str, int] | None, tls: TlsSettings
-) -> int:
+async def _run(command: Sequence[str], environment: dict[str, str], log_path: Path | None) -> int:
     with ExitStack() as opened:
         log = None
         if log_path is not None:
             log_path.touch(mode=0o600)  # noqa: ASYNC240 - no file is quicker
             log = opened.enter_context(log_path.open("ab"))
-        child = await _start(uri, log, metrics, tls)
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C is the parent's to handle
+        )
     try:
         return await child.wait()
     finally:
@@ -76,25 +103,6 @@ async def _run(
             except TimeoutError:
                 child.kill()
                 await child.wait()
-
-
-async def _start(
-    uri: str, log: BinaryIO | None, metrics: tuple[str, int] | None, tls: TlsSettings
-) -> asyncio.subprocess.Process:
-    # -P: what lies in the working directory must not be taken for our packages.
-    python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
-    if metrics is not None:
-        host, port = metrics
-        python += ["--metrics-host", host, "--metrics-port", str(port)]
-    return await asyncio.create_subprocess_exec(
-        *python,
-        *("--parent", str(os.getpid())),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
-        stderr=log,
-        env=_environment(uri, tls),
-        start_new_session=True,  # a Ctrl-C is the parent's to handle
-    )
 
 
 def _environment(uri: str, tls: TlsSettings) -> dict[str, str]:

@@ -28,7 +28,7 @@ from dlog.config import ENV_PREFIX, InvalidConfig, config_path
 from ledger.errors import InvalidValue
 from ledger.log_events import get_logger
 from ledger.security.settings import TlsSettings, tls_settings
-from ledger.values import duration_s
+from ledger.values import duration_s, size_bytes
 
 _ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG", "DLOG_METRICS"})
 _ENV_TESTS: Final = ("DLOG_TEST_", "DLOG_ZK")
@@ -58,6 +58,17 @@ def _seconds(value: object) -> float:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 """A number of seconds, or text with a unit, as "10s"."""
+
+
+def _bytes(value: object) -> int:
+    try:
+        return size_bytes(value, "size")
+    except InvalidValue as error:
+        raise ValueError(error.reason) from error
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes)]
+"""A number of bytes, or text with a unit, as "512M"."""
 
 
 class ProcessSettings(BaseSettings):
@@ -93,6 +104,9 @@ class ProcessSettings(BaseSettings):
     """File with the wrapping keys of encrypted logs."""
     key_command: str | None = Field(default=None, repr=False)
     """Command that wraps and unwraps the data keys of encrypted logs."""
+
+    object_cache: Bytes = Field(default=0, ge=0)
+    """How much of archived segments is kept on the disk of this machine, as "2G"; 0: nothing."""
 
     @property
     def secured(self) -> TlsSettings:

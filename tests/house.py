@@ -16,9 +16,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
-    "product files": 535,
-    "product lines": 117_500,
-    "test lines": 150_400,
+    "product files": 536,
+    "product lines": 117_650,
+    "test lines": 150_670,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

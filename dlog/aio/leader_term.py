@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from dlog.aio.log import Log
 from dlog.aio.standby import Standby
 from dlog.errors import CommandOutcomeUnknown, LogClosed, LostOwnership, NotLeader
+from dlog.protocol.accumulator import PENDING_BYTES_ROOM
 from dlog.protocol.command import (
     PROPOSER_BYTES,
     CommandEnvelope,
@@ -196,14 +197,18 @@ class PendingCommands:
     def append(
         self, term: Term, payload: bytes, request: RequestId | None, version: int, now_s: float
     ) -> Waiter | None:
-        """Append a command of *version*, whose *request* is not pending; return what waits for its
-        outcome. None: there is no room for it. Raises `TooManyPending`."""
-        if not term.log.writer.has_room:
-            return None
-        queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
-        if queued > QUEUE_BYTES_MAX:
-            raise TooManyPending(queued, QUEUE_BYTES_MAX)
+        """Append a command of *version*, unless its *request* is pending already; return what waits
+        for its outcome. None: there is no room for it. Raises `TooManyPending`."""
         waiter: Waiter = self._loop.create_future()
+        if request is not None and (waiters := self._proposals.waiter_of(request)) is not None:
+            waiters.append(waiter)
+            return waiter
+        queued = term.queue_bytes + len(payload) + COMMAND_CHARGE
+        if queued >= PENDING_BYTES_ROOM:  # else the writer has room: it counts no more than that
+            if not term.log.writer.has_room:
+                return None
+            if queued > QUEUE_BYTES_MAX:
+                raise TooManyPending(queued, QUEUE_BYTES_MAX)
         origin = self._proposals.propose(term.log.epoch, request, [waiter])
         envelope = new_tuple(CommandEnvelope, (payload, version, origin, request))
         try:

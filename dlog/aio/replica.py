@@ -491,11 +491,11 @@ class Replica(Generic[M]):
     ) -> Waiter | None:
         """Append a command of *version*, unless its *request* is pending already; return what waits
         for its outcome. None: there is no room for it. Raises `NotLeader`, `TooManyPending`."""
-        if request is not None and (waiter := self._commands.join(request)) is not None:
-            self._check()
-            return waiter
         term = self._term
         if term is None or now_s >= term.is_sure_until_s:
+            if request is not None and (waiter := self._commands.join(request)) is not None:
+                self._check()
+                return waiter
             term = self._leading(now_s)
         return self._commands.append(term, payload, request, version, now_s)
 

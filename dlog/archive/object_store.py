@@ -13,8 +13,8 @@ import asyncio
 import fcntl
 import os
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +39,8 @@ PARTS_AT_ONCE: Final = 2
 ABORT_S: Final = 5.0
 """How long an upload that is given up may take to say so."""
 STORES_MAX: Final = 16
+LOCK: Final = ".lock"
+LOCKS_MAX: Final = 100
 MARK: Final = ".owner"
 """Ends the name of the mark beside a log's folder."""
 TABLE_MARK: Final = ".json"
@@ -236,6 +238,13 @@ class _Folder:
     async def delete_mark(self) -> None:
         from obstore import delete_async
 
+        if self._directory is not None:
+            path = self._directory.with_name(self._folder + MARK)
+            try:
+                await asyncio.to_thread(_delete_file, path)
+            except OSError as error:
+                raise self._failure("deleting its owner", error) from error
+            return
         try:
             await delete_async(self._store, self._mark_name)
         except FileNotFoundError:
@@ -345,11 +354,40 @@ def _sync_path(path: Path) -> None:
         os.close(opened)
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Lock the mark at *path*; yield the file that is locked, which whoever has it may delete."""
+    lock_path = path.with_name(path.name + LOCK)
+    with _swapping:
+        for _ in range(LOCKS_MAX):
+            with lock_path.open("a+b") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+                if _is_at(lock.fileno(), lock_path):
+                    yield lock_path
+                    return
+    raise OSError(f"{lock_path} was deleted {LOCKS_MAX} times while it was waited for")
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _delete_file(mark: Path) -> None:
+    """Delete a mark in a directory, and its lock."""
+    if mark.parent.is_dir():
+        with _locked(mark) as lock:
+            mark.unlink(missing_ok=True)
+            mark.with_name(mark.name + ".new").unlink(missing_ok=True)
+            lock.unlink()
+
+
 def _swap_file(path: Path, seen: bytes | None, mark: bytes) -> bytes | None:
     """Do `swap_mark` in a directory: under a lock, which NFS has too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _swapping, path.with_name(path.name + ".lock").open("a+b") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with _locked(path):
         there = path.read_bytes() if path.exists() else None
         if there != seen:
             return there

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from dlog.archive import object_store
+from dlog.archive import block_cache, object_store
 from dlog.archive.object_format import (
     MAGIC,
     TRAILER_BYTES,
@@ -25,11 +25,13 @@ from dlog.manifest import Segment, StoredObject
 from ledger.entry import Header
 from ledger.errors import HandleClosed
 from ledger.ids import EntryId, LedgerId
+from ledger.log_events import get_logger
 
 END_BYTES: Final = 64 * 1024
 """Fetched first, from the end: most footers are in it whole."""
 AHEAD_BLOCKS: Final = 8
 KEPT_BLOCKS: Final = 16
+_log = get_logger(__name__)
 _Fetch = asyncio.Task[list[ObjectEntry]]
 
 
@@ -39,19 +41,29 @@ class ObjectTail:
     Reads raise `ObjectLost`, `DamagedObject`, and what the storage raises."""
 
     def __init__(
-        self, folder: ObjectFolder, log: str, stored: StoredObject, index: ObjectIndex
+        self,
+        folder: ObjectFolder,
+        log: str,
+        stored: StoredObject,
+        index: ObjectIndex,
+        *,
+        cached: bool = False,
     ) -> None:
         self.index = index
         self._folder, self._log, self._stored = folder, log, stored
         self._blocks: OrderedDict[int, _Fetch] = OrderedDict()
         """By number, in the order of use."""
+        self._cache = block_cache.configured() if cached else None
         self._next = 0
         """The entry after those that were read last."""
         self._closed = False
 
     @classmethod
-    async def open(cls, folder: ObjectFolder, log: str, segment: Segment) -> Self:
-        """Open the object of *segment*, and check that it is this segment's."""
+    async def open(
+        cls, folder: ObjectFolder, log: str, segment: Segment, *, cached: bool = False
+    ) -> Self:
+        """Open the object of *segment*, and check that it is this segment's. *cached*: blocks may
+        come from the disk of this machine."""
         stored = segment.location.object
         assert stored is not None, "the segment is in an object"
         try:
@@ -62,7 +74,7 @@ class ObjectTail:
             raise _damaged(log, segment, stored, error) from error
         if index is None:
             raise ObjectLost(log, _offsets(segment), f"{stored.storage}/{stored.name}")
-        return cls(folder, log, stored, index)
+        return cls(folder, log, stored, index, cached=cached)
 
     @property
     def segment(self) -> ArchivedSegment:
@@ -173,6 +185,9 @@ class ObjectTail:
 
     async def _fetched(self, block: int) -> list[ObjectEntry]:
         wanted = self.index.range_of(block)
+        kept = await self._kept(block)
+        if kept is not None:
+            return kept
         data = await _read(self._folder, self._stored, wanted)
         segment, stored = self.segment, self._stored
         offsets = f"{segment.first_offset}..{segment.first_offset + segment.sealed.records - 1}"
@@ -180,9 +195,31 @@ class ObjectTail:
         if data is None:
             raise ObjectLost(self._log, offsets, where)
         try:
-            return self.index.entries_in(block, data)
+            entries = self.index.entries_in(block, data)
         except MalformedObject as error:
             raise DamagedObject(self._log, offsets, where, error.reason) from error
+        if self._cache is not None:
+            await self._cache.put(self._key(block), data)
+        return entries
+
+    async def _kept(self, block: int) -> list[ObjectEntry] | None:
+        """Return the entries of *block* if they are on this machine, and right."""
+        if self._cache is None:
+            return None
+        data = await self._cache.get(self._key(block))
+        if data is None:
+            return None
+        try:
+            return self.index.entries_in(block, data)
+        except MalformedObject as error:
+            _log.warning("cached_block_damaged", log=self._log, reason=error.reason)
+            await self._cache.drop(self._key(block))
+            return None
+
+    def _key(self, block: int) -> str:
+        stored, within = self._stored, self.index.range_of(block)
+        absolute = range(stored.start + within.start, stored.start + within.stop)
+        return block_cache.key_of(stored.storage, stored.name, absolute)
 
 
 async def _read(folder: ObjectFolder, stored: StoredObject, within: range) -> bytes | None:

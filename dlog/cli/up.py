@@ -188,16 +188,29 @@ async def _run(
 
 @asynccontextmanager
 async def _archiver(cluster: "LocalCluster") -> AsyncIterator[None]:
-    """Archive the logs of *cluster* that have object storage."""
-    from dlog.aio.maintain.archiver import Archiver, ArchiverConfig
-    from ledger.client import ClientConfig, LedgerClient
+    """Archive the logs of *cluster* that have object storage, in a process beside this one."""
+    import asyncio
+    import os
 
-    client = await LedgerClient.connect(cluster.uri, ClientConfig(tls=cluster.client_tls))
+    from bookie.autorecovery_supervisor import keep_child
+    from dlog.local.zookeeper import dying_with_parent
+
+    module = ("dlog.cli", "archiver", "run", "--interval", f"{ARCHIVER_S:g}s")
+    keeping = asyncio.ensure_future(
+        keep_child(
+            "archiver",
+            module,
+            cluster.uri,
+            log_path=cluster.directory / "archiver.log",
+            tls=cluster.client_tls,
+            prefix=dying_with_parent((), os.getpid()),
+        )
+    )
     try:
-        async with Archiver(client, ArchiverConfig(interval_s=ARCHIVER_S)):
-            yield
+        yield
     finally:
-        await client.close()
+        keeping.cancel()
+        await asyncio.wait({keeping})
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ Everything lies in one directory, so that the next start finds the data again:
     bookie-0/ ...       the data of the bookies
     bookie-0.log ...    what the bookies wrote
     autorecovery.log    what the process of repair wrote, if there is one
+    archiver.log        what that of object storage wrote, if there is one
     tls/                with TLS: an authority, and the certificates of all processes
 
 Bookies keep their names over restarts, not their ports: clients find them by the metadata

@@ -4,10 +4,11 @@
 
 One writer appends numbered records and opens the log again whenever it lost it; two processes of
 `dlog archiver run` move its segments to Moto's S3, behind a proxy that refuses, breaks and tears
-requests or serves nothing at all; readers read it from the start. Archivers and readers are killed,
-bookies are killed and started again, the log is truncated. In the end all is healed, and each
-record is in the log once and in order from its first offset on, the audit finds nothing that is
-lost or of no use, and the bucket has the objects that the log needs, and no others.
+requests or serves nothing at all; `dlog log restore-local` brings some back to bookies; readers
+read it from the start. Archivers, restorers and readers are killed, bookies are killed and started
+again, the log is truncated. In the end all is healed, and each record is in the log once and in
+order from its first offset on, the audit finds nothing that is lost or of no use, and the bucket
+has the objects that the log needs, and no others.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from dlog.aio.admin import (
     audit_namespace,
     create_log,
     log_info,
+    restore_segments,
     truncate_log,
     verify_log,
 )
@@ -174,8 +176,9 @@ async def judge(run: Run) -> None:
     deadline = time.monotonic() + HEAL_S
     while True:
         try:
+            await restore_segments(LOG, keep_s=0, uri=run.uri)
             report = await archive_log(LOG, at_once=True, uri=run.uri)
-            if not (report.failures or report.archived or report.released or report.orphans):
+            if not (report.did_something or report.copies_dropped):
                 break
         except LogError as error:
             run.done[f"healing: {type(error).__name__}"] += 1
@@ -185,8 +188,10 @@ async def judge(run: Run) -> None:
     assert manifest.sealed_end > run.acknowledged, "what was acknowledged is there"
     verified = await verify_log(LOG, uri=run.uri)
     assert verified.healthy, verified.problems
+    swept = await audit_namespace(repair=True, uri=run.uri)  # copies that nobody has listed
+    run.done["orphan ledgers"] = len(swept.orphans)
     audited = await audit_namespace(uri=run.uri)
-    assert audited.healthy, audited
+    assert (audited.healthy, audited.pending, audited.ledgers) == (True, (), 0), audited
     needed = {each.index.name for each in manifest.runs}
     async for segment in all_segments(LOG, manifest):
         assert not segment.location.on_bookies
@@ -214,6 +219,8 @@ async def chaos(seconds: float, seed: int, directory: Path) -> Counter[str]:
                 for number in (1, 2):
                     name = f"archiver {number}"
                     group.create_task(killed_again_and_again(run, name, *archiver))
+                restorer = ("log", "restore-local", LOG, "--keep", "20s")
+                group.create_task(killed_again_and_again(run, "restorer", *restorer))
                 tail = ("log", "tail", LOG, "--start", "0", "--follow")
                 group.create_task(killed_again_and_again(run, "reader", *tail))
             await judge(run)

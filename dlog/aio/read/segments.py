@@ -90,7 +90,8 @@ async def open_segment(ledgers: Ledgers, log: str, segment: Segment) -> LedgerTa
             if stored is None:
                 raise
     assert stored is not None, "a segment is somewhere"
-    return await ObjectTail.open(object_store.open_folder(stored.storage), log, segment)
+    folder = object_store.open_folder(stored.storage)
+    return await ObjectTail.open(folder, log, segment, cached=True)
 
 
 async def _open_copy(ledgers: Ledgers, segment: Segment, ledger_id: LedgerId) -> LedgerTail:

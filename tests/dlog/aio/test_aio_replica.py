@@ -725,6 +725,7 @@ async def test_the_time_of_a_submit_covers_its_wait_for_room(
 ) -> None:
     async with dlog.testing.cluster() as cluster, leading(cluster) as leader:
         with monkeypatch.context() as patch:
+            patch.setattr(leader_term, "PENDING_BYTES_ROOM", 0)
             patch.setattr(LogWriter, "has_room", property(lambda _: False))
             with pytest.raises(TooManyPending):
                 await ended(leader.submit(b"x 1", timeout_s=0.01))
@@ -734,6 +735,7 @@ async def test_the_time_of_a_submit_covers_its_wait_for_room(
 async def test_commands_that_apply_is_too_slow_for_are_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(leader_term, "PENDING_BYTES_ROOM", 0)
     monkeypatch.setattr(leader_term, "QUEUE_BYTES_MAX", 3 * leader_term.COMMAND_CHARGE)
     gate, entered = threading.Event(), threading.Event()
 

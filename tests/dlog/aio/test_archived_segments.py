@@ -594,6 +594,7 @@ async def test_a_deleted_log_leaves_no_object_not_even_of_an_attempt(tmp_path: P
     (folder / "3-00000000").write_bytes(b"of an attempt that died")
     await delete_log("orders", client=client)
     assert list(folder.iterdir()) == []
+    assert list(folder.parent.iterdir()) == [folder], "no mark and no lock of one either"
     with pytest.raises(NoSuchLog):
         await manifest_of(client)
 

@@ -19,13 +19,21 @@ from dlog.aio.admin import (
     rename_log,
     restore_segments,
     truncate_log,
+    update_settings,
     verify_log,
 )
 from dlog.aio.maintain.janitor import COPY_MS_MAX, Janitor
 from dlog.archive import segment_index as indexes
 from dlog.encryption.files import add_key
 from dlog.encryption.keyring import use_keys
-from dlog.errors import CopiesSuperseded, InvalidPosition, NoSuchLog, ObjectLost, TooManyCopies
+from dlog.errors import (
+    CopiesSuperseded,
+    InvalidPosition,
+    KeyMissing,
+    NoSuchLog,
+    ObjectLost,
+    TooManyCopies,
+)
 from dlog.manifest import LocalCopy, Location, Manifest, StoredObject
 from dlog.position import Timestamp, Txid
 from dlog.protocol import archive, segment_index
@@ -260,7 +268,13 @@ async def test_encrypted_segments_come_back_without_a_key_and_are_read_with_it(
     use_keys(file=str(keys))
     client = FakeCluster().client()
     folder = await archived(client, tmp_path, encrypt_with="one")
+    add_key(keys, "two")
+    use_keys(file=str(keys))
+    await update_settings("orders", {"encrypt_with": "two"}, client=client)  # objects keep the old
+    await check_everywhere(client)
     use_keys(file=str(others))
+    with pytest.raises(KeyMissing):
+        await values(client, 0)
     assert sorted(await restored(client)) == [1, 2, 3]
     shutil.rmtree(folder)
     use_keys(file=str(keys))

@@ -127,3 +127,22 @@ def test_a_uri_that_is_no_storage_is_refused_and_not_repeated(uri: str) -> None:
 )
 def test_a_uri_of_a_storage_is_kept_without_its_last_slash(uri: str) -> None:
     assert LogSettings(archive=f"{uri}/").archive == uri
+
+
+async def test_a_mark_is_swapped_by_one_at_a_time_also_while_others_delete_it(
+    tmp_path: Path,
+) -> None:
+    folder = open_folder(f"file://{tmp_path}/logs/one")
+    count, wins = 20, list[int]()
+
+    async def swap(number: int) -> None:
+        mark = b"%d" % number
+        if await folder.swap_mark(None, mark) == mark:
+            wins.append(number)
+            assert await folder.read_mark() == mark
+            await folder.delete_mark()
+
+    await asyncio.gather(*map(swap, range(count)))
+    assert wins
+    assert await folder.read_mark() is None
+    assert list((tmp_path / "logs").iterdir()) == []

@@ -524,3 +524,5 @@ def test_up_archives_logs_that_have_object_storage(shell: Shell, tmp_path: Path)
 
     wait_until(is_archived, "the archiver has moved it", timeout_s=60.0)
     assert shell.run("log", "tail", "archived").split() == [b"one", b"two"]
+    directory = shell.environment["DLOG_URI"].removeprefix("file://").removesuffix("/metadata")
+    assert Path(directory, "archiver.log").exists(), "a process of its own writes there"

@@ -4,16 +4,19 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 import dlog.testing
 from dlog.aio import Log, Standby
+from dlog.aio.admin import archive_log, create_log, restore_segments, update_settings
 from dlog.aio.namespace_connection import connect
 from dlog.errors import AppendOutcomeUnknown, LedByGateway, LostOwnership
 from dlog.kafka.gateway import Gateway, GatewayOptions, gateway
 from dlog.kafka.membership import Membership
 from dlog.kafka.wire import METADATA
+from dlog.settings import LogSettings
 from ledger.errors import LevelTooLow
 from ledger.feature_level import HEADER_PAIRS
 from ledger.metastore.memory import MemoryHub
@@ -260,3 +263,35 @@ async def test_no_client_is_told_that_there_is_no_broker(monkeypatch: pytest.Mon
         writer.close()
         await writer.wait_closed()
     assert [broker.port for broker in metadata.brokers] == [served.port]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=str)
+async def test_a_client_reads_a_log_from_its_first_offset_through_objects(
+    client: KafkaClient, tmp_path: Path
+) -> None:
+    """Written by a client and a program, in turn; what is sealed is in objects alone, or back."""
+    values = [b"%04d" % number for number in range(600)]
+    async with serving() as served:
+        settings = LogSettings(archive=f"file://{tmp_path}/objects", roll_records=100)
+        await create_log("t", settings=settings, client=served.ledgers)
+        async with Log.open("t", client=served.ledgers) as log:
+            await log.append_many(values[:250])
+        await served.topics.create("produced", 1, {})
+        await update_settings("produced", settings_of(settings), client=served.ledgers)
+        for first in range(0, 600, 150):
+            some = values[first : first + 150]
+            await asyncio.to_thread(CONFLUENT.produce, served.address, "produced", some)
+        for name, count in (("t", 250), ("produced", 600)):
+            report = await archive_log(name, client=served.ledgers)
+            assert report.released
+            assert not report.failures
+            for restored in (False, True):
+                if restored:
+                    assert (await restore_segments(name, client=served.ledgers)).restored
+                found = await asyncio.to_thread(client.consume, served.address, name, 0, count)
+                assert [record.value for record in found] == values[:count]
+                assert [record.offset for record in found] == list(range(count))
+
+
+def settings_of(settings: LogSettings) -> dict[str, object]:
+    return {"archive": settings.archive, "roll_records": settings.roll_records}
