@@ -325,6 +325,21 @@ def test_json_that_the_schema_does_not_have_is_bad(text: bytes, reason: str) -> 
     assert decoded.rows.num_rows == 1
 
 
+def test_bytes_behind_a_datum_of_avro_are_of_another_schema() -> None:
+    (payload,) = avro(LONG).encode(pa.RecordBatch.from_pylist([{"id": 1}]))
+    (bad,) = avro(LONG).decode([payload, payload + b"\x00"]).bad
+    assert (bad.index, bad.reason) == (1, "1 bytes follow the datum")
+
+
+def test_a_text_of_arrow_that_is_no_utf8_is_bad() -> None:
+    """Arrow reads it as it is, and what gets the column would believe it."""
+    schema = arrow(("text", pa.string()))
+    payload = pa.RecordBatch.from_pylist([{"text": "abcd"}]).serialize().to_pybytes()
+    assert payload.count(b"abcd") == 1
+    decoded = schema.decode([payload, payload.replace(b"abcd", b"\xff\xfe\xfd\xfc")])
+    assert [bad.index for bad in decoded.bad] == [1]
+
+
 def test_a_closed_object_has_no_other_property() -> None:
     closed = json_({"id": {"type": "integer"}}, additionalProperties=False)
     assert not closed.decode([b'{"id": 1}']).bad
