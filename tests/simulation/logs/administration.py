@@ -3,31 +3,44 @@
 from typing import TYPE_CHECKING, Final
 
 from dlog.aio.admin import (
+    ArchiveReport,
     archive_log,
     delete_log,
+    rebuild_table,
     rename_log,
     restore_segments,
     seal_log,
     truncate_log,
 )
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
+from dlog.aio.maintain.table import extend_table
 from dlog.aio.maintain.trim import Keep
+from dlog.aio.store import ManifestNode
 from dlog.errors import (
     DamagedObject,
+    DamagedTable,
     InvalidPosition,
+    InvalidSettings,
     LogExists,
     LostOwnership,
     NoSuchLog,
     ObjectLost,
+    ObjectsOwnedElsewhere,
+    TableBehind,
+    Trimmed,
 )
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
+from ledger.log_events import now_ms
 from tests.simulation.logs.process import Process
+from tests.simulation.logs.tables import is_behind, tables_at_the_end
 
 if TYPE_CHECKING:
     from tests.simulation.logs.world import World
 
 KEPT_BYTES_MAX: Final = 4000
 KEPT_S_MAX: Final = 5.0
+TABLE_REFUSALS: Final = (DamagedObject, DamagedTable, ObjectLost, TableBehind, Trimmed)
+"""What an extension of a table raises as objects rot, uploads are torn, or logs are truncated."""
 KEPT_COPIES_S: Final = 1e6
 
 
@@ -120,16 +133,26 @@ async def rename(process: Process, name: str, new: str) -> None:
         process.note(f"has renamed {name} to {new}")
 
 
-async def archive(process: Process, name: str) -> bool:
+async def archive(process: Process, name: str, *, at_once: bool = False) -> bool:
     """Archive the log, all that is sealed or what is due; return whether nothing is left to do.
 
     Objects that rotted keep their segments on bookies."""
     random = process.world.scheduler.random
     process.note(f"archives {name}")
     try:
-        report = await archive_log(name, at_once=random.random() < 0.5, client=process.ledgers)
+        report = await archive_log(
+            name, at_once=at_once or random.random() < 0.5, client=process.ledgers
+        )
     except NoSuchLog:
         return True
+    except ObjectsOwnedElsewhere as error:
+        lives = any(
+            error.storage.endswith(history.incarnation) and not history.manifest.dropped
+            for history in process.world.logs.current.values()
+        )
+        if lives:
+            raise
+        return True  # it was deleted meanwhile
     except LogError as error:
         _passing(process, error)
         return False
@@ -149,7 +172,60 @@ async def archive(process: Process, name: str) -> bool:
         if not (damaged or isinstance(failure.error, NoSuchLedger)):
             _passing(process, failure.error)
     rotten = process.world.objects.rotten
-    return not report.failures or bool(rotten)
+    return (not report.failures or bool(rotten)) and await _table_is_whole(process, name, report)
+
+
+async def extend(process: Process, name: str) -> None:
+    """Extend the table of the log and nothing else, beside those that archive."""
+    process.note(f"extends the table of {name}")
+    node = ManifestNode(process.ledgers.store, name)
+    try:
+        manifest, _ = await node.read()
+        node.follow(manifest.incarnation)
+        if process.world.scheduler.chance(0.3):
+            await rebuild_table(name, later=True, client=process.ledgers)
+            process.mark("table_begun_again")
+        await extend_table(
+            process.ledgers,
+            node,
+            incarnation=manifest.incarnation,
+            now_ms=now_ms,
+            at_once=True,
+        )
+    except (*TABLE_REFUSALS, NoSuchLog, InvalidSettings, ObjectsOwnedElsewhere) as error:
+        process.note(f"could not extend the table of {name}: {error}")
+    except LogError as error:
+        _passing(process, error)
+
+
+async def _table_is_whole(process: Process, name: str, report: ArchiveReport) -> bool:
+    """Return whether the table, if there is one, has all; begin it again now and then."""
+    for _ in range(report.table.orphans):
+        process.mark("orphan_file_deleted")
+    error = report.table_error
+    if error is not None:
+        process.note(f"table of {name}: {error}")
+        process.mark(f"table_{type(error).__name__}")
+    behind = isinstance(error, TableBehind)
+    if behind or (report.table.rows and process.world.scheduler.chance(0.1)):
+        try:
+            await rebuild_table(name, later=True, client=process.ledgers)
+        except (NoSuchLog, InvalidSettings, ObjectsOwnedElsewhere) as failure:
+            process.note(f"could not rebuild the table of {name}: {failure}")
+        except LogError as failure:
+            _passing(process, failure)
+        return False
+    if isinstance(error, DamagedObject | ObjectLost | ObjectsOwnedElsewhere):
+        return True
+    if error is not None and not isinstance(error, TABLE_REFUSALS):
+        _passing(process, error)
+    history = process.world.logs.current.get(name)
+    return error is None and (history is None or not is_behind(process.world, history))
+
+
+def wrong_table(world: "World") -> str | None:
+    """Return what is wrong with a table, or was."""
+    return world.objects.wrong_table or tables_at_the_end(world)
 
 
 async def restore(process: Process, name: str, *, share: float | None = None) -> bool:

@@ -16,7 +16,9 @@ from dlog.errors import ObjectStorageUnavailable
 from dlog.manifest import Manifest, Segment
 from dlog.protocol import archive
 from dlog.protocol import segment_index as segment_indexes
+from dlog.protocol.table import TABLE
 from ledger.metastore import uri
+from tests.simulation.logs.tables import simulated_tables, wrong_table
 from tests.simulation.process import STORE
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ RUN_SEGMENTS: Final = 5
 STALE_S: Final = 2.0
 CALL_S: Final = 0.002, 0.03
 SLOW_S: Final = 4.0
+TABLE_RISKS: Final = 4
+"""How many times more probably a commit of a table meets a fault than another call."""
 Key = tuple[str, str]
 
 
@@ -45,6 +49,8 @@ class SimObjects:
         """Names of those that manifests list, by folder."""
         self.place = "here"
         """Where processes find the metadata store."""
+        self.wrong_table: str | None = None
+        """What broke `tables_have_each_record_once` first."""
         self.deleted: list[Key] = []
         self.rotten: set[Key] = set()
         self._world, self._scheduler = world, world.scheduler
@@ -97,6 +103,12 @@ class SimObjects:
             self._deleted_s[key] = self._scheduler.now
             self.deleted.append(key)
             self._touched(key)
+
+    def check_table(self, storage: str, before: bytes | None, after: bytes) -> None:
+        """Look at the manifest of a table that has changed; keep what is wrong first."""
+        if storage.endswith(TABLE):
+            self._scheduler.mark("table_extended")
+            self.wrong_table = self.wrong_table or wrong_table(self._world, storage, before, after)
 
     def rot(self) -> None:
         """Damage or lose an object whose segment is on bookies, too."""
@@ -210,8 +222,10 @@ class SimFolder:
         def swap() -> None:
             if objects.marks.get(self.storage) == seen:
                 objects.marks[self.storage] = mark
+                objects.check_table(self.storage, seen, mark)
 
-        if not objects.is_bad():
+        tries = TABLE_RISKS if self.storage.endswith(TABLE) else 1
+        if not any(objects.is_bad() for _ in range(tries)):
             swap()
             return objects.marks.get(self.storage)
         fate = objects._scheduler.random.choice(("refused", "unanswered", "late"))
@@ -249,7 +263,8 @@ def simulated_storage(objects: SimObjects) -> Iterator[None]:
     merged, archive.MERGED_MAX = archive.MERGED_MAX, LISTED_MAX  # type: ignore[misc]
     segment_index.forget_indexes()
     try:
-        yield
+        with simulated_tables():
+            yield
     finally:
         object_store.open_folder = honest
         object_format.BLOCK_BYTES = blocks  # type: ignore[misc]

@@ -131,13 +131,21 @@ def with_archive(profile: LogProfile, random: Random) -> LogProfile:
         local_keep_s=random.choice((0.0, 0.0, 1.0, 5.0)),
         roll_records=profile.settings.roll_records or random.choice((1, 3, 10)),
     )
-    return replace(
+    profile = replace(
         profile,
         settings=settings,
         archives=random.choice((3, 6, 12)),
         storage_faults=random.choice((0.0, 0.1, 0.3)),
         rots=random.choice((0, 0, 2)),
         restores=random.choice((0, 3, 6)),
+    )
+    if settings.encrypt_with or random.random() < 0.5:
+        return profile
+    return replace(
+        profile,
+        settings=replace(settings, archive_table="parquet"),
+        archives=12,
+        storage_faults=random.choice((0.03, 0.05, 0.1)),
     )
 
 

@@ -19,6 +19,7 @@ from tests.simulation.logs.mutations import (
     reading,
     reopening,
     restores,
+    tables,
     taking_over,
     writing,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "reading",
     "reopening",
     "restores",
+    "tables",
     "taking_over",
     "writing",
 ]
