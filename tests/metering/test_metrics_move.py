@@ -8,7 +8,7 @@ from tests.documents.metrics_page import DECLARED
 from tests.metering import happenings
 from tests.metering.rig import Seen, whole_cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark]  # tables of archived records need pyarrow
 
 ONE_VALUE = frozenset({"dlog_bookie_info", "dlog_bookie_disk_total_bytes"})
 """They say what does not change."""
