@@ -271,8 +271,11 @@ async def test_close_answers_everything_that_is_open() -> None:
         storage.gate.set()
 
 
-async def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
+async def test_close_lets_what_was_sent_to_a_slow_bookie_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An entry that enough others have is confirmed; who closes then must not take it back."""
+    monkeypatch.setattr("ledger.transport.sockets._ARRIVE_S", PATIENCE_S)
     storage = MemoryStorage()
     storage.gate.clear()
     answers = Answers()

@@ -195,6 +195,7 @@ async def half_a_message(came_bytes: int) -> AsyncIterator[tuple[Bookie, Peer]]:
 async def test_the_clients_of_a_bookie_share_its_room_and_the_largest_message_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bookie.server.listener._STALLED_S", PATIENCE_S)
     monkeypatch.setattr("bookie.server.listener._STIFLED_S", 0.01)
     monkeypatch.setattr("bookie.server.listener._LOOK_S", 0.01)
     async with half_a_message(100_000) as (bookie, first), greeted(bookie.address) as second:
