@@ -56,7 +56,7 @@ ROOMS: Final = {
     "bookie/storage": ("tests/bookie/storage",),
     "dlog": ("tests/dlog",),
     "dlog/aio": ("tests/dlog/aio",),
-    "dlog/protocol": ("tests/dlog/protocol",),
+    "dlog/protocol": ("tests/dlog/protocol", "tests/dlog/aio"),
     "leader": ("tests/leader",),
     "ledger": ("tests/ledger",),
 }

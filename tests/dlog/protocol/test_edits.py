@@ -2,17 +2,21 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog
-from dlog.manifest import Manifest, Sealed
+from dlog.errors import LogSealed, LostOwnership, ManifestTooLarge, NoSuchLog, TxidOutOfOrder
+from dlog.manifest import FULL_BYTES, Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.protocol.edits import (
+    Edit,
+    Staged,
     add_segment,
+    adopt,
     drop_log,
     forget_deleted,
     seal_segment,
     taken_by_sibling,
     trim,
 )
+from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 
@@ -59,6 +63,48 @@ def test_a_log_that_was_dropped_or_sealed_gets_no_segment() -> None:
         ADD(replace(ONE, sealed=True))
     with pytest.raises(LostOwnership):
         ADD(ONE.dropping())
+
+
+WHOLE = ONE.with_sealed(1, replace(TEN, last_txid=8))
+FULL = replace(WHOLE, deleting=tuple(LedgerId(2**62 + n) for n in range(FULL_BYTES // 9)))
+UNIT = Staged(LedgerId(20), WHOLE.epoch, replace(TEN, first_txid=9, last_txid=12))
+
+
+def adopting(staged: Staged = UNIT, incarnation: str = "i") -> Edit:
+    receipt = Receipt(bytes(ORIGIN_BYTES), 1)
+    return adopt(
+        "log",
+        incarnation=incarnation,
+        epoch=WHOLE.epoch,
+        receipt=receipt,
+        staged=[staged],
+        now_ms=5,
+    )
+
+
+def test_a_unit_becomes_the_last_segment_once() -> None:
+    adopted = adopting()(WHOLE)
+    assert [each.ledger_id for each in adopted.segments] == [11, 20]
+    assert adopting()(adopted) is adopted
+
+
+@pytest.mark.parametrize(
+    ("manifest", "edit", "error"),
+    [
+        (WHOLE, adopting(incarnation="before"), NoSuchLog),
+        (replace(WHOLE, sealed=True), adopting(), LogSealed),
+        (FULL, adopting(), ManifestTooLarge),
+        (WHOLE, adopting(replace(UNIT, epoch=UNIT.epoch + 1)), LostOwnership),
+        (WHOLE, adopting(replace(UNIT, sealed=replace(TEN, first_txid=7))), TxidOutOfOrder),
+        (WHOLE, adopting(replace(UNIT, sealed=replace(TEN, last_txid=7))), LostOwnership),
+    ],
+    ids=["another log", "sealed", "full", "another epoch", "txid", "txids since"],
+)
+def test_a_unit_that_has_no_place_is_refused(
+    manifest: Manifest, edit: Edit, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        edit(manifest)
 
 
 def test_a_seal_is_recorded_once() -> None:
