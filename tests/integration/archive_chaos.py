@@ -59,6 +59,8 @@ class Run:
     cluster: LocalCluster
     until_s: float
     random: Random
+    start_s: float = 0.0
+    """How long a command takes that does next to nothing: a machine may be slow."""
     acknowledged: int = -1
     """The txid of the last record that is in the log for certain."""
     done: Counter[str] = field(default_factory=Counter)
@@ -137,7 +139,7 @@ async def killed_again_and_again(run: Run, what: str, *command: str) -> None:
         running = await process(run, *command)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(run.random.uniform(2.0, 12.0)):
+                async with asyncio.timeout(run.start_s + run.random.uniform(0.0, 10.0)):
                     await running.wait()
                     run.done[f"{what} ended"] += 1
         finally:
@@ -200,6 +202,7 @@ async def judge(run: Run) -> None:
     left = set(await open_folder(manifest.storage).names())
     assert left == needed, f"of no segment: {left - needed}; missing: {needed - left}"
     run.done["segments"] = manifest.segment_count
+    run.done["rounds of local copies"] = manifest.copy_round
     run.done["objects"] = len(left)
 
 
@@ -211,6 +214,9 @@ async def chaos(seconds: float, seed: int, directory: Path) -> Counter[str]:
             await create_log(LOG, settings=settings, uri=cluster.uri)
             until_s = time.monotonic() + seconds
             run = Run(cluster.uri, storage, cluster, until_s, Random(seed))
+            began = time.monotonic()
+            assert await (await process(run, "log", "list")).wait() == 0
+            run.start_s = time.monotonic() - began
             archiver = ("archiver", "run", "--interval", "0.5", "--no-elect")
             async with asyncio.TaskGroup() as group:
                 group.create_task(write(run))
