@@ -18,7 +18,7 @@ FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 536,
     "product lines": 117_650,
-    "test lines": 151_170,
+    "test lines": 151_270,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

@@ -368,6 +368,17 @@ async def test_of_two_that_restore_the_first_stops_and_leaves_nothing_half_done(
     assert len(manifest.copies) == 3
 
 
+async def test_who_lets_copies_go_stops_whoever_makes_more(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    await archived(client, tmp_path)
+    during_copy(cluster, lambda: restore_segments("orders", keep_s=0, client=client))
+    with pytest.raises(CopiesSuperseded):
+        await restore_segments("orders", client=client)
+    assert (await manifest_of(client)).copies == ()
+    assert cluster.ledgers == {}
+
+
 async def test_a_copy_that_nobody_lists_for_a_day_is_deleted(tmp_path: Path) -> None:
     cluster = FakeCluster()
     client = cluster.client()

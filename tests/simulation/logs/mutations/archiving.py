@@ -485,7 +485,7 @@ def lists_a_local_copy_and_forgets_it_with_its_segment(patch: Patch) -> None:
     "decision 137",
     logs=True,
     drawn=False,
-    test=f"{_LOCAL}::test_of_two_that_restore_the_first_stops_and_leaves_nothing_half_done",
+    test=f"{_LOCAL}::test_who_lets_copies_go_stops_whoever_makes_more",
 )
 def lists_a_local_copy_in_a_later_round(patch: Patch) -> None:
     """The janitor may have deleted it by then."""
