@@ -15,9 +15,13 @@ from dlog.aio.admin import (
     create_log,
     delete_log,
     log_info,
+    rebuild_table,
     restore_segments,
+    table_info,
     truncate_log,
+    update_settings,
     verify_log,
+    verify_table,
 )
 from dlog.archive import object_store
 from dlog.archive.object_store import PART_BYTES, open_folder
@@ -179,6 +183,44 @@ async def test_a_restorer_killed_at_any_moment_leaves_every_record_and_nothing_b
         report = await audit_namespace(uri=uri)
         assert (report.healthy, report.ledgers) == (True, 0)
         await check_all(uri=uri)
+
+
+@pytest.mark.spark
+async def test_a_table_whose_archivers_are_killed_has_each_record_once(tmp_path: Path) -> None:
+    storage = tmp_path / "objects"
+    async with LocalCluster(tmp_path / "cluster", bookies=3) as cluster:
+        uri = cluster.uri
+        settings = LogSettings(archive=f"file://{storage}")
+        async with await Log.open("orders", uri=uri, settings=settings) as log:
+            await write(log)
+        await archive_log("orders", at_once=True, uri=uri)
+        await update_settings("orders", {"archive_table": "parquet"}, uri=uri)
+        killed = 0
+
+        def written() -> int:
+            return len([path for path in storage.rglob("*.parquet*") if path.is_file()])
+
+        for _ in range(10):
+            before = written()
+            process = await archiver(uri)
+            await until(lambda: written() > before or process.returncode is not None)  # noqa: B023
+            if process.returncode is None:
+                process.kill()
+                killed += 1
+            await process.wait()
+            await rebuild_table("orders", later=True, uri=uri)
+            if killed == 3:
+                break
+        assert killed
+        process = await archiver(uri)
+        await process.communicate()
+        assert process.returncode == 0
+        check = await verify_table("orders", uri=uri)
+        assert (check.problems, check.rows) == ([], SEGMENTS * RECORDS)
+        info = await table_info("orders", uri=uri)
+        listed = {file.path for file in info.table.files} | set(info.table.replaced)
+        names = await open_folder(info.storage).names()
+        assert set(names) == listed, "files of attempts that were killed are deleted"
 
 
 async def written(client: FakeLedgers) -> None:
