@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parents[1]
 FLOORS: Final = ("ledger", "bookie", "leader", "dlog")
 LIMITS: Final = {
     "product files": 536,
-    "product lines": 117_650,
-    "test lines": 151_270,
+    "product lines": 117_680,
+    "test lines": 151_400,
     "class names twice in a package": 9,
 }
 PARTICIPLE: Final = re.compile(r"(ing|ed)$|^(seen|known|shown|made)$")

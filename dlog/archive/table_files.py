@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlog.arrow import (
+    BYTES_MAX,
     NO_TIME,
+    ROWS_MAX,
     are_valid,
     gather,
     integers,
@@ -262,7 +264,8 @@ def rows_in(
     ]
     is_whole = wanted.first <= file.first and file.last < wanted.end
     names = stored if is_whole or "offset" in stored else ["offset", *stored]
-    for rows in parquet.iter_batches(batch_size=1 << 16, row_groups=groups, columns=names):
+    size = max((_batch_rows(parquet.metadata.row_group(group)) for group in groups), default=1)
+    for rows in parquet.iter_batches(batch_size=size, row_groups=groups, columns=names):
         chosen = rows if is_whole else _chosen(rows, wanted)
         if chosen.num_rows:
             made = [
@@ -270,6 +273,12 @@ def rows_in(
                 for name in columns
             ]
             yield pa.RecordBatch.from_arrays(made, schema=schema_of(columns))
+
+
+def _batch_rows(group: Any) -> int:
+    """Return how many rows have about `BYTES_MAX`: larger batches cost Spark more than smaller."""
+    rows, size = int(group.num_rows), int(group.total_byte_size)
+    return max(1, min(ROWS_MAX, BYTES_MAX * rows // max(1, size)))
 
 
 def _chosen(rows: pa.RecordBatch, wanted: RowFilter) -> pa.RecordBatch:
