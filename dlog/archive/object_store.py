@@ -239,7 +239,7 @@ class _Folder:
         from obstore import delete_async
 
         if self._directory is not None:
-            path = self._directory.with_name(self._folder + MARK)
+            path = self._directory.with_name(self._mark_name)
             try:
                 await asyncio.to_thread(_delete_file, path)
             except OSError as error:
