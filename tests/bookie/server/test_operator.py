@@ -44,6 +44,12 @@ LEDGER = LedgerMetadata(
 )
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bookie of this process is connected to however long the machine stands still."""
+    monkeypatch.setattr("ledger.transport.operator._CONNECT_S", PATIENCE_S)
+
+
 class Operated:
     """A bookie on simulated disks: a main one that is also a journal, and two for ledgers."""
 
