@@ -26,6 +26,8 @@ from dlog.aio.maintain.table import extend_table
 from dlog.aio.store import ManifestNode
 from dlog.archive import object_store, table_files
 from dlog.archive.object_store import open_folder
+from dlog.encryption.files import add_key
+from dlog.encryption.keyring import use_keys
 from dlog.errors import (
     InvalidSettings,
     MalformedObject,
@@ -355,6 +357,26 @@ def test_settings_that_fit_no_table_are_refused() -> None:
         LogSettings(archive_table="parquet")
     with pytest.raises(InvalidSettings, match="parquet or parquet:none"):
         LogSettings(archive="s3://b/c", archive_table="orc")
+
+
+async def test_records_that_were_encrypted_before_stay_in_the_log_alone(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    add_key(keys, "secret")
+    use_keys(file=str(keys))
+    try:
+        client = FakeCluster().client()
+        settings = LogSettings(archive=f"file://{tmp_path}/objects", encrypt_with="secret")
+        await create_log("orders", settings=settings, client=client)
+        await more(client, 0)
+        changes = {"encrypt_with": "", "archive_table": "parquet"}
+        await update_settings("orders", changes, client=client)
+        report = await archive_log("orders", at_once=True, client=client)
+    finally:
+        use_keys()
+    assert (len(report.archived), report.failures) == (1, [])
+    assert isinstance(report.table_error, InvalidSettings)
+    assert "encrypted records from offset 0 on" in str(report.table_error)
+    assert list((tmp_path / "objects").rglob("*.parquet")) == []
 
 
 async def test_a_log_without_a_table_says_what_to_do(tmp_path: Path) -> None:
