@@ -27,6 +27,7 @@ from dlog.errors import (
     ObjectLost,
     ObjectsOwnedElsewhere,
     TableBehind,
+    TableDiverged,
     Trimmed,
 )
 from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
@@ -206,7 +207,11 @@ async def _table_is_whole(process: Process, name: str, report: ArchiveReport) ->
     if error is not None:
         process.note(f"table of {name}: {error}")
         process.mark(f"table_{type(error).__name__}")
-    behind = isinstance(error, TableBehind)
+    # An older state that was put back archives other objects: an operator begins the table again.
+    behind = isinstance(error, TableBehind) or (
+        isinstance(error, TableDiverged)
+        and process.world.scheduler.trace.marks["store_restored"] > 0
+    )
     if behind or (report.table.rows and process.world.scheduler.chance(0.1)):
         try:
             await rebuild_table(name, later=True, client=process.ledgers)
