@@ -247,6 +247,9 @@ def extend_table(
         return None
     storage = table_storage(manifest)
     seen = yield from ReadTable(storage)
+    manifest, _ = yield from node.read()  # it has all segments that the table was made of
+    check_incarnation(manifest, node.log, incarnation)
+    check_living(manifest, node.log)
     first = manifest.trim_offset
     table = seen or Table(incarnation=incarnation, first=first, end=first)
     yield from check_table(node, manifest, table)
