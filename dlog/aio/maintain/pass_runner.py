@@ -43,7 +43,8 @@ class PassRunner(Background, Generic[P]):
         )
 
     async def run(self) -> None:
-        """Make a pass now and then, for ever. Errors are logged, and the next pass tries again."""
+        """Make a pass now and then, for ever. Errors are logged, bugs among them, and the next pass
+        tries again; `readiness` has the last one."""
         if not self._elect:
             await self._work(asyncio.Event())
         while True:
@@ -100,6 +101,9 @@ class PassRunner(Background, Generic[P]):
             except LogError as error:
                 self._failure = str(error)
                 self._pass_failed(error)
+            except Exception as error:  # noqa: BLE001 - a bug must not end the passes to come
+                self._failure = repr(error)
+                _log.exception("pass_broken", election=self._election)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await lost.wait()

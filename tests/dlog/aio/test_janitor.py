@@ -16,7 +16,7 @@ from dlog.aio.admin import (
     rename_log,
     seal_log,
 )
-from dlog.aio.maintain.janitor import Janitor, JanitorConfig, slowest_lag
+from dlog.aio.maintain.janitor import Janitor, JanitorConfig, JanitorPass, slowest_lag
 from dlog.aio.maintain.lifecycle import begin_drop
 from dlog.aio.read.segments import stamp
 from dlog.aio.store import ManifestNode
@@ -551,3 +551,24 @@ async def test_the_janitor_outlives_an_outage() -> None:
     async with Janitor(cluster.client(), JanitorConfig(interval_s=0.001)) as janitor:
         done = await ended(janitor.next_pass(), "a pass after the outage")
         assert done.troubles == ()
+
+
+async def test_a_bug_that_ends_one_pass_ends_none_of_those_to_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster()
+    janitor = Janitor(cluster.client(), JanitorConfig(interval_s=0.001))
+    passes, told = janitor._pass, list[str]()
+
+    async def stumble() -> JanitorPass:
+        if not told:
+            told.append("a bug")
+            raise ValueError(told[0])
+        told.extend(janitor.readiness().reasons)
+        return await passes()
+
+    monkeypatch.setattr(janitor, "_pass", stumble)
+    async with janitor:
+        await ended(janitor.next_pass(), "the pass after the one with a bug")
+        await ended(janitor.next_pass(), "another one")
+    assert told == ["a bug", "the last pass failed: ValueError('a bug')"]
