@@ -106,8 +106,7 @@ def wrong_rows(world: "World", storage: str, table: Table) -> str | None:
 
 
 def tables_at_the_end(world: "World") -> str | None:
-    """Return what is wrong with the tables of the logs that there are when nothing is left to do:
-    no file is of no table."""
+    """Return what is wrong with the tables of the logs when nothing is left to do."""
     for history in world.logs.current.values():
         manifest = history.manifest
         storage = manifest.storage + TABLE
@@ -117,14 +116,6 @@ def tables_at_the_end(world: "World") -> str | None:
         table = parse_table(data)
         if wrong := wrong_rows(world, storage, table):
             return wrong
-        listed = {file.path for file in table.files} | set(table.replaced)
-        left = sorted(name for key, name in world.objects.data if key == storage)
-        # What an attempt at the next commit left is judged once there is one.
-        unlisted = [name for name in left if name not in listed]
-        extra = [name for name in unlisted if (protocol.number_of(name) or 0) <= table.number]
-        late = world.scheduler.trace.marks["upload_arrived_late"]
-        if extra and not (late or world.objects.rotten):  # then some come after they are looked for
-            return f"files {extra} are of no table"
     return None
 
 

@@ -136,7 +136,12 @@ def takes_a_file_that_no_manifest_names_for_an_orphan(patch: Patch) -> None:
     patch.set(protocol, "is_orphan_file", is_orphan_file)
 
 
-@mutation("AutoMQ/inkless 494", logs=True)
+@mutation(
+    "AutoMQ/inkless 494",
+    logs=True,
+    drawn=False,
+    test=f"{_TESTS}::test_a_commit_without_an_answer_is_neither_lost_nor_repeated",
+)
 def leaves_files_of_attempts_that_failed(patch: Patch) -> None:
     patch.set(protocol, "is_orphan_file", lambda *_: False)
 
