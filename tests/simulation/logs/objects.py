@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from dlog.archive import object_format, object_store, segment_index
 from dlog.errors import ObjectStorageUnavailable
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import Manifest, Segment, SegmentRun
 from dlog.protocol import archive
 from dlog.protocol import segment_index as segment_indexes
 from dlog.protocol.table import TABLE
@@ -47,6 +47,8 @@ class SimObjects:
         """Of owners, by folder."""
         self.indexes: dict[str, set[str]] = {}
         """Names of those that manifests list, by folder."""
+        self.runs: dict[str, tuple[SegmentRun, ...]] = {}
+        """Those that manifests list and that are not trimmed, by folder."""
         self.place = "here"
         """Where processes find the metadata store."""
         self.wrong_table: str | None = None
@@ -60,6 +62,7 @@ class SimObjects:
     def expanded(self, manifest: Manifest) -> Manifest:
         """Return *manifest* with the segments of its runs listed, as their indexes say."""
         self.indexes[manifest.storage] = {run.index.name for run in manifest.runs}
+        self.runs[manifest.storage] = tuple(manifest.living_runs)
         segments: list[Segment] = []
         last_txid = manifest.trimmed_txid
         for run in manifest.living_runs:

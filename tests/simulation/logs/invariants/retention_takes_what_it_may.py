@@ -44,6 +44,8 @@ def not_taken(history: LogHistory, *, now_ms: int) -> str | None:
             each.states[-1].position for each in history.consumers.values() if not each.gone
         ]
         ends = [end for end in ends if end <= min(positions, default=end)]
+    for run in history.objects.runs.get(manifest.storage, ()):  # each goes whole, or stays
+        ends = [end for end in ends if not run.first_offset < end < run.end_offset]
     if ends and ends[-1] > manifest.trim_offset:
         return f"{history.name} is trimmed to {manifest.trim_offset}, retention says {ends[-1]}"
     return None
