@@ -13,7 +13,7 @@ DIRECTORY: Final = ROOT / "requirements"
 FILES: Final[dict[str, tuple[str, ...]]] = {
     "build": (),
     "product": ("tls", "console", "encryption", "otel", "kafka", "archive"),
-    "spark": ("spark", "demo", "schema"),
+    "spark": ("spark", "demo", "table", "schema"),
     "dev": ("dev", "connect"),
     "docs": ("docs",),
     "peers": ("peers",),
