@@ -166,10 +166,13 @@ class Simulation(ABC):
     def _step_until_idle(self, otherwise: str, busy: Callable[[], list[str]] | None = None) -> None:
         """Step until nothing is *busy*; say *otherwise* what is wrong."""
         limit_s = self.scheduler.now + self.healed_s_max
-        while left := (busy or self._busy)():
+        busy = busy or self._busy
+        while busy():
             for _ in range(self.steps_per_look):
                 if not self._step() or self.scheduler.now > limit_s:
-                    raise self._error(f"{otherwise}: {left}")
+                    if left := busy():  # else the last one ended some steps ago
+                        raise self._error(f"{otherwise}: {left}")
+                    return
 
     def _step_while(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():

@@ -26,7 +26,7 @@ from dlog.manifest import Manifest
 from dlog.protocol.archive import orphan_objects
 from dlog.protocol.edits import trim
 from dlog.protocol.object_owner import known_owners
-from ledger.errors import RecoveryFailed
+from ledger.errors import NotEnoughBookies, RecoveryFailed
 from ledger.ids import LedgerId
 from ledger.manager.layout import LEDGERS
 from ledger.metadata import LedgerMetadata, LedgerState
@@ -180,7 +180,8 @@ class StoreRestore:
 
     def start_bookies(self) -> None:
         for bookie in self._world.bookies.values():
-            bookie.restart()
+            if not bookie.host.up:  # one that crashed before may have been about to start
+                bookie.restart()
 
     def starting(self) -> list[str]:
         """Return the bookies that are not registered yet."""
@@ -223,8 +224,11 @@ class StoreRestore:
         writer = await process.ledgers.create(self._world.quorum)
         before = self._world.oracle.ledgers.get(writer.ledger_id)
         assert before is None or not (before.copies or before.fenced), "bookies know its id"
-        await writer.add(b"after the restore")
-        await writer.close()
+        try:
+            await writer.add(b"after the restore")
+            await writer.close()
+        except NotEnoughBookies:  # one lost its power meanwhile
+            return False
         return True
 
     def broken(self) -> str | None:
