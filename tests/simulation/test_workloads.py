@@ -53,7 +53,7 @@ SAMPLES: Final = {
         ),
     ),
     "logs": Sample(
-        seeds=30,
+        seeds=40,
         missing_max=20,
         traced=12,
         drawn_min=50,
